@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The CPU as a backend: its memory, its scratch memory, and the kernels for the instruction set of this processor. */
+/* The CPU as a backend: its memory, and the kernels for the instruction set of this processor with their workspace. */
 
 #define N_VARIANTS 4
 
@@ -15,9 +15,16 @@ typedef struct
 {
   const char *name;
   const EbbKernelFunc *kernels;
+  const EbbCpuWorkspaceFunc *workspaces;
 } Variant;
 
+#define VARIANT(name)                                        \
+  {                                                          \
+#name, ebb_cpu_kernels_##name, ebb_cpu_workspaces_##name \
+  }
+
 static EbbKernelFunc kernels_in_use[EBB_N_KERNELS], few_rows_in_use;
+static EbbCpuWorkspaceFunc workspaces_in_use[EBB_N_KERNELS], few_rows_workspace_in_use;
 
 /* Lists the instruction sets that the processor runs, the best first. */
 static guint
@@ -30,28 +37,40 @@ list_variants (Variant variants[N_VARIANTS])
       && __builtin_cpu_supports ("avx512vl") && __builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma"))
     {
       if (__builtin_cpu_supports ("avx512bf16"))
-        variants[n++] = (Variant){ "avx512bf16", ebb_cpu_kernels_avx512bf16 };
-      variants[n++] = (Variant){ "avx512", ebb_cpu_kernels_avx512 };
+        variants[n++] = (Variant) VARIANT (avx512bf16);
+      variants[n++] = (Variant) VARIANT (avx512);
     }
 #endif
 #if EBB_HAVE_SIMD_AVX2
   if (__builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma"))
-    variants[n++] = (Variant){ "avx2", ebb_cpu_kernels_avx2 };
+    variants[n++] = (Variant) VARIANT (avx2);
 #endif
-  variants[n++] = (Variant){ "portable", ebb_cpu_kernels_portable };
+  variants[n++] = (Variant) VARIANT (portable);
   return n;
 }
 
-const EbbKernelFunc *
-ebb_cpu_get_kernels_of (const char *simd_name)
+static Variant
+find_variant (const char *simd_name)
 {
   Variant variants[N_VARIANTS];
   guint n = list_variants (variants);
 
   for (guint k = 0; k < n; k++)
     if (strcmp (variants[k].name, simd_name) == 0)
-      return variants[k].kernels;
-  return NULL;
+      return variants[k];
+  return (Variant){ NULL };
+}
+
+const EbbKernelFunc *
+ebb_cpu_get_kernels_of (const char *simd_name)
+{
+  return find_variant (simd_name).kernels;
+}
+
+const EbbCpuWorkspaceFunc *
+ebb_cpu_get_workspaces_of (const char *simd_name)
+{
+  return find_variant (simd_name).workspaces;
 }
 
 static void
@@ -77,6 +96,9 @@ pick_kernels (void)
   memcpy (kernels_in_use, variants[picked].kernels, sizeof kernels_in_use);
   few_rows_in_use = kernels_in_use[EBB_KERNEL_MATMUL];
   kernels_in_use[EBB_KERNEL_MATMUL] = ebb_cpu_matmul;
+  memcpy (workspaces_in_use, variants[picked].workspaces, sizeof workspaces_in_use);
+  few_rows_workspace_in_use = workspaces_in_use[EBB_KERNEL_MATMUL];
+  workspaces_in_use[EBB_KERNEL_MATMUL] = ebb_cpu_matmul_workspace;
 }
 
 static const EbbKernelFunc *
@@ -100,6 +122,13 @@ ebb_cpu_multiply_few_rows (const EbbLaunch *launch,
   return few_rows_in_use (launch, error);
 }
 
+gsize
+ebb_cpu_multiply_few_rows_workspace (const EbbLaunch *launch)
+{
+  get_kernels ();
+  return few_rows_workspace_in_use (launch);
+}
+
 /* -- the backend --------------------------------------------------------------------------------------------------- */
 
 static void *
@@ -118,36 +147,22 @@ cpu_free (int index,
   ebb_host_free (data, size);
 }
 
+/* The kernels were picked when the device was opened. */
+static gsize
+cpu_get_workspace (int index,
+                   const EbbLaunch *launch)
+{
+  const EbbCpuWorkspaceFunc func = workspaces_in_use[launch->kernel];
+
+  return func != NULL ? func (launch) : 0;
+}
+
 const EbbBackend ebb_cpu_backend = {
   .version = EBB_BACKEND_VERSION,
   .name = "cpu",
   .host_memory = TRUE,
   .alloc = cpu_alloc,
   .free = cpu_free,
+  .get_workspace = cpu_get_workspace,
   .get_kernels = get_kernels,
 };
-
-/* -- workspace ----------------------------------------------------------------------------------------------------- */
-
-/* The size is kept in front, so that freeing needs the pointer alone; 64 bytes keep the alignment. */
-#define HEADER 64
-
-void *
-ebb_cpu_workspace_alloc (gsize size,
-                         GError **error)
-{
-  char *data = ebb_device_alloc (ebb_device_get_cpu (), size + HEADER, EBB_PURPOSE_WORKSPACE, error);
-
-  if (data == NULL)
-    return NULL;
-  *(gsize *) data = size + HEADER;
-  return data + HEADER;
-}
-
-void
-ebb_cpu_workspace_free (void *data)
-{
-  if (data != NULL)
-    ebb_device_free (ebb_device_get_cpu (), (char *) data - HEADER, *(gsize *) ((char *) data - HEADER),
-                     EBB_PURPOSE_WORKSPACE);
-}

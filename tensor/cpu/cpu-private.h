@@ -14,28 +14,33 @@ G_BEGIN_DECLS
 #define EBB_SIMD_PASTE(a, b) EBB_SIMD_PASTE_ (a, b)
 #define EBB_SIMD_NAME(name) EBB_SIMD_PASTE (name, EBB_SIMD)
 
+typedef gsize (*EbbCpuWorkspaceFunc) (const EbbLaunch *launch);
+
 extern const EbbKernelFunc ebb_cpu_kernels_portable[EBB_N_KERNELS];
+extern const EbbCpuWorkspaceFunc ebb_cpu_workspaces_portable[EBB_N_KERNELS];
 #if EBB_HAVE_SIMD_AVX2
 extern const EbbKernelFunc ebb_cpu_kernels_avx2[EBB_N_KERNELS];
+extern const EbbCpuWorkspaceFunc ebb_cpu_workspaces_avx2[EBB_N_KERNELS];
 #endif
 #if EBB_HAVE_SIMD_AVX512
 extern const EbbKernelFunc ebb_cpu_kernels_avx512[EBB_N_KERNELS];
+extern const EbbCpuWorkspaceFunc ebb_cpu_workspaces_avx512[EBB_N_KERNELS];
 extern const EbbKernelFunc ebb_cpu_kernels_avx512bf16[EBB_N_KERNELS];
+extern const EbbCpuWorkspaceFunc ebb_cpu_workspaces_avx512bf16[EBB_N_KERNELS];
 #endif
 
 /* The table of one instruction set, or NULL if the processor or the build does not have it. Its kernel of products
  * takes those with few rows alone, see simd/few-rows.c. */
 const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);
-
-/* Scratch memory that counts as workspace, from the caching allocator: NULL with @error set if it can't be met. */
-void *ebb_cpu_workspace_alloc (gsize size,
-                               GError **error);
-void ebb_cpu_workspace_free (void *data);
+/* How many bytes of workspace each of them needs; an entry that is NULL: none. */
+const EbbCpuWorkspaceFunc *ebb_cpu_get_workspaces_of (const char *simd_name);
 
 gboolean ebb_cpu_matmul (const EbbLaunch *launch,
                          GError **error);
+gsize ebb_cpu_matmul_workspace (const EbbLaunch *launch);
 /* The kernel of products with few rows for the instruction set in use. */
 gboolean ebb_cpu_multiply_few_rows (const EbbLaunch *launch,
                                     GError **error);
+gsize ebb_cpu_multiply_few_rows_workspace (const EbbLaunch *launch);
 
 G_END_DECLS

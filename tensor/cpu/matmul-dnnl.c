@@ -421,28 +421,22 @@ execute_batches (Plan *plan,
 static EbbProductResult
 plan_run (Plan *plan,
           const EbbProductData *data,
+          void *workspace,
           GError **error)
 {
   Arguments *arguments;
-  void *scratchpad = NULL;
   dnnl_status_t status = dnnl_success;
 
-  if (!get_stream ())
+  /* Without the workspace that it needs where there was no plan to ask when that was allocated. */
+  if (!get_stream () || (plan->scratchpad_size > 0 && !workspace))
     return fail (&plan->product, dnnl_out_of_memory, error);
   arguments = g_atomic_pointer_exchange (&plan->spare, NULL);
   if (!arguments)
     arguments = arguments_new (plan, &status);
   if (!arguments)
     return fail (&plan->product, status, error);
-  if (plan->scratchpad_size > 0)
-    scratchpad = ebb_cpu_workspace_alloc (plan->scratchpad_size, error);
-  if (plan->scratchpad_size == 0 || scratchpad)
-    status = execute_batches (plan, arguments, data, scratchpad);
+  status = execute_batches (plan, arguments, data, workspace);
   arguments_free (g_atomic_pointer_exchange (&plan->spare, arguments));
-  if (plan->scratchpad_size > 0 && !scratchpad)
-    return EBB_PRODUCT_FAILED;
-  if (scratchpad)
-    ebb_cpu_workspace_free (scratchpad);
   return status == dnnl_success ? EBB_PRODUCT_DONE : fail (&plan->product, status, error);
 }
 
@@ -480,10 +474,51 @@ plan_new (const EbbProduct *product,
   return NULL;
 }
 
+/* Returns a reference; the plan is made if there is none yet. */
+static Plan *
+get_plan (const EbbProduct *product,
+          GError **error)
+{
+  Plan *plan = lookup_plan (product);
+
+  if (!plan)
+    {
+      plan = plan_new (product, error);
+      if (plan)
+        insert_plan (plan);
+    }
+  return plan;
+}
+
+/* FALSE: unsupported. */
+static gboolean
+get_whole_workspace (const EbbProduct *product,
+                     gsize *size)
+{
+  int n_threads = omp_get_max_threads ();
+  gboolean is_unsupported = FALSE;
+  Plan *plan;
+
+  *size = 0;
+  if (n_threads != product->n_threads)
+    omp_set_num_threads (product->n_threads);
+  plan = get_plan (product, NULL);
+  if (plan)
+    {
+      is_unsupported = plan->is_unsupported;
+      *size = is_unsupported ? 0 : plan->scratchpad_size;
+      plan_unref (plan);
+    }
+  if (n_threads != product->n_threads)
+    omp_set_num_threads (n_threads);
+  return !is_unsupported;
+}
+
 /* Runs the product as one primitive, on product->n_threads threads. */
 static EbbProductResult
 run_whole (const EbbProduct *product,
            const EbbProductData *data,
+           void *workspace,
            GError **error)
 {
   /* oneDNN asks OpenMP for its number of threads when a primitive is made and when it runs. */
@@ -493,16 +528,10 @@ run_whole (const EbbProduct *product,
 
   if (n_threads != product->n_threads)
     omp_set_num_threads (product->n_threads);
-  plan = lookup_plan (product);
-  if (!plan)
-    {
-      plan = plan_new (product, error);
-      if (plan)
-        insert_plan (plan);
-    }
+  plan = get_plan (product, error);
   if (plan)
     {
-      result = plan->is_unsupported ? EBB_PRODUCT_UNSUPPORTED : plan_run (plan, data, error);
+      result = plan->is_unsupported ? EBB_PRODUCT_UNSUPPORTED : plan_run (plan, data, workspace, error);
       plan_unref (plan);
     }
   if (n_threads != product->n_threads)
@@ -524,38 +553,73 @@ shares_rows (const EbbProduct *product)
          && product->m / product->n_threads >= ROWS_OF_A_THREAD;
 }
 
+/* The share of part @part of product->n_threads; gives its first row. */
+static gint64
+find_share (const EbbProduct *product,
+            gint64 part,
+            EbbProduct *share)
+{
+  const gint64 n_parts = product->n_threads, n_units = (product->m + ROW_UNIT - 1) / ROW_UNIT;
+  const gint64 begin = n_units * part / n_parts * ROW_UNIT, end = n_units * (part + 1) / n_parts * ROW_UNIT;
+
+  *share = *product;
+  share->m = MIN (end, product->m) - begin;
+  share->n_threads = 1;
+  return begin;
+}
+
 static EbbProductResult
 run_share (const EbbProduct *product,
            const EbbProductData *data,
-           gint64 begin,
-           gint64 end,
+           gint64 part,
+           void *workspace,
            GError **error)
 {
-  EbbProduct share = *product;
+  EbbProduct share;
   EbbProductData at = *data;
+  gint64 begin = find_share (product, part, &share);
 
-  share.m = end - begin;
-  share.n_threads = 1;
   at.a = (const float *) data->a + begin * product->a_row;
   at.c = (float *) data->c + begin * product->c_row;
-  return run_whole (&share, &at, error);
+  return run_whole (&share, &at, workspace, error);
+}
+
+/* As much for each of them as the one that needs the most. */
+static gsize
+get_shares_workspace (const EbbProduct *product)
+{
+  gsize most = 0;
+
+  for (gint64 part = 0; part < product->n_threads; part++)
+    {
+      EbbProduct share;
+      gsize size;
+
+      find_share (product, part, &share);
+      get_whole_workspace (&share, &size);
+      most = MAX (most, (size + 63) / 64 * 64);
+    }
+  return most * (gsize) product->n_threads;
 }
 
 static EbbProductResult
 run_shares (const EbbProduct *product,
             const EbbProductData *data,
+            char *workspace,
+            gsize workspace_size,
             GError **error)
 {
-  const gint64 n_parts = product->n_threads, n_units = (product->m + ROW_UNIT - 1) / ROW_UNIT;
+  const gint64 n_parts = product->n_threads;
+  const gsize step = workspace_size / (gsize) n_parts;
   EbbProductResult result = EBB_PRODUCT_DONE;
   GError *failure = NULL;
 
 #pragma omp parallel num_threads(n_parts)
   for (gint64 part = omp_get_thread_num (); part < n_parts; part += omp_get_num_threads ())
     {
-      gint64 begin = n_units * part / n_parts * ROW_UNIT, end = n_units * (part + 1) / n_parts * ROW_UNIT;
       GError *local = NULL;
-      EbbProductResult share = run_share (product, data, begin, MIN (end, product->m), &local);
+      EbbProductResult share =
+          run_share (product, data, part, workspace ? workspace + (gsize) part * step : NULL, &local);
 
       if (share != EBB_PRODUCT_DONE)
 #pragma omp critical(ebb_product_shares)
@@ -574,7 +638,20 @@ run_shares (const EbbProduct *product,
 EbbProductResult
 ebb_product_run_dnnl (const EbbProduct *product,
                       const EbbProductData *data,
+                      void *workspace,
+                      gsize workspace_size,
                       GError **error)
 {
-  return shares_rows (product) ? run_shares (product, data, error) : run_whole (product, data, error);
+  return shares_rows (product) ? run_shares (product, data, workspace, workspace_size, error)
+                               : run_whole (product, data, workspace, error);
+}
+
+gboolean
+ebb_product_get_dnnl_workspace (const EbbProduct *product,
+                                gsize *size)
+{
+  if (!shares_rows (product))
+    return get_whole_workspace (product, size);
+  *size = get_shares_workspace (product);
+  return TRUE;
 }

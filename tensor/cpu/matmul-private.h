@@ -35,9 +35,15 @@ typedef enum
   EBB_PRODUCT_FAILED       /* error is set */
 } EbbProductResult;
 
+/* @workspace: of as many bytes as the product needs, no more. */
 EbbProductResult ebb_product_run_dnnl (const EbbProduct *product,
                                        const EbbProductData *data,
+                                       void *workspace,
+                                       gsize workspace_size,
                                        GError **error);
+/* How many bytes of workspace it needs: 0 where it fails. FALSE: the product is unsupported. */
+gboolean ebb_product_get_dnnl_workspace (const EbbProduct *product,
+                                         gsize *size);
 
 /* All operands are f32 with strides that every implementation takes: there is nothing simpler to convert them to. */
 gboolean ebb_product_is_plain (const EbbProduct *product);

@@ -343,56 +343,81 @@ operand_set_dense (const Operand *operand,
     }
 }
 
+/* A product that oneDNN lacks, and the same in dense f32. */
+typedef struct
+{
+  Operand a, b, c, bias;
+  gint64 a_size, b_size, c_size, bias_size; /* elements of the copies */
+  EbbProduct plain;
+} Copies;
+
+static void
+copies_init (Copies *self,
+             const EbbProduct *p)
+{
+  EbbProduct *plain = &self->plain;
+
+  operand_init (&self->a, p, p->a_batch, p->m, p->k, p->a_row, p->a_column, p->ab_dtype);
+  operand_init (&self->b, p, p->b_batch, p->k, p->n, p->b_row, p->b_column, p->ab_dtype);
+  operand_init (&self->c, p, p->c_batch, p->m, p->n, p->c_row, 1, p->c_dtype);
+  operand_init (&self->bias, p, NULL, 1, p->n, p->n * p->bias_stride, p->bias_stride, MAX (p->bias_dtype, 0));
+  self->a_size = self->a.n_matrices * p->m * p->k;
+  self->b_size = self->b.n_matrices * p->k * p->n;
+  self->c_size = self->c.n_matrices * p->m * p->n;
+  self->bias_size = p->bias_dtype >= 0 ? p->n : 0;
+
+  *plain = *p;
+  operand_set_dense (&self->a, plain->a_batch);
+  operand_set_dense (&self->b, plain->b_batch);
+  operand_set_dense (&self->c, plain->c_batch);
+  plain->a_row = p->k;
+  plain->b_row = plain->c_row = p->n;
+  plain->a_column = plain->b_column = plain->bias_stride = 1;
+  plain->ab_dtype = plain->c_dtype = EBB_DTYPE_F32;
+  if (p->bias_dtype >= 0)
+    plain->bias_dtype = EBB_DTYPE_F32;
+}
+
+/* Bytes, so that what follows them is aligned. */
+static gsize
+copies_get_size (const Copies *self)
+{
+  gsize size = (gsize) (self->a_size + self->b_size + self->c_size + self->bias_size) * sizeof (float);
+
+  return (size + 63) / 64 * 64;
+}
+
 /* oneDNN has no product for these dtypes on this processor, or for these strides: the same in dense f32. */
 static gboolean
 run_by_copies (const EbbProduct *p,
                const EbbProductData *data,
+               const EbbLaunch *launch,
                GError **error)
 {
-  Operand a, b, c, bias;
-  EbbProduct plain = *p;
+  float *memory = launch->workspace;
+  Copies self;
+  gsize size;
   EbbProductData copies = { NULL };
-  EbbProductResult result;
-  gint64 a_size, b_size, c_size;
-  float *memory;
 
-  operand_init (&a, p, p->a_batch, p->m, p->k, p->a_row, p->a_column, p->ab_dtype);
-  operand_init (&b, p, p->b_batch, p->k, p->n, p->b_row, p->b_column, p->ab_dtype);
-  operand_init (&c, p, p->c_batch, p->m, p->n, p->c_row, 1, p->c_dtype);
-  operand_init (&bias, p, NULL, 1, p->n, p->n * p->bias_stride, p->bias_stride, MAX (p->bias_dtype, 0));
-  a_size = a.n_matrices * p->m * p->k;
-  b_size = b.n_matrices * p->k * p->n;
-  c_size = c.n_matrices * p->m * p->n;
-  memory = ebb_cpu_workspace_alloc ((a_size + b_size + c_size + p->n) * sizeof (float), error);
-  if (!memory)
-    return FALSE;
-
-  operand_set_dense (&a, plain.a_batch);
-  operand_set_dense (&b, plain.b_batch);
-  operand_set_dense (&c, plain.c_batch);
-  plain.a_row = plain.a_column = plain.b_row = plain.b_column = 0;
-  plain.a_row = p->k;
-  plain.b_row = plain.c_row = p->n;
-  plain.a_column = plain.b_column = plain.bias_stride = 1;
-  plain.ab_dtype = plain.c_dtype = EBB_DTYPE_F32;
+  copies_init (&self, p);
+  size = copies_get_size (&self);
   copies.a = memory;
-  copies.b = memory + a_size;
-  copies.c = memory + a_size + b_size;
-  operand_convert (&a, (void *) data->a, (float *) copies.a, TRUE);
-  operand_convert (&b, (void *) data->b, (float *) copies.b, TRUE);
+  copies.b = memory + self.a_size;
+  copies.c = memory + self.a_size + self.b_size;
+  operand_convert (&self.a, (void *) data->a, (float *) copies.a, TRUE);
+  operand_convert (&self.b, (void *) data->b, (float *) copies.b, TRUE);
   if (p->accumulate)
-    operand_convert (&c, data->c, copies.c, TRUE);
+    operand_convert (&self.c, data->c, copies.c, TRUE);
   if (data->bias)
     {
-      plain.bias_dtype = EBB_DTYPE_F32;
-      copies.bias = memory + a_size + b_size + c_size;
-      operand_convert (&bias, (void *) data->bias, (float *) copies.bias, TRUE);
+      copies.bias = memory + self.a_size + self.b_size + self.c_size;
+      operand_convert (&self.bias, (void *) data->bias, (float *) copies.bias, TRUE);
     }
-  result = ebb_product_run_dnnl (&plain, &copies, error);
-  if (result == EBB_PRODUCT_DONE)
-    operand_convert (&c, data->c, copies.c, FALSE);
-  ebb_cpu_workspace_free (memory);
-  return result == EBB_PRODUCT_DONE;
+  if (ebb_product_run_dnnl (&self.plain, &copies, (char *) memory + size, launch->workspace_size - size, error)
+      != EBB_PRODUCT_DONE)
+    return FALSE;
+  operand_convert (&self.c, data->c, copies.c, FALSE);
+  return TRUE;
 }
 
 /* -- small products ------------------------------------------------------------------------------------------------ */
@@ -480,23 +505,31 @@ has_few_rows (const EbbProduct *p)
          && p->a_column == 1 && p->b_row == 1;
 }
 
-static gboolean
-run_few_rows (const EbbProduct *p,
-              const EbbProductData *data,
-              GError **error)
+/* The product as a launch of their kernel. */
+typedef struct
 {
-  EbbView a = { (void *) data->a, (EbbDType) p->ab_dtype, 2, { p->m, p->k }, { p->a_row, 1 } };
-  EbbView b = { (void *) data->b, (EbbDType) p->ab_dtype, 2, { p->k, p->n }, { 1, p->b_column } };
-  EbbView bias = { (void *) data->bias, (EbbDType) MAX (p->bias_dtype, 0), 1, { p->n }, { p->bias_stride } };
-  EbbView c = { data->c, (EbbDType) p->c_dtype, 2, { p->m, p->n }, { p->c_row, 1 } };
-  EbbLaunch launch = { .kernel = EBB_KERNEL_MATMUL,
-                       .n_inputs = 3,
-                       .n_outputs = 1,
-                       .inputs = { &a, &b, data->bias ? &bias : NULL },
-                       .outputs = { &c } };
+  EbbView a, b, bias, c;
+  EbbLaunch launch;
+} FewRows;
 
-  launch.params.matmul.accumulate = p->accumulate;
-  return ebb_cpu_multiply_few_rows (&launch, error);
+static void
+few_rows_init (FewRows *self,
+               const EbbProduct *p,
+               const EbbProductData *data,
+               const EbbLaunch *launch)
+{
+  self->a = (EbbView){ (void *) data->a, (EbbDType) p->ab_dtype, 2, { p->m, p->k }, { p->a_row, 1 } };
+  self->b = (EbbView){ (void *) data->b, (EbbDType) p->ab_dtype, 2, { p->k, p->n }, { 1, p->b_column } };
+  self->bias = (EbbView){ (void *) data->bias, (EbbDType) MAX (p->bias_dtype, 0), 1, { p->n }, { p->bias_stride } };
+  self->c = (EbbView){ data->c, (EbbDType) p->c_dtype, 2, { p->m, p->n }, { p->c_row, 1 } };
+  self->launch = (EbbLaunch){ .kernel = EBB_KERNEL_MATMUL,
+                              .n_inputs = 3,
+                              .n_outputs = 1,
+                              .inputs = { &self->a, &self->b, data->bias ? &self->bias : NULL },
+                              .outputs = { &self->c },
+                              .params.matmul.accumulate = p->accumulate,
+                              .workspace = launch->workspace,
+                              .workspace_size = launch->workspace_size };
 }
 
 /* -- the choice ---------------------------------------------------------------------------------------------------- */
@@ -515,33 +548,88 @@ is_small (const EbbProduct *p)
   return limit > 0 && ebb_product_get_n_batches (p) <= limit;
 }
 
-gboolean
-ebb_cpu_matmul (const EbbLaunch *launch,
-                GError **error)
+/* What a launch asks for, and by which of the ways above it is computed. */
+typedef enum
+{
+  WAY_EMPTY,
+  WAY_DIRECT,
+  WAY_FEW_ROWS,
+  WAY_DNNL, /* or by copies, if oneDNN lacks it */
+  WAY_COPIES
+} Way;
+
+static Way
+find_way (const EbbLaunch *launch,
+          EbbProduct *product,
+          EbbProductData *data)
 {
   const EbbView *a = launch->inputs[0], *b = launch->inputs[1];
   const EbbView *bias = launch->n_inputs > 2 ? launch->inputs[2] : NULL;
   const EbbView *c = launch->outputs[0];
-  EbbProductData data = { a->data, b->data, bias ? bias->data : NULL, c->data };
-  EbbProduct product;
 
   for (int i = 0; i < c->n_dims; i++)
     if (c->shape[i] == 0)
-      return TRUE;
-  product_init (&product, a, b, bias, c, launch->params.matmul.accumulate);
-  if (is_small (&product))
+      return WAY_EMPTY;
+  *data = (EbbProductData){ a->data, b->data, bias ? bias->data : NULL, c->data };
+  product_init (product, a, b, bias, c, launch->params.matmul.accumulate);
+  if (is_small (product))
+    return WAY_DIRECT;
+  if (has_few_rows (product))
+    return WAY_FEW_ROWS;
+  return product->bias_stride == 1 ? WAY_DNNL : WAY_COPIES;
+}
+
+gsize
+ebb_cpu_matmul_workspace (const EbbLaunch *launch)
+{
+  EbbProduct product;
+  EbbProductData data;
+  Way way = find_way (launch, &product, &data);
+  FewRows few_rows;
+  Copies copies;
+  gsize size = 0;
+
+  if (way == WAY_FEW_ROWS)
     {
+      few_rows_init (&few_rows, &product, &data, launch);
+      return ebb_cpu_multiply_few_rows_workspace (&few_rows.launch);
+    }
+  if (way < WAY_DNNL || (way == WAY_DNNL && ebb_product_get_dnnl_workspace (&product, &size)))
+    return size;
+  copies_init (&copies, &product);
+  ebb_product_get_dnnl_workspace (&copies.plain, &size);
+  return copies_get_size (&copies) + size;
+}
+
+gboolean
+ebb_cpu_matmul (const EbbLaunch *launch,
+                GError **error)
+{
+  EbbProduct product;
+  EbbProductData data;
+  Way way = find_way (launch, &product, &data);
+  FewRows few_rows;
+
+  switch (way)
+    {
+    case WAY_EMPTY:
+      return TRUE;
+    case WAY_DIRECT:
       run_direct (&product, &data);
       return TRUE;
+    case WAY_FEW_ROWS:
+      few_rows_init (&few_rows, &product, &data, launch);
+      return ebb_cpu_multiply_few_rows (&few_rows.launch, error);
+    case WAY_DNNL:
+      switch (ebb_product_run_dnnl (&product, &data, launch->workspace, launch->workspace_size, error))
+        {
+        case EBB_PRODUCT_DONE: return TRUE;
+        case EBB_PRODUCT_FAILED: return FALSE;
+        case EBB_PRODUCT_UNSUPPORTED: break;
+        }
+      break;
+    case WAY_COPIES:
+      break;
     }
-  if (has_few_rows (&product))
-    return run_few_rows (&product, &data, error);
-  if (product.bias_stride == 1)
-    switch (ebb_product_run_dnnl (&product, &data, error))
-      {
-      case EBB_PRODUCT_DONE: return TRUE;
-      case EBB_PRODUCT_FAILED: return FALSE;
-      case EBB_PRODUCT_UNSUPPORTED: break;
-      }
-  return run_by_copies (&product, &data, error);
+  return run_by_copies (&product, &data, launch, error);
 }

@@ -268,6 +268,13 @@ sim_fail (int index,
   return left;
 }
 
+static gsize
+sim_get_workspace (int index,
+                   const EbbLaunch *launch)
+{
+  return sim_host->get_cpu_workspace (launch);
+}
+
 static const EbbKernelFunc *
 sim_get_kernels (void)
 {
@@ -302,6 +309,7 @@ static const EbbBackend backend = {
   .free = sim_free,
   .copy = sim_copy_now,
   .synchronize = sim_synchronize,
+  .get_workspace = sim_get_workspace,
   .launch = sim_launch,
   .get_kernels = sim_get_kernels,
   .streams = &streams,

@@ -282,6 +282,8 @@ copy_launch (SimDevice *device,
   for (guint i = 0; i < launch->n_outputs; i++)
     if (launch->outputs[i] != NULL)
       copy->outputs[i] = copy_view (device, view++, launch->outputs[i]);
+  if (launch->workspace != NULL)
+    copy->workspace = sim_heap_get_alias (&device->heap, launch->workspace);
   work->u.kernel.n_threads = sim_host->get_n_threads ();
   return work;
 }

@@ -58,6 +58,13 @@ card_get_kernels (void)
   return ebb_cpu_backend.get_kernels ();
 }
 
+static gsize
+card_get_workspace (int index,
+                    const EbbLaunch *launch)
+{
+  return ebb_cpu_backend.get_workspace (0, launch);
+}
+
 static const EbbBackend card_backend = {
   .version = EBB_BACKEND_VERSION,
   .name = "card",
@@ -65,6 +72,7 @@ static const EbbBackend card_backend = {
   .free = card_free,
   .copy = card_copy,
   .synchronize = card_synchronize,
+  .get_workspace = card_get_workspace,
   .get_kernels = card_get_kernels,
 };
 

@@ -2,6 +2,8 @@
 
 #include "support/kernel-case-private.h"
 
+#include "support/kernel-run.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -127,7 +129,7 @@ run_copy (const KernelCase *test,
       if (is_input)
         launch.inputs[test->in_place] = &copy.outputs[0].view;
     }
-  ok = func (&launch, &error);
+  ok = test_kernel_run (func, &launch, &error);
   g_assert_no_error (error);
   g_assert_true (ok);
   return copy;

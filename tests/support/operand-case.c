@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/operand-case-private.h"
 
+#include "support/kernel-run.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -99,7 +101,7 @@ test_case_run (const TestCase *test,
         outputs[i] = test_operand_copy (&test->outputs[i]);
         launch.outputs[i] = &outputs[i].view;
       }
-  if (!kernel (&launch, &error))
+  if (!test_kernel_run (kernel, &launch, &error))
     g_error ("%s: %s", test->name, error->message);
 }
 

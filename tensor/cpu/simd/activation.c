@@ -72,23 +72,31 @@ ROW_FUNC (gelu_tanh_grad_bf16, EBB_DTYPE_BF16, TRUE, TRUE)
 
 static gboolean
 run_bias_gelu (BiasGelu *work,
+               const EbbLaunch *launch,
                const EbbView *x,
                const EbbView *bias,
-               EbbParallelFunc func,
-               GError **error)
+               EbbParallelFunc func)
 {
+  gsize used = 0;
   gint64 rows;
-  float *copy;
 
   ebb_view_get_rows (x, &rows, &work->columns);
   if (rows == 0 || work->columns == 0)
     return TRUE;
-  if (!ebb_vector_as_f32 (bias, &work->bias, &copy, error))
-    return FALSE;
+  work->bias = ebb_vector_as_f32 (launch, &used, bias, FALSE);
   work->x = x->data;
   ebb_cpu_parallel_for (rows, MAX (1, EBB_CPU_GRAIN / 4 / work->columns), func, work);
-  ebb_cpu_workspace_free (copy);
   return TRUE;
+}
+
+EBB_SIMD_WORKSPACE (bias_gelu)
+{
+  return ebb_vector_count_workspace (ebb_launch_get_input (launch, 1), FALSE);
+}
+
+EBB_SIMD_WORKSPACE (bias_gelu_grad)
+{
+  return ebb_vector_count_workspace (ebb_launch_get_input (launch, 2), FALSE);
 }
 
 gboolean
@@ -99,8 +107,8 @@ EBB_SIMD_NAME (ebb_cpu_bias_gelu) (const EbbLaunch *launch,
   const EbbView *x = launch->inputs[0];
   BiasGelu work = { .y = launch->outputs[0]->data };
 
-  return run_bias_gelu (&work, x, ebb_launch_get_input (launch, 1),
-                        funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16], error);
+  return run_bias_gelu (&work, launch, x, ebb_launch_get_input (launch, 1),
+                        funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16]);
 }
 
 gboolean
@@ -112,8 +120,8 @@ EBB_SIMD_NAME (ebb_cpu_bias_gelu_grad) (const EbbLaunch *launch,
   const EbbView *x = launch->inputs[1];
   BiasGelu work = { .dy = launch->inputs[0]->data, .y = launch->outputs[0]->data };
 
-  return run_bias_gelu (&work, x, ebb_launch_get_input (launch, 2),
-                        funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16], error);
+  return run_bias_gelu (&work, launch, x, ebb_launch_get_input (launch, 2),
+                        funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16]);
 }
 
 /* -- gated activation ---------------------------------------------------------------------------------------------- */

@@ -391,31 +391,52 @@ differentiate_group (const AttentionGrad *self,
       }
 }
 
+static void
+init (AttentionGrad *self,
+      const EbbLaunch *launch)
+{
+  const EbbView *inputs[] = { launch->inputs[1], launch->inputs[2], launch->inputs[3],
+                              ebb_launch_get_input (launch, 6), ebb_launch_get_input (launch, 7) };
+
+  *self = (AttentionGrad){ .d_out = launch->inputs[0], .out = launch->inputs[4], .logsumexp = launch->inputs[5] };
+  attention_init (&self->base, launch, inputs);
+  self->d_q = launch->outputs[0];
+  self->d_k = launch->outputs[1];
+  self->d_v = launch->outputs[2];
+}
+
+EBB_SIMD_WORKSPACE (attention_grad)
+{
+  AttentionGrad self;
+  Scratch sizes;
+  gint64 n_tasks;
+
+  init (&self, launch);
+  n_tasks = self.base.n_batches * self.base.n_key_heads;
+  if (n_tasks == 0)
+    return 0;
+  return round_up (scratch_init (&sizes, NULL, &self.base), 16) * sizeof (float)
+         * (gsize) attention_count_threads (&self.base, n_tasks, TRUE);
+}
+
 gboolean
 EBB_SIMD_NAME (ebb_cpu_attention_grad) (const EbbLaunch *launch,
                                         GError **error)
 {
-  AttentionGrad self = { .d_out = launch->inputs[0], .out = launch->inputs[4], .logsumexp = launch->inputs[5] };
-  const EbbView *inputs[] = { launch->inputs[1], launch->inputs[2], launch->inputs[3],
-                              ebb_launch_get_input (launch, 6), ebb_launch_get_input (launch, 7) };
+  AttentionGrad self;
   Scratch sizes;
   gint64 n_tasks;
   gsize size;
-  float *memory;
+  float *memory = launch->workspace;
   int n_threads;
 
-  attention_init (&self.base, launch, inputs);
-  self.d_q = launch->outputs[0];
-  self.d_k = launch->outputs[1];
-  self.d_v = launch->outputs[2];
+  init (&self, launch);
   n_tasks = self.base.n_batches * self.base.n_key_heads;
   if (n_tasks == 0)
     return TRUE;
-  n_threads = attention_count_threads (&self.base, n_tasks);
+  n_threads = attention_count_threads (&self.base, n_tasks, FALSE);
   size = round_up (scratch_init (&sizes, NULL, &self.base), 16);
-  memory = ebb_cpu_workspace_alloc (size * n_threads * sizeof (float), error);
-  if (!memory)
-    return FALSE;
+  g_assert (size * (gsize) n_threads * sizeof (float) <= launch->workspace_size);
 #pragma omp parallel num_threads(n_threads)
   {
     Scratch scratch;
@@ -425,6 +446,5 @@ EBB_SIMD_NAME (ebb_cpu_attention_grad) (const EbbLaunch *launch,
     for (gint64 task = 0; task < n_tasks; task++)
       differentiate_group (&self, &scratch, task / self.base.n_key_heads, task % self.base.n_key_heads);
   }
-  ebb_cpu_workspace_free (memory);
   return TRUE;
 }

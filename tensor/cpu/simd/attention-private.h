@@ -132,12 +132,24 @@ count_scores (const Attention *self)
   return n;
 }
 
-/* Threads for n_tasks tasks that share the work of all heads. A probability costs as much as 16 multiply-adds. */
+/* The same, or more where starts, which are data, would say. */
+static double
+count_most_scores (const Attention *self)
+{
+  Attention without = *self;
+
+  without.starts = NULL;
+  return count_scores (&without);
+}
+
+/* Threads for n_tasks tasks that share the work of all heads. A probability costs as much as 16 multiply-adds.
+ * @most: as many as there can be, whatever starts say. */
 static inline int
 attention_count_threads (const Attention *self,
-                         gint64 n_tasks)
+                         gint64 n_tasks,
+                         gboolean most)
 {
-  double n_scores = count_scores (self) * (double) self->n_heads;
+  double n_scores = (most ? count_most_scores (self) : count_scores (self)) * (double) self->n_heads;
   double work = MIN (n_scores * (double) (2 * self->width + 16), 1e15);
 
   return (int) MIN (n_tasks, ebb_cpu_get_n_parts ((gint64) work, EBB_CPU_PRODUCT_GRAIN));

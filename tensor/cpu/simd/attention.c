@@ -424,29 +424,49 @@ divide (const Attention *self)
   return d;
 }
 
+static void
+init (Attention *self,
+      const EbbLaunch *launch)
+{
+  const EbbView *inputs[5];
+
+  for (guint i = 0; i < 5; i++)
+    inputs[i] = ebb_launch_get_input (launch, i);
+  attention_init (self, launch, inputs);
+}
+
+EBB_SIMD_WORKSPACE (attention)
+{
+  Attention self;
+  Scratch sizes;
+  Division division;
+
+  init (&self, launch);
+  division = divide (&self);
+  if (division.n_tasks == 0)
+    return 0;
+  return round_up (scratch_init (&sizes, NULL, &self), 16) * sizeof (float)
+         * (gsize) attention_count_threads (&self, division.n_tasks, TRUE);
+}
+
 gboolean
 EBB_SIMD_NAME (ebb_cpu_attention) (const EbbLaunch *launch,
                                    GError **error)
 {
-  const EbbView *inputs[5];
   Attention self;
   Scratch sizes;
   Division division;
   gsize size;
-  float *memory;
+  float *memory = launch->workspace;
   int n_threads;
 
-  for (guint i = 0; i < 5; i++)
-    inputs[i] = ebb_launch_get_input (launch, i);
-  attention_init (&self, launch, inputs);
+  init (&self, launch);
   division = divide (&self);
   if (division.n_tasks == 0)
     return TRUE;
-  n_threads = attention_count_threads (&self, division.n_tasks);
+  n_threads = attention_count_threads (&self, division.n_tasks, FALSE);
   size = round_up (scratch_init (&sizes, NULL, &self), 16);
-  memory = ebb_cpu_workspace_alloc (size * n_threads * sizeof (float), error);
-  if (!memory)
-    return FALSE;
+  g_assert (size * (gsize) n_threads * sizeof (float) <= launch->workspace_size);
 #pragma omp parallel num_threads(n_threads)
   {
     gint64 n_heads = self.n_heads / division.n_heads, n_all = self.n_batches * n_heads;
@@ -465,6 +485,5 @@ EBB_SIMD_NAME (ebb_cpu_attention) (const EbbLaunch *launch,
         attend_task (&self, &scratch, &task);
       }
   }
-  ebb_cpu_workspace_free (memory);
   return TRUE;
 }

@@ -290,11 +290,10 @@ run_batch_norm (BatchNorm *work,
                 const EbbLaunch *launch,
                 const EbbView *weight,
                 const EbbView *bias,
-                EbbParallelFunc func,
-                GError **error)
+                EbbParallelFunc func)
 {
   gint64 elements;
-  float *weight_copy, *bias_copy;
+  gsize used = 0;
 
   work->n = work->x->shape[0];
   work->channels = work->x->shape[1];
@@ -305,17 +304,21 @@ run_batch_norm (BatchNorm *work,
   elements = work->n * work->length;
   if (elements == 0 && work->dy == NULL)
     return TRUE;
-  if (!ebb_vector_as_f32 (weight, &work->weight, &weight_copy, error))
-    return FALSE;
-  if (!ebb_vector_as_f32 (bias, &work->bias, &bias_copy, error))
-    {
-      ebb_cpu_workspace_free (weight_copy);
-      return FALSE;
-    }
+  work->weight = ebb_vector_as_f32 (launch, &used, weight, FALSE);
+  work->bias = ebb_vector_as_f32 (launch, &used, bias, FALSE);
   ebb_cpu_parallel_for (work->channels, MAX (1, EBB_CPU_GRAIN / 4 / MAX (elements, 1)), func, work);
-  ebb_cpu_workspace_free (weight_copy);
-  ebb_cpu_workspace_free (bias_copy);
   return TRUE;
+}
+
+EBB_SIMD_WORKSPACE (batch_norm)
+{
+  return ebb_vector_count_workspace (ebb_launch_get_input (launch, 1), FALSE)
+         + ebb_vector_count_workspace (ebb_launch_get_input (launch, 2), FALSE);
+}
+
+EBB_SIMD_WORKSPACE (batch_norm_grad)
+{
+  return ebb_vector_count_workspace (launch->inputs[2], FALSE);
 }
 
 gboolean
@@ -333,7 +336,7 @@ EBB_SIMD_NAME (ebb_cpu_batch_norm) (const EbbLaunch *launch,
   };
 
   return run_batch_norm (&work, launch, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2),
-                         norm_channels, error);
+                         norm_channels);
 }
 
 gboolean
@@ -352,5 +355,5 @@ EBB_SIMD_NAME (ebb_cpu_batch_norm_grad) (const EbbLaunch *launch,
     .accumulate_bias = launch->params.norm.accumulate_bias,
   };
 
-  return run_batch_norm (&work, launch, launch->inputs[2], NULL, grad_channels, error);
+  return run_batch_norm (&work, launch, launch->inputs[2], NULL, grad_channels);
 }

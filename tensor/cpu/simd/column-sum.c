@@ -105,6 +105,15 @@ ebb_sum_partials (float *partials,
     }
 }
 
+EBB_SIMD_WORKSPACE (column_sum)
+{
+  gint64 rows, columns, rows_per_block;
+
+  ebb_view_get_rows (launch->inputs[0], &rows, &columns);
+  rows_per_block = ebb_rows_per_block (rows);
+  return (gsize) ((rows + rows_per_block - 1) / rows_per_block * columns) * sizeof (float);
+}
+
 gboolean
 EBB_SIMD_NAME (ebb_cpu_column_sum) (const EbbLaunch *launch,
                                     GError **error)
@@ -117,14 +126,11 @@ EBB_SIMD_NAME (ebb_cpu_column_sum) (const EbbLaunch *launch,
   work.rows_per_block = ebb_rows_per_block (work.rows);
   work.n_strips = (work.columns + STRIP - 1) / STRIP;
   n_blocks = (work.rows + work.rows_per_block - 1) / work.rows_per_block;
-  work.partials = ebb_cpu_workspace_alloc ((gsize) MAX (n_blocks * work.columns, 1) * sizeof (float), error);
-  if (work.partials == NULL)
-    return FALSE;
+  work.partials = launch->workspace;
   ebb_cpu_parallel_for (n_blocks * work.n_strips,
                         MAX (1, EBB_CPU_GRAIN / (work.rows_per_block * MIN (STRIP, MAX (work.columns, 1)))), sum_blocks,
                         &work);
   ebb_sum_partials (work.partials, n_blocks, work.columns, work.columns, launch->params.column_sum.accumulate,
                     launch->outputs[0]->data);
-  ebb_cpu_workspace_free (work.partials);
   return TRUE;
 }

@@ -11,7 +11,6 @@
 #define ebb_run_to_i64 EBB_SIMD_NAME (ebb_run_to_i64)
 #define ebb_run_from_i64 EBB_SIMD_NAME (ebb_run_from_i64)
 #define ebb_vector_as_f32 EBB_SIMD_NAME (ebb_vector_as_f32)
-#define ebb_vector_as_f32_plus_one EBB_SIMD_NAME (ebb_vector_as_f32_plus_one)
 #define ebb_cursor_init EBB_SIMD_NAME (ebb_cursor_init)
 #define ebb_cursor_init_dims EBB_SIMD_NAME (ebb_cursor_init_dims)
 #define ebb_cursor_seek EBB_SIMD_NAME (ebb_cursor_seek)
@@ -46,18 +45,13 @@ void ebb_run_from_i64 (EbbDType dtype,
                        gint64 n,
                        const gint64 *in);
 
-/* A contiguous vector as f32: where it stands if it is that, else a copy in workspace that *copy names and the caller
- * frees. A NULL view gives NULL. FALSE if there is no memory for the copy. */
-gboolean ebb_vector_as_f32 (const EbbView *view,
-                            const float **vector,
-                            float **copy,
-                            GError **error);
-
-/* The same plus 1: always a copy. */
-gboolean ebb_vector_as_f32_plus_one (const EbbView *view,
-                                     const float **vector,
-                                     float **copy,
-                                     GError **error);
+/* A contiguous vector as f32, plus one if asked: where it stands if it is that, else a copy in workspace. NULL for
+ * NULL.
+ */
+const float *ebb_vector_as_f32 (const EbbLaunch *launch,
+                                gsize *used,
+                                const EbbView *view,
+                                gboolean plus_one);
 
 /* A view with its dimensions merged where that is possible, and a place in it. */
 typedef struct
@@ -145,6 +139,16 @@ ebb_view_is_contiguous (const EbbView *view)
       expected *= view->shape[d];
     }
   return TRUE;
+}
+
+/* The workspace of ebb_vector_as_f32 (). */
+static inline gsize
+ebb_vector_count_workspace (const EbbView *view,
+                            gboolean plus_one)
+{
+  if (view == NULL || (view->dtype == EBB_DTYPE_F32 && !plus_one))
+    return 0;
+  return ((gsize) ebb_view_count (view) * sizeof (float) + 63) / 64 * 64;
 }
 
 /* The last dimension, and the product of those before it. */

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
 #include "tensor/cpu/simd/cursor-private.h"
+#include "tensor/cpu/simd/simd-private.h"
 
 /* Walks views of any strides in rows that a kernel's inner loop can take. */
 
@@ -130,45 +131,21 @@ ebb_cursor_store_i64 (EbbCursor *cursor,
   WALK (ebb_run_from_i64, cursor, n, in);
 }
 
-gboolean
-ebb_vector_as_f32 (const EbbView *view,
-                   const float **vector,
-                   float **copy,
-                   GError **error)
+const float *
+ebb_vector_as_f32 (const EbbLaunch *launch,
+                   gsize *used,
+                   const EbbView *view,
+                   gboolean plus_one)
 {
   gint64 n;
+  float *copy;
 
-  *vector = view != NULL ? view->data : NULL;
-  *copy = NULL;
-  if (view == NULL || view->dtype == EBB_DTYPE_F32)
-    return TRUE;
+  if (view == NULL || (view->dtype == EBB_DTYPE_F32 && !plus_one))
+    return view != NULL ? view->data : NULL;
   n = ebb_view_count (view);
-  *copy = ebb_cpu_workspace_alloc ((gsize) MAX (n, 1) * sizeof (float), error);
-  if (*copy == NULL)
-    return FALSE;
-  ebb_run_to_f32 (view->dtype, view->data, 1, n, *copy);
-  *vector = *copy;
-  return TRUE;
-}
-
-gboolean
-ebb_vector_as_f32_plus_one (const EbbView *view,
-                            const float **vector,
-                            float **copy,
-                            GError **error)
-{
-  gint64 n;
-
-  *vector = *copy = NULL;
-  if (view == NULL)
-    return TRUE;
-  n = ebb_view_count (view);
-  *copy = ebb_cpu_workspace_alloc ((gsize) MAX (n, 1) * sizeof (float), error);
-  if (*copy == NULL)
-    return FALSE;
-  ebb_run_to_f32 (view->dtype, view->data, 1, n, *copy);
-  for (gint64 i = 0; i < n; i++)
-    (*copy)[i] += 1.0f;
-  *vector = *copy;
-  return TRUE;
+  copy = ebb_workspace_take (launch, used, (gsize) n * sizeof (float));
+  ebb_run_to_f32 (view->dtype, view->data, 1, n, copy);
+  for (gint64 i = 0; plus_one && i < n; i++)
+    copy[i] += 1.0f;
+  return copy;
 }

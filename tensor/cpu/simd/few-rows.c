@@ -253,6 +253,19 @@ pack_x (const EbbView *x,
       }
 }
 
+static gint64
+count_vecs (const EbbView *x)
+{
+  return (x->shape[1] * (x->dtype == EBB_DTYPE_BF16 ? 2 : 4) + 4 * EBB_VEC_WIDTH - 1) / (4 * EBB_VEC_WIDTH);
+}
+
+EBB_SIMD_WORKSPACE (few_rows)
+{
+  const EbbView *x = launch->inputs[0];
+
+  return (gsize) (x->shape[0] * count_vecs (x) * get_x_step (x->dtype == EBB_DTYPE_BF16) * 4);
+}
+
 /* The kernel of products, for a [M, K] and b [K, N] with strides (.., 1) and (1, ..) and c [M, N] alone. */
 gboolean
 EBB_SIMD_NAME (ebb_cpu_few_rows) (const EbbLaunch *launch,
@@ -269,16 +282,13 @@ EBB_SIMD_NAME (ebb_cpu_few_rows) (const EbbLaunch *launch,
   self.is_bf16 = x->dtype == EBB_DTYPE_BF16;
   self.weight_row = self.weight->strides[1] * (self.is_bf16 ? 2 : 4);
   self.accumulate = launch->params.matmul.accumulate;
-  n_vecs = (self.width * (self.is_bf16 ? 2 : 4) + 4 * EBB_VEC_WIDTH - 1) / (4 * EBB_VEC_WIDTH);
+  n_vecs = count_vecs (x);
   self.x_row = n_vecs * get_x_step (self.is_bf16) * 4;
-  packed = ebb_cpu_workspace_alloc ((gsize) (self.n_rows * self.x_row), error);
-  if (packed == NULL)
-    return FALSE;
+  packed = launch->workspace;
   for (gint64 row = 0; row < self.n_rows; row++)
     pack_x (x, row, self.width, n_vecs, packed + row * self.x_row / 4);
   self.x = (const char *) packed;
   ebb_cpu_parallel_for_units (self.n_columns, TILE_COLUMNS, MAX (GRAIN / self.width, 1),
                               multiply_range, &self);
-  ebb_cpu_workspace_free (packed);
   return TRUE;
 }

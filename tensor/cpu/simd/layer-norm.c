@@ -14,7 +14,7 @@ typedef struct _Norm Norm;
 struct _Norm
 {
   gint64 columns;
-  const EbbRows *x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
+  EbbRows x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
   const void *x;
   const void *residual;
   const float *weight;
@@ -209,7 +209,7 @@ rms_norm_f32 (gint64 begin,
   const Norm *work = data;
 
   for (gint64 row = begin; row < end; row++)
-    norm_row (work, EBB_DTYPE_F32, FALSE, work->x, ebb_rows_get_offset (work->x_rows, row), row);
+    norm_row (work, EBB_DTYPE_F32, FALSE, work->x, ebb_rows_get_offset (&work->x_rows, row), row);
 }
 
 static void
@@ -220,7 +220,7 @@ rms_norm_bf16 (gint64 begin,
   const Norm *work = data;
 
   for (gint64 row = begin; row < end; row++)
-    norm_row (work, EBB_DTYPE_BF16, FALSE, work->x, ebb_rows_get_offset (work->x_rows, row), row);
+    norm_row (work, EBB_DTYPE_BF16, FALSE, work->x, ebb_rows_get_offset (&work->x_rows, row), row);
 }
 
 /* Whatever sum's dtype keeps of the sum is what is normalised, so that backward sees the same. The branch's norm is put
@@ -271,35 +271,50 @@ get_floats (const EbbLaunch *launch,
 
 static gboolean
 run_norm (Norm *work,
+          const EbbLaunch *launch,
+          gsize used,
           const EbbView *x,
           const EbbView *weight,
           const EbbView *bias,
-          EbbParallelFunc func,
-          GError **error)
+          EbbParallelFunc func)
 {
   gint64 rows;
-  EbbRows x_rows;
-  float *weight_copy, *bias_copy;
 
   ebb_view_get_rows (x, &rows, &work->columns);
   if (rows == 0 || work->columns == 0)
     return TRUE;
-  ebb_rows_init (&x_rows, x);
-  work->x_rows = &x_rows;
-  if (!(work->unit_offset ? ebb_vector_as_f32_plus_one : ebb_vector_as_f32) (weight, &work->weight, &weight_copy,
-                                                                             error))
-    return FALSE;
-  if (!ebb_vector_as_f32 (bias, &work->bias, &bias_copy, error))
-    {
-      ebb_cpu_workspace_free (weight_copy);
-      return FALSE;
-    }
+  ebb_rows_init (&work->x_rows, x);
+  work->weight = ebb_vector_as_f32 (launch, &used, weight, work->unit_offset);
+  work->bias = ebb_vector_as_f32 (launch, &used, bias, FALSE);
   if (work->x == NULL)
     work->x = x->data;
   ebb_cpu_parallel_for (rows, MAX (1, EBB_CPU_GRAIN / 4 / work->columns), func, work);
-  ebb_cpu_workspace_free (weight_copy);
-  ebb_cpu_workspace_free (bias_copy);
   return TRUE;
+}
+
+EBB_SIMD_WORKSPACE (layer_norm)
+{
+  return ebb_vector_count_workspace (ebb_launch_get_input (launch, 1), FALSE)
+         + ebb_vector_count_workspace (ebb_launch_get_input (launch, 2), FALSE);
+}
+
+EBB_SIMD_WORKSPACE (rms_norm)
+{
+  return ebb_vector_count_workspace (ebb_launch_get_input (launch, 1), launch->params.norm.unit_offset);
+}
+
+EBB_SIMD_WORKSPACE (add_layer_norm)
+{
+  return ebb_vector_count_workspace (ebb_launch_get_input (launch, 2), FALSE)
+         + ebb_vector_count_workspace (ebb_launch_get_input (launch, 3), FALSE);
+}
+
+EBB_SIMD_WORKSPACE (add_rms_norm)
+{
+  const EbbView *branch = launch->params.norm.normalizes_branch ? ebb_launch_get_input (launch, 3) : NULL;
+
+  return ebb_vector_count_workspace (branch, launch->params.norm.unit_offset)
+         + ebb_vector_count_workspace (ebb_launch_get_input (launch, 2), launch->params.norm.unit_offset);
 }
 
 gboolean
@@ -314,8 +329,8 @@ EBB_SIMD_NAME (ebb_cpu_layer_norm) (const EbbLaunch *launch,
     .eps = (float) launch->params.norm.eps,
   };
 
-  return run_norm (&work, x, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2),
-                   x->dtype == EBB_DTYPE_BF16 ? layer_norm_bf16 : layer_norm_f32, error);
+  return run_norm (&work, launch, 0, x, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2),
+                   x->dtype == EBB_DTYPE_BF16 ? layer_norm_bf16 : layer_norm_f32);
 }
 
 gboolean
@@ -330,8 +345,8 @@ EBB_SIMD_NAME (ebb_cpu_rms_norm) (const EbbLaunch *launch,
     .unit_offset = launch->params.norm.unit_offset,
   };
 
-  return run_norm (&work, x, ebb_launch_get_input (launch, 1), NULL,
-                   x->dtype == EBB_DTYPE_BF16 ? rms_norm_bf16 : rms_norm_f32, error);
+  return run_norm (&work, launch, 0, x, ebb_launch_get_input (launch, 1), NULL,
+                   x->dtype == EBB_DTYPE_BF16 ? rms_norm_bf16 : rms_norm_f32);
 }
 
 static void
@@ -357,8 +372,8 @@ EBB_SIMD_NAME (ebb_cpu_add_layer_norm) (const EbbLaunch *launch,
   Norm work = { .mean = get_floats (launch, 2), .rstd = get_floats (launch, 3) };
 
   prepare_add_norm (&work, launch);
-  return run_norm (&work, x, ebb_launch_get_input (launch, 2), ebb_launch_get_input (launch, 3),
-                   x->dtype == EBB_DTYPE_BF16 ? add_layer_norm_bf16 : add_layer_norm_f32, error);
+  return run_norm (&work, launch, 0, x, ebb_launch_get_input (launch, 2), ebb_launch_get_input (launch, 3),
+                   x->dtype == EBB_DTYPE_BF16 ? add_layer_norm_bf16 : add_layer_norm_f32);
 }
 
 gboolean
@@ -368,22 +383,17 @@ EBB_SIMD_NAME (ebb_cpu_add_rms_norm) (const EbbLaunch *launch,
   const EbbView *x = launch->inputs[0], *branch_weight = ebb_launch_get_input (launch, 3);
   Norm work = { .rstd = get_floats (launch, 2), .unit_offset = launch->params.norm.unit_offset };
   Norm branch = { .columns = x->shape[x->n_dims - 1], .x = x->data, .rstd = get_floats (launch, 3) };
-  float *branch_copy = NULL;
-  gboolean ok;
+  gsize used = 0;
 
   prepare_add_norm (&work, launch);
   if (launch->params.norm.normalizes_branch)
     {
-      if (!(work.unit_offset ? ebb_vector_as_f32_plus_one : ebb_vector_as_f32) (branch_weight, &branch.weight,
-                                                                                &branch_copy, error))
-        return FALSE;
+      branch.weight = ebb_vector_as_f32 (launch, &used, branch_weight, work.unit_offset);
       branch.y = work.sum;
       branch.eps = work.eps;
       work.branch = &branch;
       work.x = work.sum;
     }
-  ok = run_norm (&work, x, ebb_launch_get_input (launch, 2), NULL,
-                 x->dtype == EBB_DTYPE_BF16 ? add_rms_norm_bf16 : add_rms_norm_f32, error);
-  ebb_cpu_workspace_free (branch_copy);
-  return ok;
+  return run_norm (&work, launch, used, x, ebb_launch_get_input (launch, 2), NULL,
+                   x->dtype == EBB_DTYPE_BF16 ? add_rms_norm_bf16 : add_rms_norm_f32);
 }

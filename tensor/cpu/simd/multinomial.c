@@ -44,6 +44,14 @@ find_above (const double *cumulative,
   return low;
 }
 
+EBB_SIMD_WORKSPACE (multinomial)
+{
+  gint64 rows, n;
+
+  ebb_view_get_rows (launch->inputs[0], &rows, &n);
+  return (gsize) n * sizeof (double);
+}
+
 gboolean
 EBB_SIMD_NAME (ebb_cpu_multinomial) (const EbbLaunch *launch,
                                      GError **error)
@@ -59,10 +67,7 @@ EBB_SIMD_NAME (ebb_cpu_multinomial) (const EbbLaunch *launch,
   ebb_view_get_rows (launch->outputs[0], &output_rows, &samples);
   if (rows == 0 || samples == 0)
     return TRUE;
-  cumulative = ebb_cpu_workspace_alloc ((gsize) n * sizeof (double), error);
-  if (cumulative == NULL)
-    return FALSE;
-
+  cumulative = launch->workspace;
   for (gint64 row = 0; row < rows && ok; row++)
     {
       ok = accumulate_weights (weights + row * n, n, cumulative);
@@ -79,6 +84,5 @@ EBB_SIMD_NAME (ebb_cpu_multinomial) (const EbbLaunch *launch,
                      "Row %" G_GINT64_FORMAT " of the weights to draw from must be finite, not negative and not all 0",
                      row);
     }
-  ebb_cpu_workspace_free (cumulative);
   return ok;
 }

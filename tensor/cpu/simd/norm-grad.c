@@ -14,7 +14,7 @@
 typedef struct
 {
   gint64 rows, columns, rows_per_block;
-  const EbbRows *x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
+  EbbRows x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
   const void *dy;
   const void *x;
   const float *weight;
@@ -140,7 +140,7 @@ norm_grad_row (const NormGrad *work,
                float *dweight)
 {
   const NormGrad local = *work; /* which no store can change: its pointers stay in registers */
-  gint64 n = work->columns, at = row * n, x_at = is_centred ? at : ebb_rows_get_offset (work->x_rows, row), i = 0;
+  gint64 n = work->columns, at = row * n, x_at = is_centred ? at : ebb_rows_get_offset (&work->x_rows, row), i = 0;
   EbbVec mean = vec_set1 (is_centred ? work->mean[row] : 0);
   float rstd = work->rstd[row];
   float mean_g = 0, mean_gh = 0, mean_h = 0;
@@ -188,50 +188,48 @@ BLOCKS (layer_norm_grad_bf16, EBB_DTYPE_BF16, TRUE)
 BLOCKS (rms_norm_grad_f32, EBB_DTYPE_F32, FALSE)
 BLOCKS (rms_norm_grad_bf16, EBB_DTYPE_BF16, FALSE)
 
+EBB_SIMD_WORKSPACE (norm_grad)
+{
+  gint64 rows, n, rows_per_block;
+  gsize size = ebb_vector_count_workspace (launch->inputs[2], launch->params.norm.unit_offset);
+
+  ebb_view_get_rows (launch->inputs[1], &rows, &n);
+  rows_per_block = ebb_rows_per_block (rows);
+  if (ebb_launch_get_output (launch, 1) != NULL || ebb_launch_get_output (launch, 2) != NULL)
+    size += ebb_workspace_round ((gsize) ((rows + rows_per_block - 1) / rows_per_block * 2 * n) * sizeof (float));
+  return size;
+}
+
 /* dbias is NULL for RMS norm. */
 static gboolean
 run_norm_grad (NormGrad *work,
                const EbbLaunch *launch,
                EbbView *dweight,
                EbbView *dbias,
-               EbbParallelFunc func,
-               GError **error)
+               EbbParallelFunc func)
 {
   const EbbView *x = launch->inputs[1];
   gint64 n_blocks, n;
-  EbbRows x_rows;
-  float *weight_copy;
+  gsize used = 0;
 
   ebb_view_get_rows (x, &work->rows, &work->columns);
   n = work->columns;
-  ebb_rows_init (&x_rows, x);
-  work->x_rows = &x_rows;
-  if (n == 0
-      || !(launch->params.norm.unit_offset ? ebb_vector_as_f32_plus_one
-                                           : ebb_vector_as_f32) (launch->inputs[2], &work->weight, &weight_copy, error))
-    return n == 0;
+  ebb_rows_init (&work->x_rows, x);
+  if (n == 0)
+    return TRUE;
+  work->weight = ebb_vector_as_f32 (launch, &used, launch->inputs[2], launch->params.norm.unit_offset);
   work->dy = launch->inputs[0]->data;
   work->x = x->data;
   work->dx = launch->outputs[0] != NULL ? launch->outputs[0]->data : NULL;
   work->rows_per_block = ebb_rows_per_block (work->rows);
   n_blocks = (work->rows + work->rows_per_block - 1) / work->rows_per_block;
   if (dweight != NULL || dbias != NULL)
-    {
-      work->partials = ebb_cpu_workspace_alloc ((gsize) MAX (1, n_blocks) * 2 * (gsize) n * sizeof (float), error);
-      if (work->partials == NULL)
-        {
-          ebb_cpu_workspace_free (weight_copy);
-          return FALSE;
-        }
-    }
-
+    work->partials = ebb_workspace_take (launch, &used, (gsize) (n_blocks * 2 * n) * sizeof (float));
   ebb_cpu_parallel_for (n_blocks, MAX (1, EBB_CPU_GRAIN / 4 / (work->rows_per_block * n)), func, work);
   if (dweight != NULL)
     ebb_sum_partials (work->partials, n_blocks, 2 * n, n, launch->params.norm.accumulate_weight, dweight->data);
   if (dbias != NULL)
     ebb_sum_partials (work->partials + n, n_blocks, 2 * n, n, launch->params.norm.accumulate_bias, dbias->data);
-  ebb_cpu_workspace_free (work->partials);
-  ebb_cpu_workspace_free (weight_copy);
   return TRUE;
 }
 
@@ -247,7 +245,7 @@ EBB_SIMD_NAME (ebb_cpu_layer_norm_grad) (const EbbLaunch *launch,
   };
 
   return run_norm_grad (&work, launch, ebb_launch_get_output (launch, 1), ebb_launch_get_output (launch, 2),
-                        launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? layer_norm_grad_bf16 : layer_norm_grad_f32, error);
+                        launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? layer_norm_grad_bf16 : layer_norm_grad_f32);
 }
 
 gboolean
@@ -258,5 +256,5 @@ EBB_SIMD_NAME (ebb_cpu_rms_norm_grad) (const EbbLaunch *launch,
   NormGrad work = { .rstd = launch->inputs[3]->data, .dsum = dsum != NULL ? dsum->data : NULL };
 
   return run_norm_grad (&work, launch, ebb_launch_get_output (launch, 1), NULL,
-                        launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? rms_norm_grad_bf16 : rms_norm_grad_f32, error);
+                        launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? rms_norm_grad_bf16 : rms_norm_grad_f32);
 }

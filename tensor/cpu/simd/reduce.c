@@ -272,11 +272,30 @@ combine_chunks (Reduce *work)
     }
 }
 
+/* FALSE: there is nothing to reduce to. */
 static gboolean
-reduce_floats (Reduce *work,
-               GError **error)
+reduce_init (Reduce *work,
+             const EbbLaunch *launch)
 {
-  gint64 outputs = work->kept.n_elements, elements = work->reduced.n_elements, n_items;
+  const EbbView *x = launch->inputs[0];
+  guint32 dims = launch->params.reduce.dims;
+
+  *work = (Reduce){ .launch = launch, .op = launch->params.reduce.op, .y = launch->outputs[0], .n_chunks = 1 };
+  ebb_cursor_init_dims (&work->kept, x, ~dims);
+  ebb_cursor_init_dims (&work->reduced, x, dims);
+  return work->kept.n_elements != 0;
+}
+
+static gboolean
+is_floating (const Reduce *work)
+{
+  return ebb_dtype_is_float_ (work->kept.dtype) || ebb_dtype_is_float_ (work->y->dtype);
+}
+
+static void
+cut_into_chunks (Reduce *work)
+{
+  gint64 elements = work->reduced.n_elements;
   const EbbCursor *kept = &work->kept, *reduced = &work->reduced;
   int last = kept->n_dims - 1;
 
@@ -285,22 +304,32 @@ reduce_floats (Reduce *work,
     work->strip_length = kept->shape[last];
   work->chunk = work->strip_length > 0 ? STRIP_CHUNK : ROW_CHUNK;
   work->n_chunks = MAX (1, (elements + work->chunk - 1) / work->chunk);
+}
+
+EBB_SIMD_WORKSPACE (reduce)
+{
+  Reduce work;
+
+  if (!reduce_init (&work, launch) || !is_floating (&work))
+    return 0;
+  cut_into_chunks (&work);
+  return work.n_chunks > 1 ? (gsize) (work.n_chunks * work.kept.n_elements) * sizeof (double) : 0;
+}
+
+static void
+reduce_floats (Reduce *work)
+{
+  gint64 outputs = work->kept.n_elements, elements = work->reduced.n_elements, n_items;
+
+  cut_into_chunks (work);
   n_items = outputs * work->n_chunks;
   if (work->strip_length > 0)
     n_items = n_items / work->strip_length * ((work->strip_length + STRIP - 1) / STRIP);
-  if (work->n_chunks > 1)
-    {
-      work->partials = ebb_cpu_workspace_alloc ((gsize) (work->n_chunks * outputs) * sizeof (double), error);
-      if (work->partials == NULL)
-        return FALSE;
-    }
-
+  work->partials = work->launch->workspace;
   ebb_cpu_parallel_for (n_items, MAX (1, EBB_CPU_GRAIN / MAX (1, outputs * elements / n_items)),
                         work->strip_length > 0 ? reduce_strips : reduce_rows, work);
   if (work->n_chunks > 1)
     combine_chunks (work);
-  ebb_cpu_workspace_free (work->partials);
-  return TRUE;
 }
 
 /* -- integers ------------------------------------------------------------------------------------------------------ */
@@ -359,17 +388,14 @@ gboolean
 EBB_SIMD_NAME (ebb_cpu_reduce) (const EbbLaunch *launch,
                                 GError **error)
 {
-  const EbbView *x = launch->inputs[0];
-  guint32 dims = launch->params.reduce.dims;
-  Reduce work = { .launch = launch, .op = launch->params.reduce.op, .y = launch->outputs[0] };
+  Reduce work;
 
-  ebb_cursor_init_dims (&work.kept, x, ~dims);
-  ebb_cursor_init_dims (&work.reduced, x, dims);
-  if (work.kept.n_elements == 0)
+  if (!reduce_init (&work, launch))
     return TRUE;
-  if (ebb_dtype_is_float_ (x->dtype) || ebb_dtype_is_float_ (work.y->dtype))
-    return reduce_floats (&work, error);
-  ebb_cpu_parallel_for (work.kept.n_elements, MAX (1, EBB_CPU_GRAIN / MAX (1, work.reduced.n_elements)),
-                        reduce_integers, &work);
+  if (is_floating (&work))
+    reduce_floats (&work);
+  else
+    ebb_cpu_parallel_for (work.kept.n_elements, MAX (1, EBB_CPU_GRAIN / MAX (1, work.reduced.n_elements)),
+                          reduce_integers, &work);
   return TRUE;
 }

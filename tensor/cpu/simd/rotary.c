@@ -175,19 +175,22 @@ rotary_bf16 (gint64 begin,
   rotate_positions (data, EBB_DTYPE_BF16, begin, end);
 }
 
-/* The frequencies divided by powers of ntk: a copy that the caller frees. NULL if there is no memory for it. */
-static float *
+/* @divided: the frequencies divided by powers of ntk */
+static void
 divide_frequencies (const EbbView *frequencies,
                     double ntk,
-                    GError **error)
+                    float *divided)
 {
   gint64 n = frequencies->shape[0];
   const float *from = frequencies->data;
-  float *divided = ebb_cpu_workspace_alloc ((gsize) MAX (n, 1) * sizeof (float), error);
 
-  for (gint64 i = 0; divided != NULL && i < n; i++)
+  for (gint64 i = 0; i < n; i++)
     divided[i] = (float) (from[i] / pow (ntk, (double) i / (double) n));
-  return divided;
+}
+
+EBB_SIMD_WORKSPACE (rotary)
+{
+  return launch->params.rotary.ntk != 1.0 ? (gsize) launch->inputs[1]->shape[0] * sizeof (float) : 0;
 }
 
 gboolean
@@ -195,7 +198,6 @@ EBB_SIMD_NAME (ebb_cpu_rotary) (const EbbLaunch *launch,
                                 GError **error)
 {
   const EbbView *x = launch->inputs[0], *frequencies = launch->inputs[1];
-  float *divided = NULL;
   gint64 row_size = x->shape[2] * x->shape[3];
   Rotary self = {
     .x = x,
@@ -212,10 +214,8 @@ EBB_SIMD_NAME (ebb_cpu_rotary) (const EbbLaunch *launch,
     return TRUE;
   if (launch->params.rotary.ntk != 1.0)
     {
-      divided = divide_frequencies (frequencies, launch->params.rotary.ntk, error);
-      if (divided == NULL)
-        return FALSE;
-      self.frequencies = divided;
+      divide_frequencies (frequencies, launch->params.rotary.ntk, launch->workspace);
+      self.frequencies = launch->workspace;
     }
   for (gint64 i = 0; i < self.n_pairs; i++)
     {
@@ -226,6 +226,5 @@ EBB_SIMD_NAME (ebb_cpu_rotary) (const EbbLaunch *launch,
     }
   ebb_cpu_parallel_for (x->shape[0] * x->shape[1], MAX (1, EBB_CPU_GRAIN / 2 / row_size),
                         x->dtype == EBB_DTYPE_BF16 ? rotary_bf16 : rotary_f32, &self);
-  ebb_cpu_workspace_free (divided);
   return TRUE;
 }

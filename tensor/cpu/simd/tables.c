@@ -78,3 +78,25 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   /* products with few rows: tensor/cpu/backend.c puts that of all products here */
   [EBB_KERNEL_MATMUL] = EBB_SIMD_NAME (ebb_cpu_few_rows),
 };
+
+/* What they need of workspace; NULL: nothing. */
+const EbbCpuWorkspaceFunc EBB_SIMD_NAME (ebb_cpu_workspaces)[EBB_N_KERNELS] = {
+  [EBB_KERNEL_MULTINOMIAL] = EBB_SIMD_NAME (ebb_cpu_multinomial_workspace),
+  [EBB_KERNEL_BIAS_GELU] = EBB_SIMD_NAME (ebb_cpu_bias_gelu_workspace),
+  [EBB_KERNEL_BIAS_GELU_GRAD] = EBB_SIMD_NAME (ebb_cpu_bias_gelu_grad_workspace),
+  [EBB_KERNEL_COLUMN_SUM] = EBB_SIMD_NAME (ebb_cpu_column_sum_workspace),
+  [EBB_KERNEL_REDUCE] = EBB_SIMD_NAME (ebb_cpu_reduce_workspace),
+  [EBB_KERNEL_TOPK] = EBB_SIMD_NAME (ebb_cpu_topk_workspace),
+  [EBB_KERNEL_LAYER_NORM] = EBB_SIMD_NAME (ebb_cpu_layer_norm_workspace),
+  [EBB_KERNEL_LAYER_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_norm_grad_workspace),
+  [EBB_KERNEL_RMS_NORM] = EBB_SIMD_NAME (ebb_cpu_rms_norm_workspace),
+  [EBB_KERNEL_RMS_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_norm_grad_workspace),
+  [EBB_KERNEL_BATCH_NORM] = EBB_SIMD_NAME (ebb_cpu_batch_norm_workspace),
+  [EBB_KERNEL_BATCH_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_batch_norm_grad_workspace),
+  [EBB_KERNEL_ADD_LAYER_NORM] = EBB_SIMD_NAME (ebb_cpu_add_layer_norm_workspace),
+  [EBB_KERNEL_ADD_RMS_NORM] = EBB_SIMD_NAME (ebb_cpu_add_rms_norm_workspace),
+  [EBB_KERNEL_ROTARY] = EBB_SIMD_NAME (ebb_cpu_rotary_workspace),
+  [EBB_KERNEL_ATTENTION] = EBB_SIMD_NAME (ebb_cpu_attention_workspace),
+  [EBB_KERNEL_ATTENTION_GRAD] = EBB_SIMD_NAME (ebb_cpu_attention_grad_workspace),
+  [EBB_KERNEL_MATMUL] = EBB_SIMD_NAME (ebb_cpu_few_rows_workspace),
+};

@@ -141,6 +141,14 @@ select_rows (gint64 begin,
     select_row (work, row, work->heaps + row * work->k);
 }
 
+EBB_SIMD_WORKSPACE (topk)
+{
+  gint64 rows, columns;
+
+  ebb_view_get_rows (launch->inputs[0], &rows, &columns);
+  return (gsize) rows * (gsize) launch->params.topk.k * sizeof (Item);
+}
+
 gboolean
 EBB_SIMD_NAME (ebb_cpu_topk) (const EbbLaunch *launch,
                               GError **error)
@@ -158,10 +166,7 @@ EBB_SIMD_NAME (ebb_cpu_topk) (const EbbLaunch *launch,
   ebb_view_get_rows (work.x, &rows, &work.columns);
   if (rows == 0 || work.k == 0)
     return TRUE;
-  work.heaps = ebb_cpu_workspace_alloc ((gsize) rows * (gsize) work.k * sizeof (Item), error);
-  if (work.heaps == NULL)
-    return FALSE;
+  work.heaps = launch->workspace;
   ebb_cpu_parallel_for (rows, MAX (1, EBB_CPU_GRAIN / 4 / work.columns), select_rows, &work);
-  ebb_cpu_workspace_free (work.heaps);
   return TRUE;
 }

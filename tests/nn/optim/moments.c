@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "support/kernel-run.h"
 #include "support/device.h"
 #include "tensor/cpu/cpu-private.h"
 
@@ -111,7 +112,7 @@ encode (const EbbKernelFunc *kernels,
   };
 
   launch.params.moment.is_signed = is_signed;
-  g_assert_true (kernels[launch.kernel](&launch, NULL));
+  g_assert_true (test_kernel_run (kernels[launch.kernel], &launch, NULL));
 }
 
 static void
@@ -133,7 +134,7 @@ decode (const EbbKernelFunc *kernels,
   };
 
   launch.params.moment.is_signed = is_signed;
-  g_assert_true (kernels[launch.kernel](&launch, NULL));
+  g_assert_true (test_kernel_run (kernels[launch.kernel], &launch, NULL));
 }
 
 typedef struct
@@ -168,7 +169,7 @@ update (const EbbKernelFunc *kernels,
   launch.params.adamw.grad_scale = 0.5;
   launch.params.adamw.step = step;
   launch.params.adamw.philox = (EbbPhilox){ 7, (guint64) step << 40 };
-  g_assert_true (kernels[launch.kernel](&launch, NULL));
+  g_assert_true (test_kernel_run (kernels[launch.kernel], &launch, NULL));
 }
 
 /* -- tests --------------------------------------------------------------------------------------------------------- */
@@ -397,7 +398,7 @@ threads_change_no_bit (const EbbKernelFunc *kernels,
       for (launch.params.adamw.step = 1; launch.params.adamw.step < 4; launch.params.adamw.step++)
         {
           launch.params.adamw.philox.offset = (guint64) launch.params.adamw.step << 40;
-          g_assert_true (kernels[launch.kernel](&launch, NULL));
+          g_assert_true (test_kernel_run (kernels[launch.kernel], &launch, NULL));
         }
     }
   ebb_cpu_set_n_threads (0);

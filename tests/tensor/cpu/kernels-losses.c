@@ -3,6 +3,7 @@
 
 /* Cross entropies whose classes are in parts, those in place and those of large logits, of every instruction set. */
 
+#include "support/kernel-run.h"
 #include "support/device.h"
 #include "support/kernel-case-private.h"
 #include "tensor/cpu/cpu-private.h"
@@ -156,7 +157,7 @@ test_cross_entropy_in_place (void)
 
       if (kernels == NULL)
         continue;
-      g_assert_true (kernels[EBB_KERNEL_CROSS_ENTROPY_GRAD](&launch, NULL));
+      g_assert_true (test_kernel_run (kernels[EBB_KERNEL_CROSS_ENTROPY_GRAD], &launch, NULL));
       g_assert_cmpfloat_with_epsilon (logits[0], 2 * 0.0900306, 1e-6);
       g_assert_cmpfloat_with_epsilon (logits[1], 2 * 0.2447285, 1e-6);
       g_assert_cmpfloat_with_epsilon (logits[2], 2 * (0.6652410 - 1.0), 1e-6);
@@ -184,7 +185,8 @@ test_small_losses (void)
 
       if (kernels == NULL)
         continue;
-      g_assert_true (kernels[part.kernel](&part, NULL) && kernels[join.kernel](&join, NULL));
+      g_assert_true (test_kernel_run (kernels[part.kernel], &part, NULL)
+                     && test_kernel_run (kernels[join.kernel], &join, NULL));
       g_assert_cmpfloat_with_epsilon (loss, log1p (exp (-14.0)), 1e-7);
     }
 }
@@ -209,7 +211,7 @@ test_extremes (void)
 
       if (kernels == NULL)
         continue;
-      g_assert_true (kernels[launch.kernel](&launch, NULL));
+      g_assert_true (test_kernel_run (kernels[launch.kernel], &launch, NULL));
       g_assert_cmpfloat_with_epsilon (losses[0], 1.0, 1e-6);
       g_assert_cmpfloat (losses[1], ==, 2000.0);
       g_assert_cmpfloat_with_epsilon (losses[2], 1e-6, 1e-12);
@@ -255,21 +257,21 @@ check_far_from_zero (const EbbKernelFunc *kernels,
 
       for (int row = 0; row < FAR_ROWS; row++)
         memcpy (&part[k][0][0] + row * n, &logits[row][first], (gsize) n * sizeof (float));
-      g_assert_true (!in_parts || kernels[launch.kernel](&launch, NULL));
+      g_assert_true (!in_parts || test_kernel_run (kernels[launch.kernel], &launch, NULL));
     }
   if (in_parts)
     {
       EbbLaunch join = { EBB_KERNEL_CROSS_ENTROPY_JOIN, 2, 2, { &told, &target }, { &loss, &logsumexp },
                          { .xent = { -100, 0, 0 } } };
 
-      g_assert_true (kernels[join.kernel](&join, NULL));
+      g_assert_true (test_kernel_run (kernels[join.kernel], &join, NULL));
     }
   else
     {
       EbbLaunch forward = { EBB_KERNEL_CROSS_ENTROPY,          3, 2, { &all, &target, NULL }, { &loss, &logsumexp },
                             { .xent = { -100, smoothing, 0 } } };
 
-      g_assert_true (kernels[forward.kernel](&forward, NULL));
+      g_assert_true (test_kernel_run (kernels[forward.kernel], &forward, NULL));
     }
   for (int k = 0; k < (in_parts ? 2 : 1); k++)
     {
@@ -284,7 +286,7 @@ check_far_from_zero (const EbbKernelFunc *kernels,
         { .xent = { -100, smoothing, first } }
       };
 
-      g_assert_true (kernels[backward.kernel](&backward, NULL));
+      g_assert_true (test_kernel_run (kernels[backward.kernel], &backward, NULL));
       for (int row = 0; row < FAR_ROWS; row++)
         memcpy (&gradient[row][first], &part[k][0][0] + row * n, (gsize) n * sizeof (float));
     }

@@ -1,0 +1,69 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs kernels of the CPU with exactly the workspace that they declare, between bytes that must stay. */
+#include "support/kernel-run.h"
+
+#include "tensor/cpu/cpu-private.h"
+
+#include <string.h>
+
+#define MARGIN 4096
+#define MARGIN_BYTE 0x5a
+#define GARBAGE_BYTE 0xff /* a NaN as f32 and as f64 */
+
+static EbbCpuWorkspaceFunc
+find_workspace (EbbKernelFunc func,
+                EbbKernel kernel)
+{
+  static const char *const simd_names[] = { "portable", "avx2", "avx512", "avx512bf16" };
+
+  if (func == ebb_cpu_matmul)
+    return ebb_cpu_matmul_workspace;
+  for (guint i = 0; i < G_N_ELEMENTS (simd_names); i++)
+    {
+      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[i]);
+
+      if (kernels != NULL && kernels[kernel] == func)
+        return ebb_cpu_get_workspaces_of (simd_names[i])[kernel];
+    }
+  return NULL;
+}
+
+static void
+check_margin (const guint8 *margin,
+              const char *name,
+              const char *side)
+{
+  for (gsize i = 0; i < MARGIN; i++)
+    if (margin[i] != MARGIN_BYTE)
+      g_error ("%s: memory %s the workspace was written", name, side);
+}
+
+gboolean
+test_kernel_run (EbbKernelFunc func,
+                 EbbLaunch *launch,
+                 GError **error)
+{
+  EbbCpuWorkspaceFunc get_workspace = find_workspace (func, launch->kernel);
+  gsize size = get_workspace != NULL ? get_workspace (launch) : 0;
+  guint8 *memory = NULL, *workspace = NULL;
+  gboolean ok;
+
+  if (size > 0)
+    {
+      memory = aligned_alloc (64, (size + 2 * MARGIN + 63) / 64 * 64);
+      workspace = memory + MARGIN;
+      memset (memory, MARGIN_BYTE, MARGIN);
+      memset (workspace, GARBAGE_BYTE, size);
+      memset (workspace + size, MARGIN_BYTE, MARGIN);
+    }
+  launch->workspace = workspace;
+  launch->workspace_size = size;
+  ok = func (launch, error);
+  if (memory != NULL)
+    {
+      check_margin (memory, ebb_kernel_get_name (launch->kernel), "in front of");
+      check_margin (workspace + size, ebb_kernel_get_name (launch->kernel), "behind");
+      free (memory);
+    }
+  return ok;
+}
