@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/architectures.h"
 #include "support/device.h"
+#include "support/partitions.h"
 #include "support/ranks.h"
 #include "support/shard-runs.h"
 #include "support/stores.h"
@@ -140,7 +141,7 @@ checkpoints_and_stores_change_no_bit (gconstpointer data)
   test_remove_folder (folder);
 }
 
-/* -- sharded ranks ------------------------------------------------------------------------------------------------- */
+/* -- many ranks ---------------------------------------------------------------------------------------------------- */
 
 typedef struct
 {
@@ -148,8 +149,57 @@ typedef struct
   EbbArgs *expected;
   gboolean is_checkpointed;
   gboolean is_sequence_parallel;
+  TestBehind behind; /* the partitioned store */
   Outcome outcomes[2];
 } Ranks;
+
+/* Both ranks have the same model and rows, and each stores one half of what is saved. */
+static gboolean
+run_partitioned (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  Ranks *self = user_data;
+  Outcome *outcome = &self->outcomes[ebb_process_group_get_rank (group)];
+  g_autoptr (EbbModule) model = test_architecture_open (self->architecture);
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, self->behind);
+
+  if (self->is_checkpointed)
+    checkpoint (model, FALSE, store);
+  else
+    ebb_push_saved_tensor_hooks (store);
+  train (model, self->expected, outcome);
+  if (!self->is_checkpointed)
+    ebb_pop_saved_tensor_hooks ();
+  outcome->hash = test_ranks_hash (model);
+  return TRUE;
+}
+
+static void
+partitioned_stores_change_no_bit (gconstpointer data)
+{
+  static const struct
+  {
+    const char *name;
+    TestBehind behind;
+    gboolean is_checkpointed;
+  } cases[] = { { "full, inputs partitioned", TEST_BEHIND_NOTHING, TRUE },
+                { "full, inputs partitioned on the host", TEST_BEHIND_CONTIGUOUS_HOST, TRUE },
+                { "all that is saved partitioned", TEST_BEHIND_NOTHING, FALSE } };
+  g_autoptr (EbbArgs) expected = test_architecture_load_expected (data);
+  Outcome plain;
+
+  train_plain (data, expected, &plain);
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      Ranks ranks = { .architecture = data,
+                      .expected = expected,
+                      .is_checkpointed = cases[i].is_checkpointed,
+                      .behind = cases[i].behind };
+
+      test_ranks_run (2, run_partitioned, &ranks);
+      for (guint j = 0; j < 2; j++)
+        assert_same (&ranks.outcomes[j], &plain, cases[i].name);
+    }
+}
 
 /* Both ranks have all rows, so that the mean of their gradients is each one's to the last bit. */
 static gboolean
@@ -257,6 +307,7 @@ main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   add ("/architectures/checkpoints-and-stores", checkpoints_and_stores_change_no_bit);
+  add ("/architectures/partitioned-stores", partitioned_stores_change_no_bit);
   add ("/architectures/sharded-ranks", sharded_ranks_change_no_bit);
   add ("/architectures/tensor-ranks", tensor_ranks_are_as_near_as_one);
   return g_test_run ();

@@ -67,19 +67,18 @@ twenty_steps_are_transformers (gconstpointer data)
   g_assert_cmpfloat (losses[TEST_ARCHITECTURE_STEPS - 1], <, losses[0]);
 }
 
-/* Rounding at every operation, in another order: as far from f32 as transformers is, not nearer than a quarter more. */
+/* In bf16, from f32: Ebb's logits and those that transformers computed. */
 static void
-logits_in_bf16_are_as_near_as_transformers (gconstpointer data)
+measure_in_bf16 (const TestArchitecture *self, double *our_distance, double *their_distance)
 {
-  g_autoptr (EbbArgs) expected = test_architecture_load_expected (data);
-  g_autoptr (EbbModule) model = test_architecture_open (data);
+  g_autoptr (EbbArgs) expected = test_architecture_load_expected (self);
+  g_autoptr (EbbModule) model = test_architecture_open (self);
   g_autoptr (EbbTensor) exact = test_fixture_tensor (expected, "logits");
   g_autoptr (EbbTensor) theirs = test_fixture_tensor (expected, "logits_bf16");
   g_autoptr (EbbTensor) wide = ebb_cast (theirs, EBB_DTYPE_F32, NULL);
   g_autoptr (EbbTensor) logits = NULL;
   g_autoptr (EbbTensor) ours = NULL;
   g_autoptr (GError) error = NULL;
-  double our_distance, their_distance;
 
   g_assert_true (ebb_module_to_dtype (model, EBB_DTYPE_BF16, &error));
   ebb_push_grad_enabled (FALSE);
@@ -87,10 +86,29 @@ logits_in_bf16_are_as_near_as_transformers (gconstpointer data)
   ebb_pop_grad_enabled ();
   g_assert_no_error (error);
   ours = ebb_cast (logits, EBB_DTYPE_F32, &error);
-  our_distance = test_relative_difference (ours, exact);
-  their_distance = test_relative_difference (wide, exact);
-  g_test_message ("%g from f32, transformers %g", our_distance, their_distance);
-  g_assert_cmpfloat (our_distance, <=, 1.25 * their_distance);
+  *our_distance = test_relative_difference (ours, exact);
+  *their_distance = test_relative_difference (wide, exact);
+  g_test_message ("%s: %g from f32, transformers %g", self->name, *our_distance, *their_distance);
+}
+
+/* Both round at every operation, in another order, which makes them two draws of the same distance: over all rows Ebb
+ * is no farther from f32 than transformers. One row alone may be by a tenth; those above 1 are llama2, qwen2 and
+ * llama-dynamic, with 1.013, 1.005 and 1.070. */
+static void
+logits_in_bf16_are_as_near_as_transformers (void)
+{
+  double ours = 0, theirs = 0;
+
+  for (guint i = 0; i < test_n_architectures; i++)
+    {
+      double our_distance, their_distance;
+
+      measure_in_bf16 (&test_architectures[i], &our_distance, &their_distance);
+      g_assert_cmpfloat (our_distance, <=, 1.1 * their_distance);
+      ours += our_distance * our_distance;
+      theirs += their_distance * their_distance;
+    }
+  g_assert_cmpfloat (ours, <=, theirs);
 }
 
 static void
@@ -184,7 +202,7 @@ main (int argc, char **argv)
   test_init (&argc, &argv);
   test_add_architectures ("/architectures/logits-and-gradients", logits_and_gradients_are_transformers);
   test_add_architectures ("/architectures/twenty-steps", twenty_steps_are_transformers);
-  test_add_architectures ("/architectures/bf16", logits_in_bf16_are_as_near_as_transformers);
+  g_test_add_func ("/architectures/bf16", logits_in_bf16_are_as_near_as_transformers);
   test_add_architectures ("/architectures/older-configuration", the_older_configuration_is_the_same_model);
   test_add_architectures ("/architectures/planted-mistakes", a_planted_mistake_shows);
   test_add_architectures ("/architectures/saved-folder", a_saved_folder_opens_with_the_same_bits);
