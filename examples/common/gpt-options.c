@@ -48,7 +48,7 @@ const OptionRow gpt_options[] = {
 
   { OPTION_GROUP, "model", .metavar = "Model:" },
   { OPTION_RAW, "model", AT (model), .metavar = "DIR", .fallback = "", SAVED, .late = "",
-    .help = "Train the model of a folder in Hugging Face's layout, with its tokenizer; --save writes such a folder" },
+    .help = "Train the model of a folder in Hugging Face's format, with its tokenizer; --save writes such a folder" },
   { OPTION_TEXT, "preset", AT (preset), .metavar = "NAME", .shown = "tiny",
     .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl",
     .help_masked = "Size of the model: tiny, bert-base, bert-large" },

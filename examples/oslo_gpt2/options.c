@@ -17,7 +17,7 @@
 static const OptionRow rows[] = {
   { OPTION_GROUP, "options", .metavar = "Options:" },
   { OPTION_PATH, "model", AT (model), .metavar = "FOLDER", .shown = "random weights",
-    .help = "GPT-2 in Hugging Face's layout: its weights, its configuration and its tokenizer, which pads with the "
+    .help = "GPT-2 in Hugging Face's format: its weights, its configuration and its tokenizer, which pads with the "
             "token that ends a text. A line of --data is a text" },
   { OPTION_TEXT, "preset", AT (preset), .metavar = "NAME", .fallback = "gpt2",
     .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },

@@ -274,7 +274,7 @@ def read_options(words):
     parser = Parser(description=__doc__.split("\n\n", maxsplit=1)[0], allow_abbrev=False,
                     epilog="Defaults are in parentheses.")
     parser.add_argument("--model", metavar="FOLDER",
-                        help="GPT-2 in Hugging Face's layout: its weights, its configuration and its tokenizer, which "
+                        help="GPT-2 in Hugging Face's format: its weights, its configuration and its tokenizer, which "
                         "pads with the token that ends a text; a line of --data is a text (random weights)")
     parser.add_argument("--preset", choices=Ebb.GptConfig.get_preset_names(),
                         help="size of the model (gpt2)")

@@ -42,7 +42,8 @@ typedef struct
   gboolean skips_empty_system;
   gboolean thinks;   /* Qwen 3: answers after the last question show their reasoning */
   gboolean has_date; /* Llama 3.1: the header has knowledge and today's date */
-  /* Pieces of the template's text, as chat-form.c writes them. All of @required are there, and no others than these. */
+  /* Outputs of the template, spelled as chat-text.c spells them. A template has all of @required, and no output that
+   * is in neither list. */
   const char *required[10];
   const char *optional[8];
 } EbbChatForm;
@@ -55,12 +56,12 @@ typedef struct
   char *default_system;    /* in a form of ChatML; NULL: none */
 } EbbChatRecognition;
 
-/* FALSE with @error, which names a piece of @text, if it is the text of none of the forms. */
+/* FALSE if the template @text has none of the forms; @error then names an output of @text that doesn't fit. */
 gboolean ebb_chat_form_recognise (const char *text,
                                   EbbChatRecognition *recognition,
                                   GError **error);
 
-/* The pieces that the template @text writes outside of its branches for tools, each once. */
+/* The outputs of the template @text, each once. */
 GPtrArray *ebb_chat_text_split (const char *text,
                                 GError **error);
 

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The forms of conversations that are built in, and how they are told from the text of a chat template. */
+/* The built-in forms of conversations, and how the text of a chat template is matched with one of them. */
 #include "nn/data/chat-form-private.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@
 #define LLAMA3_GENERATION "<|start_header_id|>assistant<|end_header_id|>\n\n"
 #define GEMMA_GENERATION "<start_of_turn>model\n"
 
-/* A template has the form all of whose required pieces it writes, besides its optional ones. Of two forms neither's
- * required pieces are among the pieces of the other, so no template has both. */
+/* A template has a form if it writes all required outputs of the form and, besides them, only optional ones. No two
+ * forms match the same template, because each requires an output that the other doesn't have. */
 static const EbbChatForm forms[] = {
   { .name = "ChatML",
     .system = EBB_CHAT_SYSTEM_TURN,
@@ -204,9 +204,9 @@ static const EbbChatForm forms[] = {
 
 /* The system message that a template of ChatML writes where the conversation has none. */
 static char *
-get_default_system (const char *piece)
+get_default_system (const char *output)
 {
-  const char *begin = g_str_has_prefix (piece, "first:") ? piece + strlen ("first:") : piece;
+  const char *begin = g_str_has_prefix (output, "first:") ? output + strlen ("first:") : output;
   gsize length = strlen (begin);
 
   if (!g_str_has_prefix (begin, SYSTEM_BEFORE) || !g_str_has_suffix (begin, SYSTEM_AFTER)
@@ -220,27 +220,27 @@ get_default_system (const char *piece)
 }
 
 static gboolean
-is_among (const char *const *list, gsize n, const char *piece)
+is_among (const char *const *list, gsize n, const char *output)
 {
   for (gsize i = 0; i < n && list[i] != NULL; i++)
-    if (strcmp (list[i], piece) == 0)
+    if (strcmp (list[i], output) == 0)
       return TRUE;
   return FALSE;
 }
 
-/* The piece without "tools:". */
+/* The output without the prefix "tools:". */
 static const char *
-get_bare (const char *piece)
+get_bare (const char *output)
 {
-  return g_str_has_prefix (piece, "tools:") ? piece + strlen ("tools:") : piece;
+  return g_str_has_prefix (output, "tools:") ? output + strlen ("tools:") : output;
 }
 
 static gboolean
-has_piece (GPtrArray *pieces, const char *wanted)
+has_output (GPtrArray *outputs, const char *wanted)
 {
-  for (guint i = 0; i < pieces->len; i++)
+  for (guint i = 0; i < outputs->len; i++)
     {
-      const char *bare = get_bare (pieces->pdata[i]);
+      const char *bare = get_bare (outputs->pdata[i]);
 
       if (strcmp (bare, wanted) == 0 || (g_str_has_prefix (bare, "first:") && strcmp (bare + 6, wanted) == 0))
         return TRUE;
@@ -248,51 +248,51 @@ has_piece (GPtrArray *pieces, const char *wanted)
   return FALSE;
 }
 
-/* The first piece, outside of branches for tools, that the form doesn't have; NULL: none. */
+/* The first output outside of branches for tools that the form doesn't have; NULL if it has them all. */
 static const char *
-find_foreign (const EbbChatForm *form, GPtrArray *pieces, char **default_system)
+find_foreign (const EbbChatForm *form, GPtrArray *outputs, char **default_system)
 {
   const gboolean is_chatml = form == &forms[0];
 
-  for (guint i = 0; i < pieces->len; i++)
+  for (guint i = 0; i < outputs->len; i++)
     {
-      const char *piece = pieces->pdata[i];
-      const char *later = g_str_has_prefix (piece, "first:") ? piece + 6 : piece;
+      const char *output = outputs->pdata[i];
+      const char *later = g_str_has_prefix (output, "first:") ? output + 6 : output;
 
-      if (g_str_has_prefix (piece, "tools:") || is_among (form->required, G_N_ELEMENTS (form->required), piece)
-          || is_among (form->optional, G_N_ELEMENTS (form->optional), piece)
+      if (g_str_has_prefix (output, "tools:") || is_among (form->required, G_N_ELEMENTS (form->required), output)
+          || is_among (form->optional, G_N_ELEMENTS (form->optional), output)
           || is_among (form->required, G_N_ELEMENTS (form->required), later))
         continue;
       if (is_chatml && *default_system == NULL)
         {
-          *default_system = get_default_system (piece);
+          *default_system = get_default_system (output);
           if (*default_system != NULL)
             continue;
         }
-      return piece;
+      return output;
     }
   return NULL;
 }
 
 static gboolean
-has_required (const EbbChatForm *form, GPtrArray *pieces)
+has_required (const EbbChatForm *form, GPtrArray *outputs)
 {
   for (guint i = 0; i < G_N_ELEMENTS (form->required) && form->required[i] != NULL; i++)
-    if (!has_piece (pieces, form->required[i]))
+    if (!has_output (outputs, form->required[i]))
       return FALSE;
   return TRUE;
 }
 
 static void
-set_unknown (GPtrArray *pieces, const char *foreign, const char *form_name, GError **error)
+set_unknown (GPtrArray *outputs, const char *foreign, const char *form_name, GError **error)
 {
   g_autoptr (GString) names = g_string_new (NULL);
   g_autofree char *escaped = NULL;
 
   for (guint i = 0; i < G_N_ELEMENTS (forms); i++)
     g_string_append_printf (names, "%s%s", i > 0 ? ", " : "", forms[i].name);
-  if (foreign == NULL && pieces->len > 0)
-    foreign = pieces->pdata[0];
+  if (foreign == NULL && outputs->len > 0)
+    foreign = outputs->pdata[0];
   if (foreign == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the chat template writes nothing; built in are %s",
@@ -312,24 +312,24 @@ set_unknown (GPtrArray *pieces, const char *foreign, const char *form_name, GErr
 gboolean
 ebb_chat_form_recognise (const char *text, EbbChatRecognition *recognition, GError **error)
 {
-  g_autoptr (GPtrArray) pieces = ebb_chat_text_split (text, error);
+  g_autoptr (GPtrArray) outputs = ebb_chat_text_split (text, error);
   const char *like = NULL, *foreign = NULL;
 
   *recognition = (EbbChatRecognition){ NULL };
-  if (pieces == NULL)
+  if (outputs == NULL)
     return FALSE;
   for (guint i = 0; i < G_N_ELEMENTS (forms); i++)
     {
       g_autofree char *default_system = NULL;
       const char *other;
 
-      if (!has_required (&forms[i], pieces))
+      if (!has_required (&forms[i], outputs))
         continue;
-      other = find_foreign (&forms[i], pieces, &default_system);
+      other = find_foreign (&forms[i], outputs, &default_system);
       if (other == NULL)
         {
           recognition->form = &forms[i];
-          recognition->writes_bos = forms[i].start == NULL && has_piece (pieces, "{bos_token}");
+          recognition->writes_bos = forms[i].start == NULL && has_output (outputs, "{bos_token}");
           recognition->asks_date = strstr (text, "strftime_now") != NULL;
           recognition->default_system = g_steal_pointer (&default_system);
           return TRUE;
@@ -337,6 +337,6 @@ ebb_chat_form_recognise (const char *text, EbbChatRecognition *recognition, GErr
       like = forms[i].name;
       foreign = other;
     }
-  set_unknown (pieces, foreign, like, error);
+  set_unknown (outputs, foreign, like, error);
   return FALSE;
 }

@@ -1,14 +1,15 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Splits the text of a chat template, which is a program in Jinja, into the pieces of text that it may write. */
+/* Splits a chat template, which is a program in Jinja, into its outputs: the texts that it may write. */
 #include "nn/data/chat-form-private.h"
 
 #include <string.h>
 
-/* A piece is all output between two statements: literal text as it is, and each expression in braces, without spaces,
- * with ' for " and with one name for the content and the role of a message. So `{{ '<|im_start|>' + message['role'] +
- * "\n" }}` and `<|im_start|>{{ message.role }}\n` give the same piece, `<|im_start|>{role}\n`. A variable that is set
- * to a text is a piece too, `name=text`. Before a piece stands `generation:` if it is written only where an answer is
- * to follow, `no generation:` if it is where none is, `first:` and `last:` under a condition on the loop's place. */
+/* An output is all that a template writes between two statements: literal text as it is, and each expression in braces,
+ * without spaces, with ' for " and with one name for the content and the role of a message. So `{{ '<|im_start|>' +
+ * message['role'] + "\n" }}` and `<|im_start|>{{ message.role }}\n` give the same output, `<|im_start|>{role}\n`. A
+ * variable that is set to a text gives an output too, `name=text`. An output has the prefix `generation:` if the
+ * template writes it only before a new answer, `no generation:` if it writes it only where no answer follows, `first:`
+ * or `last:` under a condition on the loop's index, and `tools:` in a branch for tools. */
 
 typedef struct
 {
@@ -20,9 +21,9 @@ typedef struct
 typedef struct
 {
   const char *text, *p, *end;
-  GString *piece; /* since the last statement */
+  GString *output; /* since the last statement */
   GArray *branches;
-  GPtrArray *pieces;
+  GPtrArray *outputs;
   gboolean trims_next; /* the last tag ended with a minus */
   gboolean after_block;
 } Splitter;
@@ -34,9 +35,9 @@ branch_clear (gpointer data)
 }
 
 static void
-add_piece (Splitter *self, const char *text)
+add_output (Splitter *self, const char *text)
 {
-  GString *piece = g_string_new (NULL);
+  GString *output = g_string_new (NULL);
   gboolean is_free = FALSE;
 
   for (guint i = 0; i < self->branches->len; i++)
@@ -45,32 +46,32 @@ add_piece (Splitter *self, const char *text)
 
       is_free = is_free || (branch->is_for_tools && branch->condition != NULL);
       if (branch->asks_generation)
-        g_string_append (piece, branch->condition != NULL ? "generation:" : "no generation:");
+        g_string_append (output, branch->condition != NULL ? "generation:" : "no generation:");
     }
   if (self->branches->len > 0)
     {
       const Branch *inner = &g_array_index (self->branches, Branch, self->branches->len - 1);
 
       if (inner->condition != NULL && g_str_has_prefix (inner->condition, "loop.first"))
-        g_string_append (piece, "first:");
+        g_string_append (output, "first:");
       else if (inner->condition != NULL && g_str_has_prefix (inner->condition, "loop.last"))
-        g_string_append (piece, "last:");
+        g_string_append (output, "last:");
     }
   if (is_free)
-    g_string_prepend (piece, "tools:");
-  g_string_append (piece, text);
-  if (g_ptr_array_find_with_equal_func (self->pieces, piece->str, g_str_equal, NULL))
-    g_string_free (piece, TRUE);
+    g_string_prepend (output, "tools:");
+  g_string_append (output, text);
+  if (g_ptr_array_find_with_equal_func (self->outputs, output->str, g_str_equal, NULL))
+    g_string_free (output, TRUE);
   else
-    g_ptr_array_add (self->pieces, g_string_free (piece, FALSE));
+    g_ptr_array_add (self->outputs, g_string_free (output, FALSE));
 }
 
 static void
-end_piece (Splitter *self)
+end_output (Splitter *self)
 {
-  if (self->piece->len > 0)
-    add_piece (self, self->piece->str);
-  g_string_truncate (self->piece, 0);
+  if (self->output->len > 0)
+    add_output (self, self->output->str);
+  g_string_truncate (self->output, 0);
 }
 
 /* -- expressions --------------------------------------------------------------------------------------------------- */
@@ -146,21 +147,21 @@ normalize (const char *p, const char *end)
 
 /* TRUE for the tokens that begin and end a text. */
 static gboolean
-append_term (GString *piece, const char *begin, const char *end)
+append_term (GString *output, const char *begin, const char *end)
 {
   g_autofree char *term = normalize (begin, end);
   const char *shown = term;
 
   if (g_str_has_prefix (term, "message.content") || g_str_has_prefix (term, "message.role"))
     shown = term + strlen ("message.");
-  g_string_append_printf (piece, "{%s}", shown);
+  g_string_append_printf (output, "{%s}", shown);
   return strcmp (shown, "bos_token") == 0 || strcmp (shown, "eos_token") == 0;
 }
 
 /* Appends the sum of texts and values from @p to @end; FALSE if it has no text and no
  * special token. */
 static gboolean
-append_sum (GString *piece, const char *p, const char *end)
+append_sum (GString *output, const char *p, const char *end)
 {
   gboolean has_text = FALSE;
 
@@ -197,12 +198,12 @@ append_sum (GString *piece, const char *p, const char *end)
             after++;
           if (after == p) /* the whole term is a string */
             {
-              g_string_append (piece, string->str);
+              g_string_append (output, string->str);
               has_text = has_text || string->len > 0;
               continue;
             }
         }
-      has_text = append_term (piece, begin, p) || has_text;
+      has_text = append_term (output, begin, p) || has_text;
     }
   return has_text;
 }
@@ -245,7 +246,7 @@ read_set (Splitter *self, const char *p, const char *end)
   name = g_strstrip (g_strndup (p, (gsize) (equals - p)));
   g_string_append_printf (text, "%s=", name);
   if (append_sum (text, equals + 1, end))
-    add_piece (self, text->str);
+    add_output (self, text->str);
 }
 
 /* FALSE if the statement is not one that templates of conversations have. */
@@ -258,7 +259,7 @@ read_statement (Splitter *self, const char *p, const char *end, GError **error)
 
   if (skip_word (&p, end, "generation") || skip_word (&p, end, "endgeneration")) /* marks answers, writes nothing */
     return TRUE;
-  end_piece (self);
+  end_output (self);
   if (skip_word (&p, end, "set"))
     {
       read_set (self, p, end);
@@ -319,7 +320,7 @@ add_text (Splitter *self, const char *p, const char *end, const char *tag)
       if (line == self->text || line[-1] == '\n')
         end = line;
     }
-  g_string_append_len (self->piece, p, end - p);
+  g_string_append_len (self->output, p, end - p);
 }
 
 /* The end of the tag that begins at @tag, where its closing characters stand; strings in it may hold these. */
@@ -374,7 +375,7 @@ read_tag (Splitter *self, const char *tag, const char *close, GError **error)
   if (tag[1] == '%')
     return read_statement (self, p, end, error);
   if (tag[1] == '{' && !g_str_has_prefix (p, "raise_exception"))
-    append_sum (self->piece, p, end);
+    append_sum (self->output, p, end);
   return TRUE;
 }
 
@@ -384,10 +385,10 @@ ebb_chat_text_split (const char *text, GError **error)
   Splitter self = { .text = text, .p = text, .end = text + strlen (text) };
   gboolean ok = TRUE;
 
-  self.piece = g_string_new (NULL);
+  self.output = g_string_new (NULL);
   self.branches = g_array_new (FALSE, TRUE, sizeof (Branch));
   g_array_set_clear_func (self.branches, branch_clear);
-  self.pieces = g_ptr_array_new_with_free_func (g_free);
+  self.outputs = g_ptr_array_new_with_free_func (g_free);
   while (ok && self.p < self.end)
     {
       const char *tag = find_tag (self.p, self.end);
@@ -406,10 +407,10 @@ ebb_chat_text_split (const char *text, GError **error)
         ok = read_tag (&self, tag, close, error);
     }
   if (ok)
-    end_piece (&self);
-  g_string_free (self.piece, TRUE);
+    end_output (&self);
+  g_string_free (self.output, TRUE);
   g_array_unref (self.branches);
   if (!ok)
-    g_clear_pointer (&self.pieces, g_ptr_array_unref);
-  return self.pieces;
+    g_clear_pointer (&self.outputs, g_ptr_array_unref);
+  return self.outputs;
 }

@@ -97,16 +97,16 @@ ebb_document_dataset_count_rows (EbbDataset *dataset,
 }
 
 static void
-read_piece (const EbbDocumentStore *store,
-            const EbbPiece *piece,
-            gint64 at,
-            const EbbDatasetRow *row)
+read_segment (const EbbDocumentStore *store,
+              const EbbSegment *segment,
+              gint64 at,
+              const EbbDatasetRow *row)
 {
-  ebb_document_store_read (store, piece->begin, piece->n, row->tokens + at);
-  ebb_document_store_read (store, piece->begin + 1, piece->n, row->targets + at);
-  for (gint64 i = 0; i < piece->n; i++)
+  ebb_document_store_read (store, segment->begin, segment->n, row->tokens + at);
+  ebb_document_store_read (store, segment->begin + 1, segment->n, row->targets + at);
+  for (gint64 i = 0; i < segment->n; i++)
     {
-      if (!ebb_document_store_is_learned (store, piece->begin + 1 + i))
+      if (!ebb_document_store_is_learned (store, segment->begin + 1 + i))
         row->targets[at + i] = EBB_DATASET_NO_TARGET;
       row->starts[at + i] = at;
     }
@@ -126,8 +126,8 @@ ebb_document_dataset_read_row (EbbDataset *dataset,
 
   for (guint32 i = index > 0 ? packing->ends[index - 1] : 0; i < packing->ends[index]; i++)
     {
-      read_piece (self->store, &packing->pieces[i], at, row);
-      at += packing->pieces[i].n;
+      read_segment (self->store, &packing->segments[i], at, row);
+      at += packing->segments[i].n;
     }
   for (gint64 i = at; i < context; i++)
     {
@@ -441,9 +441,8 @@ ebb_document_dataset_init (EbbDocumentDataset *self)
  * Documents are packed into rows by the best fit, and share no attention there if the model is called with the row's
  * starts. Texts, and prompts with their completions, get the tokenizer's tokens that begin and end a text, where it has
  * them; messages have the form of the chat template of the tokenizer's folder, in which the date, if it has one, is
- * 26 Jul 2024 on every day. A document that is longer than a row is
- * split into pieces that are documents of their own. An epoch takes each row once, in an order that depends on @seed
- * and the epoch.
+ * 26 Jul 2024 on every day. A document that is longer than a row is split into segments that share no attention either.
+ * An epoch takes each row once, in an order that depends on @seed and the epoch.
  *
  * Returns: (transfer full) (nullable): the documents; %NULL with %EBB_ERROR_IO if a file can't be read,
  *   %EBB_ERROR_FORMAT with its name and the number of the line if a line is no such object or the file has none

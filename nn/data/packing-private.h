@@ -3,9 +3,10 @@
 
 #include "nn/data/document-store-private.h"
 
-/* Which documents make which row of a context's length. A document that is longer than a row is split into pieces that
- * each fill one; pieces without a token to be learned are left out. Pieces are put into rows by the best fit, longest
- * ones first, which wastes little; a row's pieces are in the order of the data. */
+/* Assigns documents to rows of a context's length. A document that is longer than a row is split into segments of a
+ * row's length, the last one shorter; a shorter document is one segment. Segments without a token to learn are left
+ * out. Segments are put into rows by the best fit, longest first, which wastes little; within a row they are in the
+ * order of the data. */
 
 G_BEGIN_DECLS
 
@@ -15,14 +16,14 @@ typedef struct
   gint64 begin;
   guint32 n;
   guint32 row;
-} EbbPiece;
+} EbbSegment;
 
 typedef struct
 {
   gint64 context;
-  EbbPiece *pieces; /* in the order of the rows */
-  guint32 *ends;    /* of each row: where its pieces end */
-  guint32 n_pieces, n_rows;
+  EbbSegment *segments; /* in the order of the rows */
+  guint32 *ends;        /* of each row: where its segments end */
+  guint32 n_segments, n_rows;
   guint32 n_split; /* documents that were split */
 } EbbPacking;
 

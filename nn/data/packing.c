@@ -6,7 +6,7 @@
 
 #define NONE G_MAXUINT32
 
-/* -- pieces -------------------------------------------------------------------------------------------------------- */
+/* -- segments ------------------------------------------------------------------------------------------------------ */
 
 static gboolean
 has_target (const EbbDocumentStore *store,
@@ -19,22 +19,22 @@ has_target (const EbbDocumentStore *store,
   return FALSE;
 }
 
-/* Pieces of one document share the token at which they meet: it is the last target of one and the first input of the
+/* Segments of one document share the token at which they meet: it is the last target of one and the first input of the
  * next. */
 static void
-append_pieces (GArray *pieces,
-               const EbbDocumentStore *store,
-               gint64 begin,
-               gint64 end,
-               gint64 context)
+append_segments (GArray *segments,
+                 const EbbDocumentStore *store,
+                 gint64 begin,
+                 gint64 end,
+                 gint64 context)
 {
   for (; begin + 1 < end; begin += context)
     {
       const gint64 n = MIN (context, end - 1 - begin);
-      const EbbPiece piece = { .begin = begin, .n = (guint32) n };
+      const EbbSegment segment = { .begin = begin, .n = (guint32) n };
 
       if (has_target (store, begin, n))
-        g_array_append_val (pieces, piece);
+        g_array_append_val (segments, segment);
     }
 }
 
@@ -87,17 +87,17 @@ take_row (Rooms *self,
 static int
 compare_lengths (gconstpointer a,
                  gconstpointer b,
-                 gpointer pieces)
+                 gpointer segments)
 {
-  const EbbPiece *x = (const EbbPiece *) pieces + *(const guint32 *) a;
-  const EbbPiece *y = (const EbbPiece *) pieces + *(const guint32 *) b;
+  const EbbSegment *x = (const EbbSegment *) segments + *(const guint32 *) a;
+  const EbbSegment *y = (const EbbSegment *) segments + *(const guint32 *) b;
 
   return x->n != y->n ? (x->n < y->n ? 1 : -1) : (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Gives each piece a row; returns how many rows there are. */
+/* Gives each segment a row; returns how many rows there are. */
 static guint32
-fill_rows (EbbPiece *pieces,
+fill_rows (EbbSegment *segments,
            guint32 n,
            gint64 most)
 {
@@ -112,33 +112,33 @@ fill_rows (EbbPiece *pieces,
     order[i] = i;
   for (gint64 room = 0; room <= most; room++)
     first[room] = NONE;
-  g_qsort_with_data (order, (int) n, sizeof *order, compare_lengths, pieces);
+  g_qsort_with_data (order, (int) n, sizeof *order, compare_lengths, segments);
   for (guint32 i = 0; i < n; i++)
     {
-      EbbPiece *piece = &pieces[order[i]];
-      gint64 room = find_room (&rooms, piece->n);
+      EbbSegment *segment = &segments[order[i]];
+      gint64 room = find_room (&rooms, segment->n);
 
-      piece->row = room >= 0 ? take_row (&rooms, room) : n_rows++;
-      put_row (&rooms, piece->row, (room >= 0 ? room : most) - piece->n);
+      segment->row = room >= 0 ? take_row (&rooms, room) : n_rows++;
+      put_row (&rooms, segment->row, (room >= 0 ? room : most) - segment->n);
     }
   return n_rows;
 }
 
 /* -- rows ---------------------------------------------------------------------------------------------------------- */
 
-/* Numbers rows by the first piece that they have, and puts pieces in the order of their rows. */
+/* Numbers rows by the first segment that they have, and puts segments in the order of their rows. */
 static void
-sort_pieces (EbbPacking *self)
+sort_segments (EbbPacking *self)
 {
-  g_autofree EbbPiece *unsorted = self->pieces;
+  g_autofree EbbSegment *unsorted = self->segments;
   g_autofree guint32 *numbers = g_new (guint32, self->n_rows);
   guint32 n_numbered = 0, end = 0;
 
-  self->pieces = g_new (EbbPiece, self->n_pieces);
+  self->segments = g_new (EbbSegment, self->n_segments);
   self->ends = g_new0 (guint32, self->n_rows);
   for (guint32 row = 0; row < self->n_rows; row++)
     numbers[row] = NONE;
-  for (guint32 i = 0; i < self->n_pieces; i++)
+  for (guint32 i = 0; i < self->n_segments; i++)
     {
       guint32 *number = &numbers[unsorted[i].row];
 
@@ -151,11 +151,11 @@ sort_pieces (EbbPacking *self)
     {
       guint32 n = self->ends[row];
 
-      self->ends[row] = end; /* where the next of its pieces goes; it arrives at the end */
+      self->ends[row] = end; /* where the next of its segments goes; it arrives at the end */
       end += n;
     }
-  for (guint32 i = 0; i < self->n_pieces; i++)
-    self->pieces[self->ends[unsorted[i].row]++] = unsorted[i];
+  for (guint32 i = 0; i < self->n_segments; i++)
+    self->segments[self->ends[unsorted[i].row]++] = unsorted[i];
 }
 
 EbbPacking *
@@ -165,35 +165,36 @@ ebb_packing_new (const EbbDocumentStore *store,
                  gint64 context,
                  GError **error)
 {
-  g_autoptr (GArray) pieces = g_array_new (FALSE, FALSE, sizeof (EbbPiece));
+  g_autoptr (GArray) segments = g_array_new (FALSE, FALSE, sizeof (EbbSegment));
   /* A row never gets more than all tokens. */
   const gint64 most = MIN (context, MAX (store->n_tokens, 1));
   EbbPacking *self = g_new0 (EbbPacking, 1);
-  gsize n_pieces;
+  gsize n_segments;
 
   self->context = context;
-  for (gint64 i = 0; i < n && pieces->len < G_MAXINT32; i++)
+  for (gint64 i = 0; i < n && segments->len < G_MAXINT32; i++)
     {
       gint64 begin, end;
 
       ebb_document_store_find (store, documents != NULL ? documents[i] : i, &begin, &end);
-      append_pieces (pieces, store, begin, end, most);
+      append_segments (segments, store, begin, end, most);
       self->n_split += end - begin - 1 > most;
     }
-  if (pieces->len >= G_MAXINT32)
+  if (segments->len >= G_MAXINT32)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "the documents make more than %d pieces of %" G_GINT64_FORMAT " tokens: they are too many",
+                   "the documents make more than %d segments of up to %" G_GINT64_FORMAT
+                   " tokens, too many for one dataset",
                    G_MAXINT32 - 1, context);
       ebb_packing_free (self);
       return NULL;
     }
-  self->pieces = g_array_steal (pieces, &n_pieces);
-  self->n_pieces = (guint32) n_pieces;
-  if (n_pieces > 0)
+  self->segments = g_array_steal (segments, &n_segments);
+  self->n_segments = (guint32) n_segments;
+  if (n_segments > 0)
     {
-      self->n_rows = fill_rows (self->pieces, self->n_pieces, most);
-      sort_pieces (self);
+      self->n_rows = fill_rows (self->segments, self->n_segments, most);
+      sort_segments (self);
     }
   return self;
 }
@@ -201,7 +202,7 @@ ebb_packing_new (const EbbDocumentStore *store,
 void
 ebb_packing_free (EbbPacking *self)
 {
-  g_free (self->pieces);
+  g_free (self->segments);
   g_free (self->ends);
   g_free (self);
 }

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* The layout of the published BERT files. Matrices are [out, in], as ours; queries, keys and values are three layers
+/* the format of the published BERT files. Matrices are [out, in], as ours; queries, keys and values are three layers
  * there and three blocks of rows of one here, so that each published tensor is a view of ours: what saving gives is
  * where loading copies to. */
 
@@ -204,10 +204,10 @@ drop_and_rename (EbbArgs *state, GError **error)
 /**
  * ebb_bert_load_published:
  * @self: a model
- * @state: tensors by name, in the layout of the published BERT files
+ * @state: tensors by name, in the format of the published BERT files
  * @error: return location for an error
  *
- * Loads weights in the layout of the published BERT files, as of `bert-base-uncased`: `bert.embeddings.*`,
+ * Loads weights in the format of the published BERT files, as of `bert-base-uncased`: `bert.embeddings.*`,
  * `bert.encoder.layer.N.*`, with queries, keys and values apart, and `cls.predictions.*`. Norms may have `gamma` and
  * `beta`. The pooler, the head of the other task, and what is tied to other weights are passed over; a decoder that
  * differs from the embedding of the words, or its bias from `cls.predictions.bias`, is an error. With an error nothing
@@ -242,7 +242,7 @@ ebb_bert_load_published (EbbBert *self, EbbArgs *state, GError **error)
  * @self: a model
  * @error: return location for an error
  *
- * Collects the weights in the layout of the published BERT files, see ebb_bert_load_published(). The tensors share the
+ * Collects the weights in the format of the published BERT files, see ebb_bert_load_published(). The tensors share the
  * model's memory.
  *
  * Returns: (transfer full) (nullable): an %EBB_ARGS_DICT of tensors by name, or %NULL with @error set

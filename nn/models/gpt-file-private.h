@@ -3,7 +3,7 @@
 
 #include "nn/args.h"
 
-/* Tensors in the layout of the published GPT-2 file, whose names may begin with a prefix. */
+/* Tensors in the format of the published GPT-2 file, whose names may begin with a prefix. */
 
 G_BEGIN_DECLS
 

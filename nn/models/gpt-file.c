@@ -389,7 +389,7 @@ take_shapes (EbbGptConfig *config,
 
 /**
  * ebb_gpt_config_new_from_gpt2:
- * @state: tensors by name on the CPU, in the layout of the published GPT-2 file
+ * @state: tensors by name on the CPU, in the format of the published GPT-2 file
  * @metadata: (nullable): the metadata of their file, see ebb_load_safetensors_full()
  * @config_path: (nullable) (type filename): the `config.json` of `transformers` that belongs to the file
  * @error: return location for an error

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* The layout of the published GPT-2 file: our names, but the matrices inside blocks are [in, out], as x W has them. It
+/* the format of the published GPT-2 file: our names, but the matrices inside blocks are [in, out], as x W has them. It
  * may say "transformer." before each name, carries the causal masks as "attn.bias", and the output product's weight
  * even where it is that of the embedding. */
 
@@ -104,10 +104,10 @@ check_layout (EbbGpt *self, const char *what, GError **error)
 /**
  * ebb_gpt_load_gpt2:
  * @self: a model
- * @state: tensors by name, in the layout of the published GPT-2 file
+ * @state: tensors by name, in the format of the published GPT-2 file
  * @error: return location for an error
  *
- * Loads weights in the layout of the published GPT-2 file: matrices inside blocks are `[in, out]`, names may begin with
+ * Loads weights in the format of the published GPT-2 file: matrices inside blocks are `[in, out]`, names may begin with
  * `transformer.`, causal masks are passed over, and so is an `lm_head.weight` that is that of `wte`, where the model's
  * weights are tied; another one is an error there, see ebb_gpt_config_new_from_gpt2(). With an error nothing is
  * changed. A model that is made to be loaded need not draw its weights before, see ebb_push_initialization_skipped().
@@ -138,7 +138,7 @@ ebb_gpt_load_gpt2 (EbbGpt *self, EbbArgs *state, GError **error)
  * @self: a model
  * @error: return location for an error
  *
- * Collects the weights in the layout of the published GPT-2 file, without prefix and masks. The tensors share the
+ * Collects the weights in the format of the published GPT-2 file, without prefix and masks. The tensors share the
  * model's memory; the matrices inside blocks are transposed views, so they are not contiguous.
  *
  * Returns: (transfer full) (nullable): an %EBB_ARGS_DICT of tensors by name, or %NULL with @error set

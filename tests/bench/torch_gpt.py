@@ -226,7 +226,7 @@ def is_transposed(name):
 
 
 def to_public(name, tensor):
-    """A weight or its gradient in the layout of the public GPT-2 file."""
+    """A weight or its gradient in the format of the public GPT-2 file."""
     return (tensor.t() if is_transposed(name) else tensor).detach().clone().contiguous()
 
 

@@ -1,4 +1,4 @@
-"""A small GPT-2 with its tokenizer in a folder of Hugging Face's layout, for tests of programs and bindings."""
+"""A small GPT-2 with its tokenizer in a folder of Hugging Face's format, for tests of programs and bindings."""
 import json
 import os
 import random

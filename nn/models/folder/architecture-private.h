@@ -51,11 +51,11 @@ typedef struct
   guint8 index, n_files;
 } EbbNameRule;
 
-/* A tensor that files may have though a model shares another one's: it must have the values of that. */
+/* A tied weight that files may hold a second time: @file must have the values of the model's tensor @own. */
 typedef struct
 {
   const char *file, *own;
-} EbbNameTwin;
+} EbbTiedName;
 
 typedef struct
 {
@@ -67,7 +67,7 @@ typedef struct
   const EbbNameRule *names;         /* of the model, up to a row without names; what has no row keeps its name */
   const EbbNameRule *block_names;   /* the same of a block */
   const char *const *transposed;    /* matrices of blocks that files have as [in, out]; NULL: none */
-  const EbbNameTwin *twins;         /* up to one without names */
+  const EbbTiedName *tied;          /* up to an entry without names */
   const char *const *ignored; /* tensors that files may have besides: patterns as of g_pattern_match (); or NULL */
   gboolean is_bert;
   gboolean has_old_norm_names; /* gamma and beta */

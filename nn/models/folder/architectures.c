@@ -264,20 +264,20 @@ static const char *const gpt2_transposed[] = { "attn.c_attn.weight", "attn.c_pro
 static const char *const gpt2_ignored[] = { "*h.*.attn.bias", "*h.*.attn.masked_bias", NULL };
 static const char *const rotary_ignored[] = { "*rotary_emb.inv_freq", NULL };
 
-/* Twins: what files may have a second time, and which tensor of the module it must be equal to. */
-static const EbbNameTwin gpt2_twins[] = { { "lm_head.weight", "wte.weight" }, END };
-static const EbbNameTwin llama_twins[] = { { "lm_head.weight", "embed_tokens.weight" }, END };
-static const EbbNameTwin bert_twins[] = { { "cls.predictions.decoder.weight", "word_embeddings.weight" },
-                                          { "cls.predictions.decoder.bias", "output_bias" },
-                                          END };
+/* Tied weights: the second name that files may have for one, and the module's tensor that it must be equal to. */
+static const EbbTiedName gpt2_tied[] = { { "lm_head.weight", "wte.weight" }, END };
+static const EbbTiedName llama_tied[] = { { "lm_head.weight", "embed_tokens.weight" }, END };
+static const EbbTiedName bert_tied[] = { { "cls.predictions.decoder.weight", "word_embeddings.weight" },
+                                         { "cls.predictions.decoder.bias", "output_bias" },
+                                         END };
 static const char *const bert_ignored[] = { "bert.pooler.dense.*", "cls.seq_relationship.*",
                                             "bert.embeddings.position_ids", NULL };
 
 /* -- architectures ------------------------------------------------------------------------------------------------- */
 
-#define LLAMA_NAMES                                                                                                  \
-  .prefix = "model.", .own_list = "layers.", .file_list = "layers.",                                                 \
-  .names = no_rules, .twins = llama_twins, .ignored = rotary_ignored, .layout = EBB_GPT_LAYOUT_LLAMA, .gated = TRUE, \
+#define LLAMA_NAMES                                                                                                \
+  .prefix = "model.", .own_list = "layers.", .file_list = "layers.",                                               \
+  .names = no_rules, .tied = llama_tied, .ignored = rotary_ignored, .layout = EBB_GPT_LAYOUT_LLAMA, .gated = TRUE, \
   .positions = EBB_POSITIONS_ROTARY
 
 const EbbArchitecture ebb_architectures[] = {
@@ -291,7 +291,7 @@ const EbbArchitecture ebb_architectures[] = {
       .names = no_rules,
       .block_names = no_rules,
       .transposed = gpt2_transposed,
-      .twins = gpt2_twins,
+      .tied = gpt2_tied,
       .ignored = gpt2_ignored,
       .layout = EBB_GPT_LAYOUT_GPT2,
       .norm = EBB_NORM_LAYER,
@@ -387,7 +387,7 @@ const EbbArchitecture ebb_architectures[] = {
       .file_list = "bert.encoder.layer.",
       .names = bert_names,
       .block_names = bert_block_names,
-      .twins = bert_twins,
+      .tied = bert_tied,
       .ignored = bert_ignored,
       .is_bert = TRUE,
       .has_old_norm_names = TRUE,

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Rotary positions in config.json, in both layouts of `transformers`: "rope_theta" and "rope_scaling" beside each
- * other, and from its version 5 on "rope_parameters" with both inside, one for each kind of layer if these differ. */
+/* Rotary positions in config.json, in both forms of `transformers`: "rope_theta" and "rope_scaling" as separate keys,
+ * and from its version 5 on "rope_parameters" with both inside, one for each kind of layer if these differ. */
 
 #define FULL "full_attention"
 #define SLIDING "sliding_attention"

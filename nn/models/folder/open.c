@@ -178,7 +178,7 @@ read_weights (EbbModule *model,
     return FALSE;
   report_f16 (files, dtype);
   return ebb_weights_read (files, map, entries, (EbbTensor **) targets->pdata, error)
-         && ebb_weights_check_twins (files, map, (EbbTensor **) targets->pdata, error);
+         && ebb_weights_check_tied (files, map, (EbbTensor **) targets->pdata, error);
 }
 
 static EbbModule *
@@ -256,7 +256,7 @@ open_model (const char *folder,
 
 /**
  * ebb_model_open_full:
- * @folder: (type filename): a folder in the layout of Hugging Face's
+ * @folder: (type filename): a folder in Hugging Face's format
  * @dtype: the #EbbDType of the parameters, f32 or bf16; %EBB_MODEL_KEEP_DTYPE for that of the files
  * @error: return location for an error
  *
@@ -281,17 +281,17 @@ ebb_model_open_full (const char *folder,
 
 /**
  * ebb_model_open:
- * @folder: (type filename): a folder in the layout of Hugging Face's: `config.json`, and `model.safetensors` or several
+ * @folder: (type filename): a folder in Hugging Face's format: `config.json`, and `model.safetensors` or several
  *   such files with `model.safetensors.index.json`
  * @error: return location for an error
  *
  * Opens a model as it is: an #EbbGpt for GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (text) and Phi-3, an
- * #EbbBert for BERT. `config.json` may have either layout of `transformers`. The weights are read by all threads
- * straight into the parameters, which have the dtype of the files; F16 becomes f32, with a message. Nothing is drawn:
- * generators stay as they are. The model is in evaluation mode, see ebb_module_set_training().
+ * #EbbBert for BERT. `config.json` may have either form of `transformers`. All threads read the weights straight into
+ * the parameters, which have the dtype of the files; F16 becomes f32, with a message. Opening draws no random numbers.
+ * The model is in evaluation mode, see ebb_module_set_training().
  *
- * The model remembers the folder: ebb_model_save() keeps what Ebb does not know of `config.json`, and copies the
- * tokenizer's files, and ebb_model_generate() begins with the folder's `generation_config.json`.
+ * The model remembers the folder: ebb_model_save() keeps the keys of `config.json` that Ebb doesn't know and copies the
+ * tokenizer's files, and ebb_model_generate() takes its defaults from the folder's `generation_config.json`.
  *
  * Returns: (transfer full) (nullable): the model; %NULL with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT
  * if one is damaged or missing, %EBB_ERROR_DTYPE if a tensor has another dtype, %EBB_ERROR_STATE if `config.json` asks

@@ -617,7 +617,7 @@ ebb_model_save_full (EbbModule *model,
  * @folder: (type filename): where to save it
  * @error: return location for an error
  *
- * Saves a model as a folder in the layout of Hugging Face's, which ebb_model_open() and `transformers` open. Of a model
+ * Saves a model as a folder in Hugging Face's format, which ebb_model_open() and `transformers` open. Of a model
  * that came from a folder, `config.json` keeps what Ebb does not know, and the files of the tokenizer,
  * `generation_config.json`, templates, the licence and the description are copied from that folder where @folder has
  * none of that name. Any other model gets the `config.json` of the architecture that has its choices. Weights have the

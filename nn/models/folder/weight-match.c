@@ -88,14 +88,14 @@ ebb_weights_check_layers (EbbWeightFiles *files,
 }
 
 static gboolean
-is_passed_over (const EbbArchitecture *architecture,
-                const char *name)
+is_ignored (const EbbArchitecture *architecture,
+            const char *name)
 {
   for (const char *const *pattern = architecture->ignored; pattern != NULL && *pattern != NULL; pattern++)
     if (g_pattern_match_simple (*pattern, name))
       return TRUE;
-  for (const EbbNameTwin *twin = architecture->twins; twin->file != NULL; twin++)
-    if (strcmp (name, twin->file) == 0)
+  for (const EbbTiedName *tied = architecture->tied; tied->file != NULL; tied++)
+    if (strcmp (name, tied->file) == 0)
       return TRUE;
   return FALSE;
 }
@@ -154,7 +154,7 @@ ebb_weights_match (EbbWeightFiles *files,
     }
   g_hash_table_iter_init (&iter, files->found);
   while (g_hash_table_iter_next (&iter, &name, &value))
-    if (!g_hash_table_contains (used, value) && !is_passed_over (map->architecture, name))
+    if (!g_hash_table_contains (used, value) && !is_ignored (map->architecture, name))
       g_ptr_array_add (unexpected, g_strndup (name, MAX_SHOWN));
   g_ptr_array_sort (unexpected, compare_names);
   ebb_state_append_names (text, "missing", missing);

@@ -12,10 +12,10 @@
 #include <string.h>
 #include <time.h>
 
-/* Reads the tensors of files into those of a model, on all threads, each a piece at a time: straight into place if
- * dtype and order are the same, else by way of a buffer of one piece. */
+/* Reads the tensors of files into those of a model, on all threads, in slices of rows: straight into place if dtype and
+ * order are the same, otherwise through a buffer of one slice. */
 
-#define PIECE ((gint64) 4 << 20) /* bytes of a file */
+#define SLICE ((gint64) 4 << 20) /* bytes of a file, at least one row */
 #define TILE 32
 
 /* Rows [first, first + n_rows) of the file's tensor, of @width elements each, which go to row @row of the target; as
@@ -29,11 +29,11 @@ typedef struct
   gboolean transposed;
   gint64 n_columns; /* of the target, if transposed */
   char *target;     /* of the first element; of the target's begin if transposed */
-} Piece;
+} Slice;
 
 typedef struct
 {
-  GArray *pieces;
+  GArray *slices;
   gint next; /* atomic */
   gint failed;
   GMutex lock;
@@ -46,7 +46,7 @@ typedef struct
   gboolean is_small;
 } Reading;
 
-/* -- one piece ----------------------------------------------------------------------------------------------------- */
+/* -- one slice ----------------------------------------------------------------------------------------------------- */
 
 static inline float
 to_float (const void *from,
@@ -88,46 +88,46 @@ DEFINE_TRANSPOSE (turn_32, guint32)
 DEFINE_TRANSPOSE (turn_16, guint16)
 
 static gboolean
-read_rows (const Piece *piece,
+read_rows (const Slice *slice,
            void *data,
            GError **error)
 {
-  const gint64 size = (gint64) ebb_dtype_get_size (piece->entry->dtype) * piece->width;
+  const gint64 size = (gint64) ebb_dtype_get_size (slice->entry->dtype) * slice->width;
 
-  return ebb_safetensors_reader_read (piece->reader, piece->entry, piece->first * size,
-                                      (piece->first + piece->n_rows) * size, data, error);
+  return ebb_safetensors_reader_read (slice->reader, slice->entry, slice->first * size,
+                                      (slice->first + slice->n_rows) * size, data, error);
 }
 
 static gboolean
-read_piece (const Piece *piece,
+read_slice (const Slice *slice,
             char **buffer,
             char **second,
             GError **error)
 {
-  const gint64 n = piece->n_rows * piece->width;
+  const gint64 n = slice->n_rows * slice->width;
   const char *rows;
 
-  if (!piece->transposed && piece->dtype == piece->entry->dtype)
-    return read_rows (piece, piece->target, error);
-  *buffer = g_realloc (*buffer, (gsize) n * ebb_dtype_get_size (piece->entry->dtype));
-  if (!read_rows (piece, *buffer, error))
+  if (!slice->transposed && slice->dtype == slice->entry->dtype)
+    return read_rows (slice, slice->target, error);
+  *buffer = g_realloc (*buffer, (gsize) n * ebb_dtype_get_size (slice->entry->dtype));
+  if (!read_rows (slice, *buffer, error))
     return FALSE;
   rows = *buffer;
-  if (piece->dtype != piece->entry->dtype)
+  if (slice->dtype != slice->entry->dtype)
     {
-      if (piece->transposed)
-        *second = g_realloc (*second, (gsize) n * ebb_dtype_get_size (piece->dtype));
-      convert (*buffer, piece->entry->dtype, piece->transposed ? *second : piece->target, piece->dtype, n);
+      if (slice->transposed)
+        *second = g_realloc (*second, (gsize) n * ebb_dtype_get_size (slice->dtype));
+      convert (*buffer, slice->entry->dtype, slice->transposed ? *second : slice->target, slice->dtype, n);
       rows = *second;
     }
-  if (!piece->transposed)
+  if (!slice->transposed)
     return TRUE;
-  if (ebb_dtype_get_size (piece->dtype) == 4)
-    turn_32 ((const guint32 *) rows, piece->n_rows, piece->width, (guint32 *) piece->target + piece->first,
-             piece->n_columns);
+  if (ebb_dtype_get_size (slice->dtype) == 4)
+    turn_32 ((const guint32 *) rows, slice->n_rows, slice->width, (guint32 *) slice->target + slice->first,
+             slice->n_columns);
   else
-    turn_16 ((const guint16 *) rows, piece->n_rows, piece->width, (guint16 *) piece->target + piece->first,
-             piece->n_columns);
+    turn_16 ((const guint16 *) rows, slice->n_rows, slice->width, (guint16 *) slice->target + slice->first,
+             slice->n_columns);
   return TRUE;
 }
 
@@ -139,7 +139,7 @@ read_piece (const Piece *piece,
 
 #define SAMPLE ((gint64) 24 << 20)
 
-/* What this thread has worked, in seconds: it does not count what others do meanwhile, nor a slow disk. */
+/* The CPU time of this thread in seconds: other threads and a slow disk don't count. */
 static double
 get_work (void)
 {
@@ -150,69 +150,69 @@ get_work (void)
 }
 
 static gint64
-count_bytes (const Piece *piece)
+count_bytes (const Slice *slice)
 {
-  return piece->n_rows * piece->width * (gint64) ebb_dtype_get_size (piece->entry->dtype);
+  return slice->n_rows * slice->width * (gint64) ebb_dtype_get_size (slice->entry->dtype);
 }
 
 static gboolean
-is_straight (const Piece *piece)
+is_straight (const Slice *slice)
 {
-  return !piece->transposed && piece->dtype == piece->entry->dtype;
+  return !slice->transposed && slice->dtype == slice->entry->dtype;
 }
 
-/* The first piece of a tensor of the files that is larger than the sample and goes straight into place; the number of
- * all pieces if there is none. */
+/* The index of the first slice of a tensor that is larger than the sample and goes straight into place; the number of
+ * slices if no tensor is. */
 static guint
-find_large (GArray *pieces)
+find_large (GArray *slices)
 {
   gint64 n_bytes = 0;
   guint first = 0;
 
-  for (guint i = 0; i < pieces->len; i++)
+  for (guint i = 0; i < slices->len; i++)
     {
-      const Piece *piece = &g_array_index (pieces, Piece, i);
+      const Slice *slice = &g_array_index (slices, Slice, i);
 
-      if (i == 0 || piece->entry != g_array_index (pieces, Piece, first).entry)
+      if (i == 0 || slice->entry != g_array_index (slices, Slice, first).entry)
         {
           first = i;
           n_bytes = 0;
         }
-      n_bytes += count_bytes (piece);
-      if (n_bytes >= SAMPLE && is_straight (piece))
+      n_bytes += count_bytes (slice);
+      if (n_bytes >= SAMPLE && is_straight (slice))
         return first;
     }
-  return pieces->len;
+  return slices->len;
 }
 
-/* Reads SAMPLE bytes into small pages and drops their pieces. *@cost: seconds of work for a byte; 0: there is nothing
- * so large that pages matter. */
+/* Reads SAMPLE bytes into small pages and removes their slices from the list. *@cost: seconds of work for a byte; 0: no
+ * tensor is so large that pages matter. */
 static gboolean
-sample_small_pages (GArray *pieces,
+sample_small_pages (GArray *slices,
                     double *cost,
                     GError **error)
 {
-  const guint first = find_large (pieces);
-  const char *target = first < pieces->len ? g_array_index (pieces, Piece, first).target : NULL;
+  const guint first = find_large (slices);
+  const char *target = first < slices->len ? g_array_index (slices, Slice, first).target : NULL;
   const double start = get_work ();
   gint64 n_bytes = 0;
   guint n = 0;
   gboolean ok = TRUE;
 
   *cost = 0;
-  if (first == pieces->len)
+  if (first == slices->len)
     return TRUE;
   ebb_host_allow_huge_pages ((char *) target, (gsize) SAMPLE, FALSE);
   for (; ok && n_bytes < SAMPLE; n++)
     {
-      const Piece *piece = &g_array_index (pieces, Piece, first + n);
+      const Slice *slice = &g_array_index (slices, Slice, first + n);
 
-      ok = read_rows (piece, piece->target, error);
-      n_bytes += count_bytes (piece);
+      ok = read_rows (slice, slice->target, error);
+      n_bytes += count_bytes (slice);
     }
   ebb_host_allow_huge_pages ((char *) target, (gsize) SAMPLE, TRUE);
   *cost = (get_work () - start) / (double) n_bytes;
-  g_array_remove_range (pieces, first, n);
+  g_array_remove_range (slices, first, n);
   return ok;
 }
 
@@ -239,7 +239,7 @@ allow_huge_pages (EbbTensor **targets,
     {
       char *data = sorted[i]->view.data;
 
-      if (begin == NULL || data - end > PIECE)
+      if (begin == NULL || data - end > SLICE)
         {
           ebb_host_allow_huge_pages (begin, (gsize) (end - begin), allow);
           begin = data;
@@ -249,18 +249,18 @@ allow_huge_pages (EbbTensor **targets,
   ebb_host_allow_huge_pages (begin, (gsize) (end - begin), allow);
 }
 
-/* Takes the work for a piece into account. */
+/* Takes the work for a slice into account. */
 static void
 watch_pages (Reading *reading,
-             const Piece *piece,
+             const Slice *slice,
              double work)
 {
-  if (reading->small_cost == 0 || !is_straight (piece))
+  if (reading->small_cost == 0 || !is_straight (slice))
     return;
   g_mutex_lock (&reading->lock);
   reading->work += work;
-  reading->n_bytes += count_bytes (piece);
-  if (!reading->is_small && reading->n_bytes >= PIECE
+  reading->n_bytes += count_bytes (slice);
+  if (!reading->is_small && reading->n_bytes >= SLICE
       && reading->work > reading->small_cost * (double) reading->n_bytes)
     {
       reading->is_small = TRUE;
@@ -272,23 +272,23 @@ watch_pages (Reading *reading,
 /* -- all of them --------------------------------------------------------------------------------------------------- */
 
 static gpointer
-read_pieces (gpointer data)
+read_slices (gpointer data)
 {
   Reading *reading = data;
   g_autofree char *buffer = NULL;
   g_autofree char *second = NULL;
   guint i;
 
-  while ((i = (guint) g_atomic_int_add (&reading->next, 1)) < reading->pieces->len
+  while ((i = (guint) g_atomic_int_add (&reading->next, 1)) < reading->slices->len
          && !g_atomic_int_get (&reading->failed))
     {
-      const Piece *piece = &g_array_index (reading->pieces, Piece, i);
+      const Slice *slice = &g_array_index (reading->slices, Slice, i);
       const double start = get_work ();
       GError *error = NULL;
 
-      if (read_piece (piece, &buffer, &second, &error))
+      if (read_slice (slice, &buffer, &second, &error))
         {
-          watch_pages (reading, piece, get_work () - start);
+          watch_pages (reading, slice, get_work () - start);
           continue;
         }
       g_atomic_int_set (&reading->failed, TRUE);
@@ -305,14 +305,14 @@ static gboolean
 run (Reading *reading,
      GError **error)
 {
-  const guint n_threads = MIN ((guint) ebb_get_num_threads (), reading->pieces->len);
+  const guint n_threads = MIN ((guint) ebb_get_num_threads (), reading->slices->len);
   g_autofree GThread **threads = g_new0 (GThread *, n_threads + 1);
 
   g_mutex_init (&reading->lock);
-  /* A thread that can't be had is done without. */
+  /* If a thread can't be started, the others read its share. */
   for (guint i = 1; i < n_threads; i++)
-    threads[i] = g_thread_try_new ("ebb-read", read_pieces, reading, NULL);
-  read_pieces (reading);
+    threads[i] = g_thread_try_new ("ebb-read", read_slices, reading, NULL);
+  read_slices (reading);
   for (guint i = 1; i < n_threads; i++)
     if (threads[i] != NULL)
       g_thread_join (threads[i]);
@@ -323,11 +323,11 @@ run (Reading *reading,
   return FALSE;
 }
 
-/* -- which pieces there are ---------------------------------------------------------------------------------------- */
+/* -- the list of slices -------------------------------------------------------------------------------------------- */
 
-/* The pieces of one part of a weight. @target: the data of the model's tensor. */
+/* The slices of one part of a weight. @target: the data of the model's tensor. */
 static void
-add_pieces (GArray *pieces,
+add_slices (GArray *slices,
             EbbWeightFiles *files,
             const EbbWeight *weight,
             const EbbWeightPart *part,
@@ -341,10 +341,10 @@ add_pieces (GArray *pieces,
 
   for (guint d = 1; d < weight->n_dims; d++)
     width *= weight->shape[d];
-  step = MAX (1, PIECE / MAX (1, width * (gint64) ebb_dtype_get_size (entry->dtype)));
+  step = MAX (1, SLICE / MAX (1, width * (gint64) ebb_dtype_get_size (entry->dtype)));
   for (gint64 row = 0; row < n_rows && width > 0; row += step)
     {
-      Piece piece = { .reader = ebb_weight_files_get_reader (files, entry),
+      Slice slice = { .reader = ebb_weight_files_get_reader (files, entry),
                       .entry = entry,
                       .first = part->file_row + row,
                       .n_rows = MIN (step, n_rows - row),
@@ -354,19 +354,19 @@ add_pieces (GArray *pieces,
                       .n_columns = n_rows,
                       .target = weight->transposed ? target : target + (part->row + row) * width * element };
 
-      g_array_append_val (pieces, piece);
+      g_array_append_val (slices, slice);
     }
 }
 
-/* Of all weights that have parts of the model's tensor @tensor; -1: of all tensors, whose data @targets have. */
+/* The slices of all weights that go to the model's tensor @tensor; -1: to any. @targets: the model's tensors. */
 static GArray *
-collect_pieces (EbbWeightFiles *files,
+collect_slices (EbbWeightFiles *files,
                 const EbbWeightMap *map,
                 GPtrArray *entries,
                 int tensor,
                 EbbTensor **targets)
 {
-  GArray *pieces = g_array_new (FALSE, FALSE, sizeof (Piece));
+  GArray *slices = g_array_new (FALSE, FALSE, sizeof (Slice));
 
   for (guint i = 0; i < map->weights->len; i++)
     {
@@ -377,11 +377,11 @@ collect_pieces (EbbWeightFiles *files,
           {
             EbbTensor *target = targets[weight->parts[k].tensor];
 
-            add_pieces (pieces, files, weight, &weight->parts[k], g_ptr_array_index (entries, i), target->view.data,
+            add_slices (slices, files, weight, &weight->parts[k], g_ptr_array_index (entries, i), target->view.data,
                         target->view.dtype);
           }
     }
-  return pieces;
+  return slices;
 }
 
 /* In the order in which they lie in the files. */
@@ -389,7 +389,7 @@ static int
 compare_places (gconstpointer a,
                 gconstpointer b)
 {
-  const Piece *x = a, *y = b;
+  const Slice *x = a, *y = b;
 
   if (x->reader != y->reader)
     return strcmp (x->reader->path, y->reader->path);
@@ -413,15 +413,15 @@ read_to_device (EbbWeightFiles *files,
       g_autoptr (EbbTensor) host =
           ebb_tensor_new_uninitialized (targets[i]->view.shape, (guint) targets[i]->view.n_dims,
                                         targets[i]->view.dtype, ebb_device_get_cpu (), error);
-      g_autoptr (GArray) pieces = NULL;
+      g_autoptr (GArray) slices = NULL;
       Reading reading = { .next = 0 };
 
       if (host == NULL)
         return FALSE;
       hosts[i] = host;
-      pieces = collect_pieces (files, map, entries, (int) i, hosts);
+      slices = collect_slices (files, map, entries, (int) i, hosts);
       hosts[i] = NULL;
-      reading.pieces = pieces;
+      reading.slices = slices;
       if (!run (&reading, error) || !ebb_tensor_upload (targets[i], host->view.data, error))
         return FALSE;
     }
@@ -435,23 +435,23 @@ ebb_weights_read (EbbWeightFiles *files,
                   EbbTensor **targets,
                   GError **error)
 {
-  g_autoptr (GArray) pieces = NULL;
+  g_autoptr (GArray) slices = NULL;
   Reading reading = { .targets = targets, .n_targets = map->tensors->len };
   gboolean done;
 
   for (guint i = 0; i < map->tensors->len; i++)
     if (!ebb_tensor_get_device (targets[i])->backend->host_memory)
       return read_to_device (files, map, entries, targets, error);
-  pieces = collect_pieces (files, map, entries, -1, targets);
-  g_array_sort (pieces, compare_places);
-  reading.pieces = pieces;
-  done = sample_small_pages (pieces, &reading.small_cost, error) && run (&reading, error);
+  slices = collect_slices (files, map, entries, -1, targets);
+  g_array_sort (slices, compare_places);
+  reading.slices = slices;
+  done = sample_small_pages (slices, &reading.small_cost, error) && run (&reading, error);
   if (reading.is_small)
     allow_huge_pages (targets, map->tensors->len, TRUE);
   return done;
 }
 
-/* -- twins --------------------------------------------------------------------------------------------------------- */
+/* -- tied weights -------------------------------------------------------------------------------------------------- */
 
 static gboolean
 is_equal (EbbWeightFiles *files,
@@ -462,14 +462,14 @@ is_equal (EbbWeightFiles *files,
   const EbbDType dtype = own->view.dtype;
   const gint64 size = (gint64) ebb_dtype_get_size (entry->dtype), n = own->n_elements;
   const char *data = ebb_tensor_get_data (own, error);
-  g_autofree char *read = g_malloc ((gsize) PIECE);
-  g_autofree char *converted = g_malloc ((gsize) PIECE * 2);
+  g_autofree char *read = g_malloc ((gsize) SLICE);
+  g_autofree char *converted = g_malloc ((gsize) SLICE * 2);
 
   if (data == NULL || (entry->end - entry->begin) / size != n)
     return FALSE;
-  for (gint64 at = 0; at < n; at += PIECE / 4)
+  for (gint64 at = 0; at < n; at += SLICE / 4)
     {
-      const gint64 count = MIN (PIECE / 4, n - at);
+      const gint64 count = MIN (SLICE / 4, n - at);
 
       if (!ebb_safetensors_reader_read (ebb_weight_files_get_reader (files, entry), entry, at * size,
                                         (at + count) * size, read, error))
@@ -485,23 +485,23 @@ is_equal (EbbWeightFiles *files,
 }
 
 gboolean
-ebb_weights_check_twins (EbbWeightFiles *files,
-                         const EbbWeightMap *map,
-                         EbbTensor **targets,
-                         GError **error)
+ebb_weights_check_tied (EbbWeightFiles *files,
+                        const EbbWeightMap *map,
+                        EbbTensor **targets,
+                        GError **error)
 {
-  for (const EbbNameTwin *twin = map->architecture->twins; twin->file != NULL; twin++)
+  for (const EbbTiedName *tied = map->architecture->tied; tied->file != NULL; tied++)
     {
-      const EbbSafetensorsEntry *entry = ebb_weight_files_find (files, twin->file);
+      const EbbSafetensorsEntry *entry = ebb_weight_files_find (files, tied->file);
       g_autoptr (EbbTensor) host = NULL;
       g_autofree char *shown = NULL;
       GError *failure = NULL;
       guint own = 0;
 
-      while (own < map->tensors->len && strcmp (g_array_index (map->tensors, EbbModelTensor, own).name, twin->own) != 0)
+      while (own < map->tensors->len && strcmp (g_array_index (map->tensors, EbbModelTensor, own).name, tied->own) != 0)
         own++;
       for (guint i = 0; entry != NULL && i < map->weights->len; i++)
-        if (strcmp (g_array_index (map->weights, EbbWeight, i).name, twin->file) == 0)
+        if (strcmp (g_array_index (map->weights, EbbWeight, i).name, tied->file) == 0)
           entry = NULL; /* the model has it */
       if (entry == NULL || own == map->tensors->len)
         continue;
@@ -519,7 +519,7 @@ ebb_weights_check_twins (EbbWeightFiles *files,
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "%s: %s differs from the tensor that config.json ties it to: tie_word_embeddings must be false, or "
                    "both equal",
-                   shown, twin->file);
+                   shown, tied->file);
       return FALSE;
     }
   return TRUE;

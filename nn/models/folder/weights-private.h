@@ -105,11 +105,11 @@ gboolean ebb_weights_read (EbbWeightFiles *files,
                            GPtrArray *entries,
                            EbbTensor **targets,
                            GError **error);
-/* FALSE with an error if files have a tensor twice, as @architecture's twins say, and the values differ. @targets as
+/* FALSE with an error if the files hold a tied weight of the architecture twice and the values differ. @targets as
  * above, with their values. */
-gboolean ebb_weights_check_twins (EbbWeightFiles *files,
-                                  const EbbWeightMap *map,
-                                  EbbTensor **targets,
-                                  GError **error);
+gboolean ebb_weights_check_tied (EbbWeightFiles *files,
+                                 const EbbWeightMap *map,
+                                 EbbTensor **targets,
+                                 GError **error);
 
 G_END_DECLS

@@ -4,11 +4,11 @@
 #include "tensor/cpu/simd/simd-private.h"
 #include "tensor/cpu/simd/vec-private.h"
 
-/* A row of logits is read from memory once: piece by piece, each first for its maximum, then, from the cache, for its
+/* A row of logits is read from memory once: chunk by chunk, each first for its maximum, then, from the cache, for its
  * sum of exponentials. Logits may have a soft cap, which is applied wherever one is read; a maximum's cap is the
  * maximum of the caps. */
 
-#define PIECE 1024
+#define CHUNK 1024
 #define LANES 4 /* sums kept side by side: additions do not wait for one another */
 
 typedef struct
@@ -169,9 +169,9 @@ reduce_row_as (EbbDType dtype,
   float maximum = -INFINITY;
   double sum = 0.0;
 
-  for (gint64 begin = 0; begin < n; begin += PIECE)
+  for (gint64 begin = 0; begin < n; begin += CHUNK)
     {
-      gint64 end = MIN (begin + PIECE, n);
+      gint64 end = MIN (begin + CHUNK, n);
       float best = find_maximum (dtype, row, begin, end);
 
       if (is_capped)

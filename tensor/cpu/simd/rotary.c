@@ -8,7 +8,7 @@
 /* Rotary positions (Su et al., RoFormer, 2021): pairs of elements are rotated by angles in proportion to the position.
  */
 
-#define PIECE 256      /* pairs whose cosines and sines are computed at a time, for all heads */
+#define CHUNK 256      /* pairs whose cosines and sines are computed at a time, for all heads */
 #define REDUCED 1.6e6f /* the largest angle that reduce () takes */
 
 typedef struct
@@ -137,16 +137,16 @@ rotate_positions (const Rotary *self,
   const EbbView *x = self->x, *y = self->y;
   const gint64 n_positions = x->shape[1], n_heads = x->shape[2], rest = x->shape[3] - 2 * self->n_pairs;
   const gsize size = ebb_dtype_get_size (dtype);
-  float cosines[PIECE], sines[PIECE];
+  float cosines[CHUNK], sines[CHUNK];
 
   for (gint64 row = begin; row < end; row++)
     {
       gint64 batch = row / n_positions, t = row % n_positions, position = get_position (self, batch, t);
       gint64 x_at = batch * x->strides[0] + t * x->strides[1], y_at = batch * y->strides[0] + t * y->strides[1];
 
-      for (gint64 first = 0; first < self->n_pairs; first += PIECE)
+      for (gint64 first = 0; first < self->n_pairs; first += CHUNK)
         {
-          gint64 n = MIN (self->n_pairs - first, PIECE);
+          gint64 n = MIN (self->n_pairs - first, CHUNK);
 
           compute_angles (self, position, first, n, cosines, sines);
           for (gint64 head = 0; head < n_heads; head++)

@@ -101,7 +101,8 @@ answers_alone_are_learned (void)
   assert_row (self, 7, "2+2=4ye", "...4!es", "aaaaaff");
 }
 
-/* Pieces meet at one token: the last target of one, the first token of the next. What has nothing to learn is left out.
+/* Segments meet at one token: the last target of one, the first token of the next. What has nothing to learn is left
+ * out.
  */
 static void
 long_documents_are_split (void)

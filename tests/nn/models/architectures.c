@@ -121,7 +121,7 @@ the_older_configuration_is_the_same_model (gconstpointer data)
 
   if (config == NULL)
     {
-      g_test_skip ("it has no rotary positions: both layouts are one");
+      g_test_skip ("it has no rotary positions: both forms of config.json are the same");
       return;
     }
   folder = test_architecture_copy_folder (data, config);

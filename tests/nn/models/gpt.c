@@ -417,10 +417,10 @@ sampling_refuses_what_makes_no_sense (void)
   test_assert_error (error, EBB_ERROR_CANCELLED, "0 of 3");
 }
 
-/* -- GPT-2's file layout ------------------------------------------------------------------------------------------- */
+/* -- GPT-2's file format ------------------------------------------------------------------------------------------- */
 
 static void
-the_published_layout_goes_round (void)
+the_published_format_goes_round (void)
 {
   g_autoptr (EbbModule) a = small_gpt (1, TRUE);
   g_autoptr (EbbModule) b = small_gpt (2, TRUE);
@@ -493,7 +493,7 @@ main (int argc, char **argv)
   g_test_add_func ("/generate/draws-follow-the-probabilities", draws_follow_the_probabilities);
   g_test_add_func ("/generate/leaves-the-model-alone", sampling_leaves_the_model_alone);
   g_test_add_func ("/generate/refuses-what-makes-no-sense", sampling_refuses_what_makes_no_sense);
-  g_test_add_func ("/gpt2/the-published-layout-goes-round", the_published_layout_goes_round);
+  g_test_add_func ("/gpt2/the-published-format-goes-round", the_published_format_goes_round);
   g_test_add_func ("/gpt2/weights-of-another-model-are-refused", weights_of_another_model_are_refused);
   return g_test_run ();
 }

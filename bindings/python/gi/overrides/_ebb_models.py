@@ -1,4 +1,4 @@
-"""Models from folders in the layout of Hugging Face's, and back."""
+"""Models from folders in Hugging Face's format, and back."""
 import os
 
 from gi.module import get_introspection_module

@@ -19,7 +19,7 @@ _SPECIAL = {name.lower(): getattr(Ebb.SpecialToken, name)
 
 
 def open_tokenizer(folder):
-    """The tokenizer in a folder of Hugging Face's layout."""
+    """The tokenizer in a folder of Hugging Face's format."""
     if not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"open_tokenizer(): folder is {show(folder)}: it must be the path of a folder")
     return _open(os.fspath(folder))

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* config.json of every architecture: both layouts, every choice back again, and what is refused. */
+/* config.json of every architecture: both forms read, every choice written and read again, bad values refused. */
 
 static EbbJson *
 load (const char *row,
@@ -59,7 +59,7 @@ is_text_equal (const EbbJson *a,
 }
 
 static void
-both_layouts_are_the_same_model (void)
+both_forms_are_the_same_model (void)
 {
   for (guint i = 0; i < G_N_ELEMENTS (rows); i++)
     {
@@ -81,7 +81,7 @@ both_layouts_are_the_same_model (void)
     }
 }
 
-/* From nothing, and into the document of another layout: what is written reads as the same model. */
+/* A configuration written to a new document, or into one of the other form, reads as the same model. */
 static void
 a_written_model_is_read_back (void)
 {
@@ -109,7 +109,7 @@ a_written_model_is_read_back (void)
     }
 }
 
-/* A change reaches the keys that it concerns, in the document's own layout, and no other. */
+/* A change alters only its own keys, in the form that the document has. */
 static void
 other_keys_survive_a_change (void)
 {
@@ -283,7 +283,7 @@ main (int argc,
       char **argv)
 {
   g_test_init (&argc, &argv, NULL);
-  g_test_add_func ("/model-folder/config/both-layouts-are-the-same-model", both_layouts_are_the_same_model);
+  g_test_add_func ("/model-folder/config/both-forms-are-the-same-model", both_forms_are_the_same_model);
   g_test_add_func ("/model-folder/config/a-written-model-is-read-back", a_written_model_is_read_back);
   g_test_add_func ("/model-folder/config/other-keys-survive-a-change", other_keys_survive_a_change);
   g_test_add_func ("/model-folder/config/a-missing-choice-is-named", a_choice_that_an_architecture_lacks_is_named);
