@@ -74,6 +74,14 @@ class Generation(TestCase):
             made = self.model.generate(FIRST["text_before"], tokenizer=self.tokenizer, stop_strings=stop)
             self.assertEqual((made.texts, made.ends), ([FIRST["text"].split("V")[0]], ["string"]))
 
+    def test_options_are_shown(self):
+        options = Ebb.GenerationOptions(max_tokens=3, stop_strings="x")
+        options.set_stop_tokens([7])
+        self.assertTrue(repr(options).startswith("GenerationOptions(max_tokens=3, temperature=0.0, top_k=0"))
+        self.assertIn("stop_strings=['x']", repr(options))
+        self.assertTrue(repr(options).endswith("stop_tokens=[7])"))
+        self.assertEqual(Ebb.GenerationOptions.new_for_model(self.model).get_stop_tokens(), [2])
+
     def test_conversations_are_answered(self):
         messages = [{"role": "system", "content": EXPECTED["system"]},
                     {"role": "user", "content": EXPECTED["question"]}]
@@ -153,6 +161,9 @@ class Generation(TestCase):
                 (lambda: self.model.generate([5], max_tokens=1)[0], TypeError, "write made.texts[0] or"),
                 (lambda: self.model.generate("x", tokenizer=tokenizer, stop_strings=[3]), TypeError,
                  "stop_strings is [3]: it must be a str or a list of str"),
+                (lambda: self.model.generate("x", tokenizer=tokenizer, stop_tokens="x"), TypeError,
+                 "stop_tokens is 'x': it must be a token or a list of tokens"),
+                (lambda: self.model.generate([5], 3), TypeError, "on_token is 3: it must be a function of (row, token"),
                 (lambda: apply("Hi"), TypeError, "messages is 'Hi': it must be a list of messages, as [{"),
                 (lambda: apply([]), TypeError, "messages is []: it must be a list of messages"),
                 (lambda: apply([{"role": "user"}]), TypeError, "messages[0] is {'role': 'user'}: it must be a dict"),

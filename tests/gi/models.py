@@ -53,6 +53,10 @@ class Configurations(TestCase):
         self.assertEqual([a / b for a, b in zip(short, long)], [2, 2])
         config.rotary.long_factors = [2, 5]
         self.assertEqual(config.rotary.long_factors, [2, 5])
+        other = Ebb.GptConfig(rotary=config.rotary)
+        self.assertEqual(repr(other.rotary), repr(config.rotary))
+        other.rotary = Ebb.GptConfig().rotary
+        self.assertEqual(repr(other), repr(Ebb.GptConfig()))
 
     def test_descriptions_name_choices(self):
         self.assertIn("activation=silu", str(Ebb.open_model(FIXTURES / "llama3")))
@@ -73,6 +77,10 @@ class Configurations(TestCase):
                 (lambda: Ebb.GptConfig(rotary={"theta": "a"}), TypeError, "rotary['theta'] is 'a': it must be a num"),
                 (lambda: Ebb.GptConfig(rotary={"short_factors": [1], "long_factors": [1, 2]}), ValueError,
                  "GptConfig.rotary has 1 short_factors and 2 long_factors: both lists must have as many"),
+                (lambda: Ebb.GptConfig(rotary=3), TypeError, "GptConfig.rotary is 3: it must be a dict, as {'theta'"),
+                (lambda: Ebb.KeyValueCache(), TypeError, "KeyValueCache() needs capacity"),
+                (lambda: Ebb.KeyValueCache("a"), TypeError, "KeyValueCache(): capacity is 'a': it must be an int"),
+                (lambda: Ebb.KeyValueCache(size=3), TypeError, "has no argument 'size': its arguments are capacity"),
                 (lambda: Ebb.GptConfig(rotary={"short_factors": 3}), TypeError, "['short_factors'] is 3: it must be a"),
                 (lambda: Ebb.GptConfig(rotary={"short_factors": ["a"]}), TypeError, "it must be a list of numbers"),
                 (lambda: Ebb.GptConfig(rotary={"short_factors": [1] * 200}), Ebb.Error, "200 factors, it must have at"),
@@ -107,6 +115,8 @@ class Folders(TestCase):
         for make, kind, words in (
                 (lambda: Ebb.open_model(3), TypeError, "open_model(): folder is 3: it must be the path of a folder"),
                 (lambda: Ebb.open_model("/nowhere"), Ebb.Error, "can't read /nowhere/config.json: No such file"),
+                (lambda: Ebb.open_model("gpt2"), Ebb.Error, "gpt2 must be the path of a folder, Ebb downloads none"),
+                (lambda: model.save_pretrained("x"), AttributeError, "write Ebb.save_model(model, folder)"),
                 (lambda: Ebb.open_model("/nowhere", dtype="f31"), TypeError, "'f31' is no dtype"),
                 (lambda: Ebb.open_model("/nowhere", dtype="i64"), Ebb.Error, "dtype is i64, it must be f32 or bf16"),
                 (lambda: Ebb.save_model(3, "x"), TypeError, "save_model(): model is 3: it must be a module"),

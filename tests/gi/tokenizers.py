@@ -76,7 +76,7 @@ class Families(TestCase):
 
     def test_tokens_are_decoded_as_they_come(self):
         tokenizer = Ebb.open_tokenizer(FIXTURES / "gpt2")
-        decoder = Ebb.TokenDecoder.new(tokenizer, True)
+        decoder = Ebb.TokenDecoder(tokenizer, skip_special_tokens=True)
         parts = [decoder.push(token) for token in tokenizer.encode_text("a😀 z")]
         self.assertEqual("".join(parts) + decoder.finish(), "a😀 z")
         self.assertTrue(all("\ufffd" not in part for part in parts))
@@ -147,6 +147,16 @@ class Tokenizers(TestCase):
         self.assertEqual(logits.shape[:2], encoded.tokens.shape)
         self.assertLess((logits[0, :n] - alone[0]).numpy().max(), 1e-5)
 
+    def test_a_tokenizer_shows_itself_and_pads_where_it_is_told(self):
+        tokenizer = Ebb.open_tokenizer(self.folder.name)
+        self.assertEqual(repr(tokenizer), f"PipelineTokenizer(vocab_size={len(tokenizer)}, bos_token={END!r}, "
+                                          f"eos_token={END!r}, unk_token={END!r})")
+        self.assertEqual((tokenizer.padding_side, tokenizer.chat_template), ("right", None))
+        tokenizer.padding_side = "left"
+        texts = ["the the", "the"]
+        self.assertEqual(tokenizer(texts, padding=True).mask.tolist()[1], [False, True])
+        self.assertEqual(tokenizer(texts, padding=True, padding_side="right").mask.tolist()[1], [True, False])
+
     def test_mistakes_are_named(self):
         for make, kind, words in (
                 (lambda: self.tokenizer(["the", "the man"]), ValueError, "rows of 1 to 4 tokens: pass padding=True"),
@@ -154,7 +164,7 @@ class Tokenizers(TestCase):
                 (lambda: self.tokenizer(["a", 3]), TypeError, "it must be a str or a list of str"),
                 (lambda: self.tokenizer("a", padding_side="top"), ValueError, "padding_side is 'top'"),
                 (lambda: Ebb.ByteTokenizer()(["a", "bc"], padding=True), ValueError, "pass one, as padding=0"),
-                (lambda: self.tokenizer("a", return_tensors="pt"), TypeError, "'return_tensors': leave it out, the"),
+                (lambda: self.tokenizer("a", return_tensors="pt"), TypeError, "'return_tensors': leave it out, tok"),
                 (lambda: self.tokenizer("a", add_special_tokens=False), TypeError, "write special_tokens"),
                 (lambda: self.tokenizer("a", stride=2), TypeError, "has no argument 'stride': its arguments are text"),
                 (lambda: self.tokenizer("a", truncation=True), ValueError, "truncation=True needs max_length"),
@@ -165,6 +175,9 @@ class Tokenizers(TestCase):
                 (lambda: self.tokenizer("a", padding="max_length"), ValueError, "padding=\"max_length\" needs max_len"),
                 (lambda: Ebb.open_tokenizer(FIXTURES / "bert-cased")("one two", max_length=1), ValueError,
                  "max_length is 1: it must be at least 2, the special tokens around a text"),
+                (lambda: setattr(self.tokenizer, "padding_side", "top"), ValueError, "padding_side is 'top'"),
+                (lambda: setattr(self.tokenizer, "truncation_side", "left"), AttributeError, "cut at their end"),
+                (lambda: self.tokenizer.tokenize("a"), AttributeError, "no tokenize: write [tokenizer.get_token("),
                 (lambda: self.tokenizer.encode(["a"]), TypeError, "text is ['a']: it must be a str; tokenizer(texts)"),
                 (lambda: self.tokenizer.decode("a"), TypeError, "tokens is 'a': it must be a list of tokens or a ten"),
                 (lambda: self.tokenizer.decode([[1]]), TypeError, "batch_decode() takes rows of them"),
@@ -172,7 +185,8 @@ class Tokenizers(TestCase):
                 (lambda: setattr(self.tokenizer, "pad_token", "no such"), ValueError, "padding is 'no such': it must"),
                 (lambda: self.tokenizer("a").labels, AttributeError, "Encoding has no attribute 'labels'"),
                 (lambda: Ebb.open_tokenizer(3), TypeError, "folder is 3: it must be the path of a folder"),
-                (lambda: Ebb.open_tokenizer("/nowhere"), Ebb.Error, "/nowhere")):
+                (lambda: Ebb.open_tokenizer("/nowhere"), Ebb.Error,
+                 "/nowhere must be the path of a folder, Ebb downloads none")):
             with self.assertRaises(kind) as caught:
                 make()
             self.assertIn(words, str(caught.exception))

@@ -68,9 +68,18 @@ def _check_enum(label, spec, value):
         f"{label} is {show(value)}: must be one of {', '.join(map(repr, nicks))}")
 
 
+def _check_texts(label, value):
+    texts = [value] if isinstance(value, str) else value
+    if texts is not None and not (isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in texts)):
+        raise TypeError(f"{label} is {show(value)}: it must be a str or a list of str")
+    return texts
+
+
 def check_property(label, spec, value):
     """The value that a property takes, or an error that names it."""
     kind = spec.value_type
+    if kind.name == "GStrv":
+        return _check_texts(label, value)
     if kind in _INTEGERS:
         return _check_integer(label, spec, value)
     if kind == GObject.TYPE_DOUBLE:
@@ -124,7 +133,7 @@ def check_value(label, kind, value):
         raise ValueError(f"{label} is {show(value)}: it must be from {-2**31} to {2**31 - 1}")
 
 
-def _visible(function):
+def visible_arguments(function):
     """The arguments that Python passes: not what C gives back, the lengths of arrays, nor the data of callbacks."""
     arguments = list(function.get_arguments())
     hidden = {argument.get_type().get_array_length() for argument in arguments
@@ -136,7 +145,7 @@ def _visible(function):
 
 def _find_fault(function, values):
     """The first argument that is not what C wants: its name, its value, and the words for what it must be."""
-    for argument, value in zip(_visible(function), values[1:] if function.is_method() else values):
+    for argument, value in zip(visible_arguments(function), values[1:] if function.is_method() else values):
         wanted = _wanted(argument.get_type())
         if wanted is None or (value is None and argument.may_be_null()):
             continue

@@ -7,7 +7,7 @@ import numbers
 
 from gi._gi import FieldInfoFlags, StructInfo, TypeTag
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show
+from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show, visible_arguments
 from gi.overrides._ebb_errors import guard
 from gi.repository import Gio, GObject
 
@@ -127,7 +127,33 @@ def add_init(cls):
         construct(self, lambda **properties: GObject.Object.__init__(self, **properties), args, kwargs)
 
     cls.__init__ = __init__
+    constructor = next((method for method in cls.__info__.get_methods() if method.get_name() == "new"), None)
+    if constructor is not None:
+        names = [argument.get_name() for argument in visible_arguments(constructor)]
+        if any(_property_name(cls, name) is None for name in names):
+            _make_by_constructor(cls, names)
     add_attributes(cls)
+
+
+def _make_by_constructor(cls, names):
+    """Has the class call its constructor in C, whose arguments are no properties."""
+    make = cls.new
+
+    def create(_, *args, **kwargs):
+        values = name_arguments(cls, names, args, kwargs)
+        for name in values:
+            if name not in names:
+                raise TypeError(f"{cls.__name__}() has no argument {name!r}: its arguments are {', '.join(names)}")
+        for name in names:
+            if name not in values:
+                raise TypeError(f"{cls.__name__}() needs {name}: its arguments are {', '.join(names)}")
+        try:
+            return make(*(values[name] for name in names))
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace("new()", f"{cls.__name__}()", 1)) from None
+
+    cls.__new__ = staticmethod(create)
+    cls.__init__ = lambda self, *args, **kwargs: None
 
 
 def add_attributes(cls):
@@ -152,8 +178,13 @@ def add_fields(cls, info):
         if name not in kinds:
             raise AttributeError(f"{cls.__name__} has no attribute {name!r} that can be set: it has "
                                  f"{', '.join([*kinds, *setters])}")
+        if isinstance(value, Ebb.RotaryConfig):
+            value = {**dict.fromkeys(_ROTARY_LISTS, ()), **_read_parts(value)}
         if isinstance(value, dict):
             _set_parts(f"{cls.__name__}.{name}", kinds[name], getattr(self, name), value)
+        elif _is_structure(kinds[name]):
+            raise TypeError(f"{cls.__name__}.{name} is {show(value)}: it must be a dict, as {{'theta': 10000.0}}, or "
+                            "an Ebb.RotaryConfig")
         else:
             value = check_enum_value(f"{cls.__name__}.{name}", kinds[name], value)
             check_value(f"{cls.__name__}.{name}", kinds[name], value)

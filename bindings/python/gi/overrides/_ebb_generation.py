@@ -38,14 +38,10 @@ class Generation:
 # -- options -----------------------------------------------------------------------------------------------------------
 
 def _set_stop_tokens(options, tokens):
-    options.set_stop_tokens([tokens] if isinstance(tokens, int) else list(tokens))
-
-
-def _listed_strings(strings):
-    listed = [strings] if isinstance(strings, str) else strings
-    if listed is not None and not (isinstance(listed, (list, tuple)) and all(isinstance(s, str) for s in listed)):
-        raise TypeError(f"generate(): stop_strings is {show(strings)}: it must be a str or a list of str")
-    return listed
+    listed = [tokens] if type(tokens) is int else tokens
+    if not isinstance(listed, (list, tuple)) or not all(type(token) is int for token in listed):
+        raise TypeError(f"generate(): stop_tokens is {show(tokens)}: it must be a token or a list of tokens")
+    options.set_stop_tokens(list(listed))
 
 
 _HINTS = {
@@ -61,8 +57,17 @@ _HINTS = {
     "num_beams": "there is no beam search",
     "seed": "call Ebb.manual_seed(seed) before",
 }
-_OPTIONS = Options(Ebb.GenerationOptions, {"stop_tokens": _set_stop_tokens}, {"stop_strings": _listed_strings},
-                   copy=Ebb.GenerationOptions.copy, hints=_HINTS)
+_OPTIONS = Options(Ebb.GenerationOptions, {"stop_tokens": _set_stop_tokens}, copy=Ebb.GenerationOptions.copy,
+                   hints=_HINTS)
+
+
+def _show_options(self):
+    values = {name: self.get_property(spec.name) for name, spec in _OPTIONS.specs.items()}
+    values["stop_tokens"] = self.get_stop_tokens()
+    return f"GenerationOptions({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+Ebb.GenerationOptions.__repr__ = _show_options
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
@@ -131,6 +136,8 @@ def generate(self, prompts=None, on_token=None, cancellable=None, *, messages=No
     which may be given together, don't say comes from the model's folder; without one the likeliest token is taken, 128
     times. Ctrl-C ends it with KeyboardInterrupt after the token that is being computed.
     """
+    if on_token is not None and not callable(on_token):
+        raise TypeError(f"generate(): on_token is {show(on_token)}: it must be a function of (row, token, text)")
     made = _OPTIONS.make("generate", options)
     tokens, mask = (input_ids if tokens is None else tokens), (attention_mask if mask is None else mask)
     if sum(given is not None for given in (prompts, messages, tokens)) != 1:

@@ -3,7 +3,7 @@ import os
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
-from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_tensor import to_dtype
 
 Ebb = get_introspection_module("Ebb")
@@ -13,10 +13,22 @@ __all__ = ["open_model", "save_model"]
 _open, _save = guard(Ebb.model_open_full), guard(Ebb.model_save_full)
 
 
-def _path(caller, folder):
+def get_path(caller, folder):
     if not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"{caller}(): folder is {show(folder)}: it must be the path of a folder")
     return os.fspath(folder)
+
+
+def open_folder(function, path, *args):
+    """Calls a function that opens a folder; the error for one that isn't there says that Ebb downloads none."""
+    try:
+        return function(path, *args)
+    except Error as error:
+        if os.path.isdir(path):
+            raise
+        failure = Error(f"{error.message}; {path} must be the path of a folder, Ebb downloads none", error.domain,
+                        error.code)
+    raise failure
 
 
 def _number(dtype):
@@ -25,7 +37,7 @@ def _number(dtype):
 
 def open_model(folder, dtype=None):
     """The model of a folder, in evaluation mode; dtype "f32" or "bf16" converts its weights as they are read."""
-    return _open(_path("open_model", folder), _number(dtype))
+    return open_folder(_open, get_path("open_model", folder), _number(dtype))
 
 
 def save_model(model, folder, dtype=None, max_file_size=0):
@@ -37,4 +49,4 @@ def save_model(model, folder, dtype=None, max_file_size=0):
     if not isinstance(max_file_size, int) or max_file_size < 0:
         raise TypeError(f"save_model(): max_file_size is {show(max_file_size)}: it must be a number of bytes, or a "
                         "text as \"2GB\"")
-    _save(model, _path("save_model", folder), _number(dtype), max_file_size)
+    _save(model, get_path("save_model", folder), _number(dtype), max_file_size)

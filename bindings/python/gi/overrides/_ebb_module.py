@@ -47,6 +47,18 @@ _last_kind = {}  # by name: where it was found last, which is where it will be
 _call = guard(Ebb.Module.call)
 
 
+# What users of transformers look for, and what to write instead.
+_OTHER_NAMES = {
+    "save_pretrained": "write Ebb.save_model(model, folder)",
+    "generate": "an Ebb.Gpt continues text, other modules don't",
+    "generation_config": "write Ebb.GenerationOptions.new_for_model(model)",
+    "num_parameters": "write count_parameters()",
+    "device": "write parameters()[0].device",
+    "dtype": "write parameters()[0].dtype",
+    "half": "write bfloat16()",
+}
+
+
 class _NotMade(AttributeError):
     """A module's C part is not there yet."""
 
@@ -190,7 +202,8 @@ class Module(Ebb.Module):
                 return self.get_property(name.replace("_", "-"))
             if name == "config":  # OneFlow's, where a module has none of its own
                 return _Config(self)
-        raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}")
+        raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}"
+                             + (f": {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""))
 
     def __setattr__(self, name, value):
         if isinstance(value, (Parameter, Buffer, Ebb.Module)):

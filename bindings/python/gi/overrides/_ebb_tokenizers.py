@@ -1,11 +1,10 @@
 """Tokenizers of folders: `Ebb.open_tokenizer(folder)`, and `tokenizer(texts)`, whose result a model takes."""
-import os
-
 from gi.module import get_introspection_module
 from gi.overrides._ebb_chat import encode_messages
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_functions import tensor
+from gi.overrides._ebb_models import get_path, open_folder
 from gi.repository import GLib
 
 Ebb = get_introspection_module("Ebb")
@@ -20,9 +19,7 @@ _SPECIAL = {name.lower(): getattr(Ebb.SpecialToken, name)
 
 def open_tokenizer(folder):
     """The tokenizer in a folder of Hugging Face's format."""
-    if not isinstance(folder, (str, os.PathLike)):
-        raise TypeError(f"open_tokenizer(): folder is {show(folder)}: it must be the path of a folder")
-    return _open(os.fspath(folder))
+    return open_folder(_open, get_path("open_tokenizer", folder))
 
 
 class Encoding(dict):
@@ -49,7 +46,7 @@ class Encoding(dict):
 # -- texts to tokens ---------------------------------------------------------------------------------------------------
 
 _HINTS = {
-    "return_tensors": "leave it out, the result has tensors, and tokenizer.encode(text) is a list",
+    "return_tensors": "leave it out, tokenizer(text) gives tensors and tokenizer.encode(text) a list",
     "add_special_tokens": "write special_tokens",
     "return_attention_mask": "leave it out, the result has a mask",
     "return_token_type_ids": "leave it out, models take none",
@@ -101,13 +98,18 @@ def _padding_token(self, padding):
     raise ValueError("tokenizer(): it has no token for padding and none that ends a text: pass one, as padding=0")
 
 
+def _check_side(side):
+    if side not in ("left", "right"):
+        raise ValueError(f"tokenizer(): padding_side is {show(side)}: it must be 'left' or 'right'")
+    return side
+
+
 def _make_encoding(tokenizer, rows, padding, max_length, padding_side):
     if isinstance(padding, str) and padding not in ("longest", "max_length", "do_not_pad") \
             or not isinstance(padding, (str, int)):
         raise ValueError(f"tokenizer(): padding is {show(padding)}: it must be True, False, 'longest', 'max_length' or "
                          "a token")
-    if padding_side not in ("left", "right"):
-        raise ValueError(f"tokenizer(): padding_side is {show(padding_side)}: it must be 'left' or 'right'")
+    side = tokenizer.padding_side if padding_side is None else _check_side(padding_side)
     if padding == "max_length" and max_length is None:
         raise ValueError("tokenizer(): padding=\"max_length\" needs max_length")
     longest = max(map(len, rows))
@@ -124,17 +126,17 @@ def _make_encoding(tokenizer, rows, padding, max_length, padding_side):
         fill = longest - len(row)
         parts = ([token] * fill, list(row)), ([False] * fill, [True] * len(row))
         for whole, (filled, kept) in zip((tokens, mask), parts):
-            whole.append(filled + kept if padding_side == "left" else kept + filled)
+            whole.append(filled + kept if side == "left" else kept + filled)
     return Encoding(tokens=tensor(tokens, dtype=Ebb.DType.I64), mask=tensor(mask, dtype=Ebb.DType.BOOL))
 
 
-def _call(self, text, padding=False, max_length=None, special_tokens=True, padding_side="right", truncation=None,
+def _call(self, text, padding=False, max_length=None, special_tokens=True, padding_side=None, truncation=None,
           **others):
     """Encodes a text, or a list of texts as rows: {"tokens": i64 [rows, n], "mask": bool [rows, n], text or not}.
 
     padding: True fills short rows with the token for padding, or that which ends a text; a number is another token;
     "max_length" fills all rows to max_length. max_length: longer texts are cut, unless truncation is False.
-    special_tokens: whether to add those that frame a text.
+    special_tokens: whether to add those that frame a text. padding_side: "left" or "right", else the tokenizer's own.
     """
     _refuse_others("tokenizer", others, ("text", "padding", "max_length", "special_tokens", "padding_side",
                                          "truncation"))
@@ -157,7 +159,7 @@ def _encode_any(self, text, special_tokens=True, max_length=None, truncation=Non
 
 
 def _apply_chat_template(self, messages, add_generation_prompt=False, tokenize=True, return_dict=False, padding=False,
-                         max_length=None, padding_side="right", truncation=None, **variables):
+                         max_length=None, padding_side=None, truncation=None, **variables):
     """A conversation, [{"role": "user", "content": "Hello"}, …], as the model reads it: its tokens as a list, or its
     text with tokenize=False. Of a list of conversations it is a list.
 
@@ -232,12 +234,60 @@ def _add_special(cls, name):
     setattr(cls, f"{name}_token", property(get_spelling, setter))
 
 
+# -- what else users of transformers look for --------------------------------------------------------------------------
+
+_OTHER_NAMES = {
+    "convert_tokens_to_ids": "write tokenizer.find_token(spelling)",
+    "convert_ids_to_tokens": "write [tokenizer.get_token(token) for token in tokens]",
+    "tokenize": "write [tokenizer.get_token(token) for token in tokenizer.encode_text(text)]",
+    "get_vocab": "write {tokenizer.get_token(token): token for token in range(len(tokenizer))}",
+    "all_special_ids": "write tokenizer.is_special(token)",
+    "all_special_tokens": "write tokenizer.is_special(token)",
+    "save_pretrained": "Ebb.save_model(model, folder) copies the tokenizer of the model's folder",
+    "model_max_length": "write model.config.context",
+    "truncation_side": "texts are cut at their end",
+}
+
+
+def _get_padding_side(self):
+    return self.__dict__.get("_padding_side", "right")
+
+
+def _set_padding_side(self, side):
+    self.__dict__["_padding_side"] = _check_side(side)
+
+
+def _show_tokenizer(self):
+    special = "".join(f", {name}_token={getattr(self, f'{name}_token')!r}" for name in _SPECIAL
+                      if getattr(self, f"{name}_token") is not None)
+    return f"{type(self).__name__.removeprefix('Ebb')}(vocab_size={len(self)}{special})"
+
+
+def _add_hints(cls):
+    get_attribute, set_attribute = cls.__getattr__, cls.__setattr__
+
+    def get(self, name):
+        if name in _OTHER_NAMES:
+            raise AttributeError(f"a tokenizer has no {name}: {_OTHER_NAMES[name]}")
+        return get_attribute(self, name)
+
+    def set_(self, name, value):
+        if name in _OTHER_NAMES:
+            raise AttributeError(f"a tokenizer has no {name}: {_OTHER_NAMES[name]}")
+        set_attribute(self, name, value)
+
+    cls.__getattr__, cls.__setattr__ = get, set_
+
+
 def adapt_tokenizer(cls):
     """Makes tokenizers callable, and gives them `eos_token`, `eos_token_id` and the like; None where there is no such
     token."""
     cls.__call__, cls.encode, cls.apply_chat_template = _call, _encode_any, _apply_chat_template
     cls.decode, cls.batch_decode, cls.decode_bytes = _decode_any, _batch_decode, _decode_to_bytes
     cls.__len__ = cls.get_vocab_size
-    cls.vocab_size = property(cls.get_vocab_size)
+    cls.vocab_size, cls.chat_template = property(cls.get_vocab_size), property(cls.get_chat_template)
+    cls.padding_side = property(_get_padding_side, _set_padding_side)
+    cls.__repr__ = _show_tokenizer
+    _add_hints(cls)
     for name in _SPECIAL:
         _add_special(cls, name)
