@@ -28,15 +28,32 @@ constexpr std::size_t COLOURS = 61, COLOUR_SIZE = 192;
 /* Saves the registers that a function preserves, exchanges the stacks, restores the other's. */
 extern "C" void cudaemu_switch_stack (void **from,
                                       void *to);
-asm(R "(
-        .text.hidden cudaemu_switch_stack.type cudaemu_switch_stack,
-    @function cudaemu_switch_stack
-    : pushq % rbp pushq % rbx pushq % r12 pushq % r13 pushq % r14 pushq % r15 movq % rsp,
-      (% rdi) movq % rsi,
-      % rsp popq % r15 popq % r14 popq % r13 popq % r12 popq % rbx popq % rbp ret.size cudaemu_switch_stack,
-      .- cudaemu_switch_stack) ");
+/* clang-format off */
+asm (".text\n"
+     ".hidden cudaemu_switch_stack\n"
+     ".type cudaemu_switch_stack, @function\n"
+     "cudaemu_switch_stack:\n"
+     "pushq %rbp\n"
+     "pushq %rbx\n"
+     "pushq %r12\n"
+     "pushq %r13\n"
+     "pushq %r14\n"
+     "pushq %r15\n"
+     "movq %rsp, (%rdi)\n"
+     "movq %rsi, %rsp\n"
+     "popq %r15\n"
+     "popq %r14\n"
+     "popq %r13\n"
+     "popq %r12\n"
+     "popq %rbx\n"
+     "popq %rbp\n"
+     "ret\n"
+     ".size cudaemu_switch_stack, .-cudaemu_switch_stack\n");
+/* clang-format on */
 
-    static void exchange_stacks (Fiber *from, Fiber *to)
+static void
+exchange_stacks (Fiber *from,
+                 Fiber *to)
 {
   cudaemu_switch_stack (&from->stack_pointer, to->stack_pointer);
 }

@@ -1,0 +1,459 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "cudaemu/execution-private.h"
+#include "cudaemu/runtime-private.h"
+
+#include "cuda.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+/* Devices, errors, and the settings that the environment gives. */
+
+namespace cudaemu
+{
+
+static const char *const failure_names[N_FAILURES] = { "no-driver", "old-driver", "no-device", "alloc",
+                                                       "host", "launch", "kernel" };
+
+/* -- settings ------------------------------------------------------------------------------------------------------ */
+
+struct Settings
+{
+  int n_devices = 1;
+  std::size_t memory = (std::size_t) 2 << 30;
+  bool idle = false;
+  std::uint64_t failures[N_FAILURES] = {}; /* how many are left until one fails; 0: none will */
+};
+
+[[noreturn]] static void
+refuse (const char *name,
+        const char *value,
+        const char *wanted)
+{
+  std::fprintf (stderr, "cudaemu: %s is \"%s\", must be %s\n", name, value, wanted);
+  std::exit (EXIT_FAILURE);
+}
+
+static std::uint64_t
+parse (const char *name,
+       const char *value,
+       const char *wanted,
+       bool has_unit)
+{
+  char *end;
+  std::uint64_t number = std::strtoull (value, &end, 10);
+  const char *units = "KMG";
+  const char *unit = has_unit && *end != '\0' ? std::strchr (units, *end) : nullptr;
+
+  if (unit != nullptr)
+    {
+      number <<= 10 * (unit - units + 1);
+      end++;
+    }
+  if (end == value || *end != '\0' || number == 0)
+    refuse (name, value, wanted);
+  return number;
+}
+
+static void
+read_failures (Settings *settings,
+               const char *text)
+{
+  const char *wanted =
+      "a list of no-driver, old-driver, no-device, alloc:N, host:N, launch:N and kernel:N, separated by commas";
+  std::string rest = text;
+
+  while (!rest.empty ())
+    {
+      std::size_t comma = rest.find (',');
+      std::string item = rest.substr (0, comma), name = item.substr (0, item.find (':'));
+      int found = -1;
+
+      rest = comma != std::string::npos ? rest.substr (comma + 1) : "";
+      for (int i = 0; i < N_FAILURES; i++)
+        if (name == failure_names[i])
+          found = i;
+      if (found < 0 || (found >= FAIL_ALLOC) != (item.size () > name.size ()))
+        refuse ("EBB_CUDAEMU_FAIL", text, wanted);
+      settings->failures[found] =
+          found >= FAIL_ALLOC ? parse ("EBB_CUDAEMU_FAIL", item.c_str () + name.size () + 1, wanted, false) : 1;
+    }
+}
+
+static Settings *
+get_settings ()
+{
+  static Settings *settings;
+
+  if (settings != nullptr)
+    return settings;
+  settings = new Settings ();
+  if (const char *value = std::getenv ("EBB_CUDAEMU_MEMORY"))
+    settings->memory = parse ("EBB_CUDAEMU_MEMORY", value, "a size such as 64M", true);
+  if (const char *value = std::getenv ("EBB_CUDAEMU_DEVICES"))
+    {
+      std::uint64_t n = parse ("EBB_CUDAEMU_DEVICES", value, "a number from 1 to 16", false);
+
+      if (n > MAX_DEVICES)
+        refuse ("EBB_CUDAEMU_DEVICES", value, "a number from 1 to 16");
+      settings->n_devices = (int) n;
+    }
+  if (const char *value = std::getenv ("EBB_CUDAEMU_FAIL"))
+    read_failures (settings, value);
+  settings->idle = std::getenv ("EBB_CUDAEMU_IDLE") != nullptr;
+  return settings;
+}
+
+Order
+get_order ()
+{
+  const char *value = std::getenv ("EBB_CUDAEMU_ORDER");
+
+  if (value == nullptr || value[0] == '\0')
+    return ORDER_FORWARD;
+  if (value[0] < '0' || value[0] >= '0' + N_ORDERS || value[1] != '\0')
+    refuse ("EBB_CUDAEMU_ORDER", value, "0 (forward), 1 (backward) or 2 (shuffled)");
+  return (Order) (value[0] - '0');
+}
+
+std::size_t
+get_memory_size ()
+{
+  return get_settings ()->memory;
+}
+
+bool
+is_idle ()
+{
+  return get_settings ()->idle;
+}
+
+bool
+take_failure (Failure failure)
+{
+  std::uint64_t *left = &get_settings ()->failures[failure];
+
+  if (failure < FAIL_ALLOC)
+    return *left != 0;
+  return *left > 0 && --*left == 0;
+}
+
+/* -- errors -------------------------------------------------------------------------------------------------------- */
+
+static thread_local cudaError_t last_error;
+static thread_local int current_device;
+
+cudaError_t
+finish (cudaError_t error)
+{
+  if (error != cudaSuccess && error != cudaErrorNotReady)
+    last_error = error;
+  return error;
+}
+
+int
+get_device ()
+{
+  return current_device;
+}
+
+cudaError_t
+get_state ()
+{
+  if (is_running_work ())
+    return cudaErrorNotPermitted;
+  if (take_failure (FAIL_NO_DRIVER) || take_failure (FAIL_OLD_DRIVER))
+    return cudaErrorInsufficientDriver;
+  if (take_failure (FAIL_NO_DEVICE))
+    return cudaErrorNoDevice;
+  return get_context_error ();
+}
+
+void
+explain (const char *format, ...)
+{
+  std::va_list arguments;
+
+  va_start (arguments, format);
+  std::fputs ("cudaemu: ", stderr);
+  std::vfprintf (stderr, format, arguments);
+  std::fputs ("\n", stderr);
+  va_end (arguments);
+}
+
+struct ErrorText
+{
+  cudaError_t error;
+  const char *name, *text;
+};
+
+static const ErrorText error_texts[] = {
+  { cudaSuccess, "cudaSuccess", "no error" },
+  { cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument" },
+  { cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory" },
+  { cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error" },
+  { cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument" },
+  { cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy" },
+  { cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+    "CUDA driver version is insufficient for CUDA runtime version" },
+  { cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function" },
+  { cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected" },
+  { cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal" },
+  { cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+    "no kernel image is available for execution on the device" },
+  { cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle" },
+  { cudaErrorSymbolNotFound, "cudaErrorSymbolNotFound", "named symbol not found" },
+  { cudaErrorNotReady, "cudaErrorNotReady", "device not ready" },
+  { cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered" },
+  { cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch" },
+  { cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
+    "part or all of the requested memory range is already mapped" },
+  { cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
+    "pointer does not correspond to a registered memory region" },
+  { cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address" },
+  { cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure" },
+  { cudaErrorNotPermitted, "cudaErrorNotPermitted", "operation not permitted" },
+  { cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported" },
+};
+
+static const ErrorText *
+find_text (int error)
+{
+  static const ErrorText unknown = { cudaErrorUnknown, "cudaErrorUnknown", "unknown error" };
+
+  for (const ErrorText &text : error_texts)
+    if ((int) text.error == error)
+      return &text;
+  return &unknown;
+}
+
+static cudaError_t
+check_device (int device)
+{
+  cudaError_t state = get_state ();
+
+  if (state != cudaSuccess)
+    return state;
+  return device >= 0 && device < get_settings ()->n_devices ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+} // namespace cudaemu
+
+using namespace cudaemu;
+
+#pragma GCC visibility push(default)
+extern "C"
+{
+  const char *
+  cudaGetErrorName (cudaError_t error)
+  {
+    return find_text (error)->name;
+  }
+
+  const char *
+  cudaGetErrorString (cudaError_t error)
+  {
+    return find_text (error)->text;
+  }
+
+  cudaError_t
+  cudaPeekAtLastError ()
+  {
+    return get_context_error () != cudaSuccess ? get_context_error () : last_error;
+  }
+
+  cudaError_t
+  cudaGetLastError ()
+  {
+    cudaError_t error = cudaPeekAtLastError ();
+
+    last_error = cudaSuccess;
+    return error;
+  }
+
+  CUresult
+  cuGetErrorName (CUresult error,
+                  const char **name)
+  {
+    switch (error)
+      {
+      case CUDA_SUCCESS: *name = "CUDA_SUCCESS"; break;
+      case CUDA_ERROR_INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
+      case CUDA_ERROR_OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+      case CUDA_ERROR_NOT_INITIALIZED: *name = "CUDA_ERROR_NOT_INITIALIZED"; break;
+      case CUDA_ERROR_NO_DEVICE: *name = "CUDA_ERROR_NO_DEVICE"; break;
+      case CUDA_ERROR_INVALID_DEVICE: *name = "CUDA_ERROR_INVALID_DEVICE"; break;
+      case CUDA_ERROR_ILLEGAL_ADDRESS: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
+      case CUDA_ERROR_LAUNCH_FAILED: *name = "CUDA_ERROR_LAUNCH_FAILED"; break;
+      case CUDA_ERROR_NOT_SUPPORTED: *name = "CUDA_ERROR_NOT_SUPPORTED"; break;
+      default: *name = nullptr; return CUDA_ERROR_INVALID_VALUE;
+      }
+    return CUDA_SUCCESS;
+  }
+
+  CUresult
+  cuGetErrorString (CUresult error,
+                    const char **text)
+  {
+    *text = find_text (error)->text;
+    return CUDA_SUCCESS;
+  }
+
+  cudaError_t
+  cudaDriverGetVersion (int *version)
+  {
+    *version = take_failure (FAIL_NO_DRIVER) ? 0 : take_failure (FAIL_OLD_DRIVER) ? 11040
+                                                                                  : CUDA_VERSION;
+    return cudaSuccess;
+  }
+
+  cudaError_t
+  cudaRuntimeGetVersion (int *version)
+  {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  }
+
+  cudaError_t
+  cudaGetDeviceCount (int *count)
+  {
+    cudaError_t state = get_state ();
+
+    *count = state == cudaSuccess ? get_settings ()->n_devices : 0;
+    return finish (state);
+  }
+
+  cudaError_t
+  cudaSetDevice (int device)
+  {
+    cudaError_t state = check_device (device);
+
+    if (state == cudaSuccess)
+      current_device = device;
+    return finish (state);
+  }
+
+  cudaError_t
+  cudaGetDevice (int *device)
+  {
+    cudaError_t state = get_state ();
+
+    *device = current_device;
+    return finish (state);
+  }
+
+  cudaError_t
+  cudaGetDeviceProperties (struct cudaDeviceProp *properties,
+                           int device)
+  {
+    cudaError_t state = check_device (device);
+
+    if (state != cudaSuccess)
+      return finish (state);
+    std::memset (properties, 0, sizeof *properties);
+    std::snprintf (properties->name, sizeof properties->name, "emulated GPU %d", device);
+    properties->totalGlobalMem = get_memory_size ();
+    properties->sharedMemPerBlock = 48 * 1024;
+    properties->sharedMemPerBlockOptin = 163 * 1024;
+    properties->sharedMemPerMultiprocessor = 164 * 1024;
+    properties->warpSize = 32;
+    properties->maxThreadsPerBlock = (int) MAX_THREADS;
+    properties->major = 8;
+    properties->multiProcessorCount = 4;
+    properties->l2CacheSize = 1 << 20;
+    return cudaSuccess;
+  }
+
+  cudaError_t
+  cudaDeviceGetAttribute (int *value,
+                          cudaDeviceAttr attribute,
+                          int device)
+  {
+    struct cudaDeviceProp properties;
+    cudaError_t state = cudaGetDeviceProperties (&properties, device);
+
+    if (state != cudaSuccess)
+      return state;
+    switch (attribute)
+      {
+      case cudaDevAttrMaxThreadsPerBlock: *value = properties.maxThreadsPerBlock; break;
+      case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int) properties.sharedMemPerBlock; break;
+      case cudaDevAttrWarpSize: *value = properties.warpSize; break;
+      case cudaDevAttrMultiProcessorCount: *value = properties.multiProcessorCount; break;
+      case cudaDevAttrComputeCapabilityMajor: *value = properties.major; break;
+      case cudaDevAttrComputeCapabilityMinor: *value = properties.minor; break;
+      case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int) properties.sharedMemPerMultiprocessor; break;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int) properties.sharedMemPerBlockOptin; break;
+      default: return finish (cudaErrorInvalidValue);
+      }
+    return cudaSuccess;
+  }
+
+  cudaError_t
+  cudaDeviceGetPCIBusId (char *text,
+                         int size,
+                         int device)
+  {
+    cudaError_t state = check_device (device);
+
+    if (state == cudaSuccess)
+      std::snprintf (text, (std::size_t) size, "0000:%02x:00.0", device);
+    return finish (state);
+  }
+
+  /* Of the driver's functions, which the library does not link. */
+  cudaError_t
+  cudaGetDriverEntryPoint (const char *symbol,
+                           void **function,
+                           unsigned long long flags,
+                           cudaDriverEntryPointQueryResult *result)
+  {
+    return cudaGetDriverEntryPointByVersion (symbol, function, CUDART_VERSION, flags, result);
+  }
+
+#define ENTRY(name)                         \
+  {                                         \
+#name, reinterpret_cast < void *>(name) \
+  }
+
+  cudaError_t
+  cudaGetDriverEntryPointByVersion (const char *symbol,
+                                    void **function,
+                                    unsigned int version,
+                                    unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult *result)
+  {
+    static const struct
+    {
+      const char *name;
+      void *function;
+    } entries[] = {
+      ENTRY (cuGetErrorName),
+      ENTRY (cuGetErrorString),
+      ENTRY (cuMemAddressReserve),
+      ENTRY (cuMemAddressFree),
+      ENTRY (cuMemCreate),
+      ENTRY (cuMemRelease),
+      ENTRY (cuMemMap),
+      ENTRY (cuMemUnmap),
+      ENTRY (cuMemSetAccess),
+      ENTRY (cuMemGetAllocationGranularity),
+    };
+    cudaError_t state = get_state ();
+
+    (void) version;
+    (void) flags;
+    *function = nullptr;
+    for (const auto &entry : entries)
+      if (state == cudaSuccess && std::strcmp (entry.name, symbol) == 0)
+        *function = entry.function;
+    if (result != nullptr)
+      *result = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return finish (state);
+  }
+
+} /* extern "C" */
+#pragma GCC visibility pop
