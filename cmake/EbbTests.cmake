@@ -56,6 +56,14 @@ foreach (twin IN ITEMS ebb ebb-static)
   endif ()
 endforeach ()
 
+# ThreadSanitizer would have to be told of each switch between the emulation's stacks; one thread at a time runs there.
+set (EBB_CUDAEMU OFF)
+if (NOT EBB_SANITIZE MATCHES "thread")
+  enable_language (CXX)
+  add_subdirectory (tests/cudaemu)
+  set (EBB_CUDAEMU ON)
+endif ()
+
 function (ebb_add_program target file twin folder)
   cmake_path (GET file STEM name)
   add_executable (${target} "${file}")
