@@ -75,8 +75,8 @@ typedef struct
   gsize reserved; /* addresses: whole pieces */
   gsize piece;
   gsize n_pieces;
-  guint64 *handles; /* the memory of each piece; 0: it has none */
-  gsize n_mapped;   /* pieces with memory */
+  guint8 *is_mapped; /* of each piece: it has memory */
+  gsize n_mapped;    /* pieces with memory */
   EbbCudaBlocks blocks;
 } EbbCudaHeap;
 
@@ -247,13 +247,13 @@ const char *ebb_cuda_stream_get_name (EbbStream stream);
 gboolean ebb_cuda_streams_init (EbbCudaDevice *device,
                                 GError **error);
 void ebb_cuda_streams_clear (EbbCudaDevice *device);
-gboolean ebb_cuda_copy (int index,
-                        EbbStream stream,
-                        void *destination,
-                        const void *source,
-                        gsize size,
-                        gpointer *event,
-                        GError **error);
+gboolean ebb_cuda_enqueue_copy (int index,
+                                EbbStream stream,
+                                void *destination,
+                                const void *source,
+                                gsize size,
+                                gpointer *event,
+                                GError **error);
 gboolean ebb_cuda_wait (int index,
                         EbbStream stream,
                         gpointer event,
@@ -306,7 +306,7 @@ void ebb_cuda_faults_clear (EbbCudaDevice *device);
 /* The serial of @launch, 0 if it checks no indices. */
 guint32 ebb_cuda_faults_note (EbbCudaDevice *device,
                               const EbbLaunch *launch);
-/* Waits for the device; FALSE with @error set. With the device locked, which it unlocks meanwhile. */
+/* Waits for the device; FALSE with @error set. With the device locked. */
 gboolean ebb_cuda_faults_report (EbbCudaDevice *device,
                                  GError **error);
 
@@ -316,7 +316,6 @@ typedef struct _EbbCudaBlas EbbCudaBlas;
 
 gsize ebb_cuda_matmul_get_workspace (EbbCudaDevice *device,
                                      const EbbLaunch *launch);
-void ebb_cuda_blas_free (EbbCudaBlas *blas);
 
 /* -- devices (device.c) -------------------------------------------------------------------------------------------- */
 
@@ -336,7 +335,8 @@ struct _EbbCudaDevice
   EbbCudaStaging staging;
   EbbCudaFaults faults;
   struct _EbbCudaHostMemory *host_memory;
-  EbbCudaBlas *blas; /* NULL: there was no product yet */
+  EbbCudaBlas *blas;       /* NULL: there was no product yet */
+  const char *blas_status; /* of the last call of cuBLASLt that failed */
   gboolean tracing;
   EbbCudaPoint *trace_base;      /* whose time is trace_time */
   double trace_time;             /* seconds on the monotonic clock */

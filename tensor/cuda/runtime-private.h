@@ -31,5 +31,6 @@
  *   cublasLtMatmulDescSetAttribute (TRANSA TRANSB EPILOGUE BIAS_POINTER BIAS_DATA_TYPE) cublasLtMatrixLayoutCreate
  *   cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutSetAttribute (BATCH_COUNT STRIDED_BATCH_OFFSET)
  *   cublasLtMatmulPreferenceCreate cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
- *   (MAX_WORKSPACE_BYTES REDUCTION_SCHEME_MASK MIN_ALIGNMENT_A_BYTES _B_ _C_ _D_) cublasLtMatmulAlgoGetHeuristic
+ *   (MAX_WORKSPACE_BYTES REDUCTION_SCHEME_MASK MIN_ALIGNMENT_A_BYTES _B_ _C_ _D_) cublasLtMatmulAlgoGetHeuristic (one
+ *   result)
  *   cublasLtMatmul cublasLtGetStatusName */

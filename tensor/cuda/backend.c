@@ -1,0 +1,73 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* NVIDIA GPUs as a backend: the table of functions, and the module's one symbol. */
+#include "tensor/cuda/cuda-private.h"
+
+const EbbBackendHost *ebb_cuda_host;
+
+/* The library calls launch () and asks here only whether there is a kernel. */
+static gboolean
+launch_is_enqueued (const EbbLaunch *launch,
+                    GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: launches are enqueued", EBB_CUDA_NAME);
+  return FALSE;
+}
+
+static const EbbKernelFunc *
+get_kernels (void)
+{
+  static EbbKernelFunc kernels[EBB_N_KERNELS];
+
+  for (int i = 0; i < EBB_N_KERNELS; i++)
+    kernels[i] = ebb_cuda_kernels[i].run != NULL ? launch_is_enqueued : NULL;
+  return kernels;
+}
+
+static const EbbStreamFuncs streams = {
+  .alloc_host = ebb_cuda_alloc_host,
+  .free_host = ebb_cuda_free_host,
+  .copy = ebb_cuda_enqueue_copy,
+  .record = ebb_cuda_record,
+  .wait = ebb_cuda_wait,
+  .synchronize_event = ebb_cuda_synchronize_event,
+  .query_event = ebb_cuda_query_event,
+  .get_times = ebb_cuda_get_times,
+  .free_event = ebb_cuda_free_event,
+  .get_seconds = ebb_cuda_get_seconds,
+  .set_tracing = ebb_cuda_set_tracing,
+  .take_spans = ebb_cuda_take_spans,
+  .launch = ebb_cuda_launch_in,
+  .get_native_stream = ebb_cuda_get_native_stream,
+};
+
+static const EbbBackend backend = {
+  .version = EBB_BACKEND_VERSION,
+  .name = EBB_CUDA_NAME,
+  .host_memory = FALSE,
+  .open = ebb_cuda_device_open,
+  .get_capacity = ebb_cuda_get_capacity,
+  .alloc = ebb_cuda_alloc,
+  .free = ebb_cuda_free,
+  .copy = ebb_cuda_copy_now,
+  .synchronize = ebb_cuda_synchronize,
+  .get_workspace = ebb_cuda_get_workspace,
+  .launch = ebb_cuda_launch,
+  .get_kernels = get_kernels,
+  .streams = &streams,
+  .time_launches = ebb_cuda_time_launches,
+  .get_loss_chunk_bytes = ebb_cuda_get_loss_chunk_bytes,
+  .fail = ebb_cuda_fail,
+};
+
+extern __attribute__ ((visibility ("default"))) const EbbBackend *ebb_backend_open_v1 (const EbbBackendHost *host,
+                                                                                       GError **error);
+
+const EbbBackend *
+ebb_backend_open_v1 (const EbbBackendHost *host,
+                     GError **error)
+{
+  /* The error of a library of another version has another place: it sees by the version of the backend. */
+  if (host->version == EBB_BACKEND_VERSION)
+    ebb_cuda_host = host;
+  return &backend;
+}

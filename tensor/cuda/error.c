@@ -1,0 +1,88 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* What CUDA reports, in one line. Most errors concern one call. A kernel that faults, though, leaves CUDA in a state in
+ * which it does no more for this process: then the device has ended, and each later call says so in the same line. */
+#include "tensor/cuda/cuda-private.h"
+
+char *
+ebb_cuda_error_to_string (cudaError_t status)
+{
+  return g_strdup_printf ("%s (%s)", cudaGetErrorString (status), cudaGetErrorName (status));
+}
+
+char *
+ebb_cuda_driver_error_to_string (CUresult result)
+{
+  const char *name = NULL;
+
+  if (ebb_cuda_driver.get_error_name == NULL || ebb_cuda_driver.get_error_name (result, &name) != CUDA_SUCCESS
+      || name == NULL)
+    return g_strdup_printf ("error %d of the driver", (int) result);
+  return g_strdup (name);
+}
+
+void
+ebb_cuda_device_end (EbbCudaDevice *device,
+                     const char *format,
+                     ...)
+{
+  va_list arguments;
+  char *text, *expected = NULL;
+
+  va_start (arguments, format);
+  text = g_strdup_vprintf (format, arguments);
+  va_end (arguments);
+  /* The first reason stays, for ever: others may be reading it. */
+  if (!__atomic_compare_exchange_n (&device->failure, &expected, text, FALSE, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    g_free (text);
+}
+
+gboolean
+ebb_cuda_check_alive (const EbbCudaDevice *device,
+                      GError **error)
+{
+  const char *failure = __atomic_load_n (&device->failure, __ATOMIC_ACQUIRE);
+
+  if (G_LIKELY (failure == NULL))
+    return TRUE;
+  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_DEVICE, failure);
+  return FALSE;
+}
+
+/* An error that CUDA forgets when it is asked for it was one call's own. One that comes back stays. */
+static gboolean
+is_sticky (EbbCudaDevice *device)
+{
+  cudaError_t status;
+
+  cudaGetLastError ();
+  status = cudaStreamQuery (device->streams[EBB_STREAM_COMPUTE].stream);
+  if (status == cudaSuccess || status == cudaErrorNotReady)
+    {
+      cudaGetLastError ();
+      return FALSE;
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_cuda_check (EbbCudaDevice *device,
+                cudaError_t status,
+                const char *what,
+                GError **error)
+{
+  g_autofree char *reason = NULL;
+
+  if (G_LIKELY (status == cudaSuccess))
+    return TRUE;
+  reason = ebb_cuda_error_to_string (status);
+  if (is_sticky (device))
+    {
+      ebb_cuda_device_end (device,
+                           "%s does no more work in this process: %s, seen at %s; start the program again "
+                           "(CUDA_LAUNCH_BLOCKING=1 shows the kernel)",
+                           device->name, reason, what);
+      return ebb_cuda_check_alive (device, error);
+    }
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: %s failed: %s", device->name, what, reason);
+  return FALSE;
+}

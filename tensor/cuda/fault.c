@@ -1,0 +1,134 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Index faults: a kernel that meets an index out of range goes on with a valid one and records the first fault. The
+ * host sees the flag without waiting, in whichever call it makes next, and only then waits to read the record. */
+#include "tensor/cuda/cuda-private.h"
+
+#include <stddef.h>
+
+/* What lies in pinned memory: the flag, and the record as it is read. */
+typedef struct
+{
+  EbbCudaFault record;
+  volatile guint32 flag;
+} Mirror;
+
+static Mirror *
+get_mirror (EbbCudaDevice *device)
+{
+  return (Mirror *) (void *) ((char *) device->faults.flag - offsetof (Mirror, flag));
+}
+
+gboolean
+ebb_cuda_faults_init (EbbCudaDevice *device,
+                      GError **error)
+{
+  EbbCudaFaults *self = &device->faults;
+  void *host = NULL, *mapped = NULL, *record = NULL;
+  Mirror *mirror;
+
+  if (!ebb_cuda_check (device, cudaHostAlloc (&host, sizeof (Mirror), cudaHostAllocPortable | cudaHostAllocMapped),
+                       "allocating host memory", error))
+    return FALSE;
+  mirror = host;
+  mirror->record = (EbbCudaFault){ .serial = 0 };
+  mirror->flag = 0;
+  self->flag = &mirror->flag;
+  if (!ebb_cuda_check (device, cudaHostGetDevicePointer (&mapped, host, 0), "mapping host memory", error)
+      || !ebb_cuda_check (device, cudaMalloc (&record, sizeof (EbbCudaFault)), "allocating memory", error))
+    return FALSE;
+  self->record = record;
+  mirror->record.flag = (volatile guint32 *) (void *) ((char *) mapped + offsetof (Mirror, flag));
+  return ebb_cuda_check (device,
+                         cudaMemcpyAsync (record, &mirror->record, sizeof (EbbCudaFault), cudaMemcpyHostToDevice,
+                                          device->streams[EBB_STREAM_COMPUTE].stream),
+                         "a copy", error)
+         && ebb_cuda_check (device, cudaStreamSynchronize (device->streams[EBB_STREAM_COMPUTE].stream), "a copy",
+                            error);
+}
+
+static gboolean
+checks_indices (EbbKernel kernel)
+{
+  switch (kernel)
+    {
+    case EBB_KERNEL_INDEX_SELECT:
+    case EBB_KERNEL_INDEX_ADD:
+    case EBB_KERNEL_GATHER:
+    case EBB_KERNEL_SCATTER_ADD:
+    case EBB_KERNEL_CROSS_ENTROPY:
+    case EBB_KERNEL_CROSS_ENTROPY_GRAD:
+    case EBB_KERNEL_CROSS_ENTROPY_PART: return TRUE;
+    default: return FALSE;
+    }
+}
+
+guint32
+ebb_cuda_faults_note (EbbCudaDevice *device,
+                      const EbbLaunch *launch)
+{
+  EbbCudaFaults *self = &device->faults;
+
+  if (!checks_indices (launch->kernel))
+    return 0;
+  if (++self->serial == 0) /* 0 is no fault */
+    self->serial = 1;
+  self->ops[self->serial % EBB_CUDA_N_INDEX_LAUNCHES] =
+      launch->op != NULL ? launch->op : ebb_cuda_host->get_kernel_name (launch->kernel);
+  return self->serial;
+}
+
+/* With the device locked and nothing enqueued that could write the record. */
+static gboolean
+read_and_clear (EbbCudaDevice *device,
+                EbbCudaFault *fault,
+                GError **error)
+{
+  EbbCudaFaults *self = &device->faults;
+  const cudaStream_t stream = device->streams[EBB_STREAM_COMPUTE].stream;
+  Mirror *mirror = get_mirror (device);
+
+  if (!ebb_cuda_check (device,
+                       cudaMemcpyAsync (&mirror->record, self->record, sizeof (EbbCudaFault), cudaMemcpyDeviceToHost,
+                                        stream),
+                       "a copy", error)
+      || !ebb_cuda_check (device, cudaMemsetAsync (self->record, 0, offsetof (EbbCudaFault, flag), stream), "a copy",
+                          error)
+      || !ebb_cuda_check (device, cudaStreamSynchronize (stream), "waiting for the device", error))
+    return FALSE;
+  *fault = mirror->record;
+  *self->flag = 0;
+  return TRUE;
+}
+
+gboolean
+ebb_cuda_faults_report (EbbCudaDevice *device,
+                        GError **error)
+{
+  EbbCudaFaults *self = &device->faults;
+  g_autofree char *text = NULL;
+  EbbCudaFault fault;
+  cudaError_t status = cudaSuccess;
+
+  /* Launches after the one with the fault must have seen it. The others that are enqueued meanwhile see it as well. */
+  for (int i = 0; i < EBB_N_STREAMS && status == cudaSuccess; i++)
+    status = cudaStreamSynchronize (device->streams[i].stream);
+  if (!ebb_cuda_check (device, status, "waiting for the device", error))
+    return FALSE;
+  if (!read_and_clear (device, &fault, error))
+    return FALSE;
+  text = ebb_cuda_host->index_fault_to_string (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES], fault.value,
+                                               fault.position, fault.limit);
+  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INDEX, text);
+  return FALSE;
+}
+
+void
+ebb_cuda_faults_clear (EbbCudaDevice *device)
+{
+  EbbCudaFaults *self = &device->faults;
+
+  if (self->record != NULL)
+    cudaFree (self->record);
+  if (self->flag != NULL)
+    cudaFreeHost (get_mirror (device));
+}

@@ -1,0 +1,453 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Plans of matrix products: which algorithm of cuBLASLt computes one, as a function of its shapes, strides and dtypes.
+ *
+ * An address never matters: all operands count as aligned to 16 bytes (one that is not is copied first), or a tensor
+ * that was restored elsewhere would change the bits of a product. Sums that are split over blocks of threads are
+ * joined in a fixed order, from workspace. */
+#include "tensor/cuda/matmul-private.h"
+
+#include <string.h>
+
+/* Programs that generate meet a new shape with each token; what is left of their plans need not stay. */
+#define MOST_PLANS 4096
+
+/* -- the product --------------------------------------------------------------------------------------------------- */
+
+/* The stride of the dimension that is @from_end from the end; 0 where the view has none or one of size 1. */
+static gint64
+get_stride (const EbbView *view,
+            int from_end)
+{
+  int i = view->n_dims - 1 - from_end;
+
+  return i < 0 || view->shape[i] == 1 ? 0 : view->strides[i];
+}
+
+/* Strides of single rows and columns mean nothing: they become those of dense memory. */
+static void
+canonicalize (EbbCudaMatrix *self)
+{
+  if (self->rows == 1 && self->columns == 1)
+    self->row = self->column = 1;
+  else if (self->columns == 1)
+    self->column = self->row == 1 ? self->rows : 1;
+  else if (self->rows == 1)
+    self->row = self->column == 1 ? self->columns : 1;
+}
+
+static void
+matrix_init (EbbCudaMatrix *self,
+             const EbbView *view)
+{
+  self->rows = view->shape[view->n_dims - 2];
+  self->columns = view->shape[view->n_dims - 1];
+  self->row = view->strides[view->n_dims - 2];
+  self->column = view->strides[view->n_dims - 1];
+  self->dtype = view->dtype;
+}
+
+static void
+drop_batch (EbbCudaProduct *self,
+            gint64 i)
+{
+  EbbCudaMatrix *matrices[] = { &self->a, &self->b, &self->c };
+  const gsize n = (gsize) (self->n_batch - i - 1) * sizeof (gint64);
+
+  memmove (&self->batch[i], &self->batch[i + 1], n);
+  self->batch[self->n_batch - 1] = 0;
+  for (guint k = 0; k < G_N_ELEMENTS (matrices); k++)
+    {
+      memmove (&matrices[k]->batch[i], &matrices[k]->batch[i + 1], n);
+      matrices[k]->batch[self->n_batch - 1] = 0;
+    }
+  self->n_batch--;
+}
+
+static gboolean
+follows (const EbbCudaMatrix *matrix,
+         const EbbCudaProduct *self,
+         gint64 i)
+{
+  return matrix->batch[i - 1] == matrix->batch[i] * self->batch[i];
+}
+
+/* Two dimensions of the batch that are one in all three. */
+static void
+merge_batches (EbbCudaProduct *self)
+{
+  for (gint64 i = self->n_batch - 1; i > 0; i--)
+    if (follows (&self->a, self, i) && follows (&self->b, self, i) && follows (&self->c, self, i))
+      {
+        self->batch[i] *= self->batch[i - 1];
+        drop_batch (self, i - 1);
+      }
+}
+
+/* [B, T, K] x [K, N] is [B * T, K] x [K, N]. */
+static void
+fold_batches_into_rows (EbbCudaProduct *self)
+{
+  while (self->n_batch > 0)
+    {
+      const gint64 last = self->n_batch - 1, a = self->a.batch[last], c = self->c.batch[last];
+
+      if (self->b.batch[last] != 0 || a == 0)
+        return;
+      if (self->m != 1 && (a != self->m * self->a.row || c != self->m * self->c.row))
+        return;
+      if (self->m == 1)
+        {
+          self->a.row = a;
+          self->c.row = c;
+        }
+      self->m *= self->batch[last];
+      self->a.rows = self->c.rows = self->m;
+      drop_batch (self, last);
+    }
+}
+
+void
+ebb_cuda_product_init (EbbCudaProduct *self,
+                       const EbbLaunch *launch)
+{
+  const EbbView *a = launch->inputs[0], *b = launch->inputs[1], *c = launch->outputs[0];
+  const EbbView *bias = launch->n_inputs > 2 ? launch->inputs[2] : NULL;
+
+  memset (self, 0, sizeof *self);
+  matrix_init (&self->a, a);
+  matrix_init (&self->b, b);
+  matrix_init (&self->c, c);
+  self->m = self->c.rows;
+  self->n = self->c.columns;
+  self->k = self->a.columns;
+  for (int i = 0; i < c->n_dims - 2; i++)
+    {
+      const int from_end = c->n_dims - 1 - i;
+
+      if (c->shape[i] == 1)
+        continue;
+      self->batch[self->n_batch] = c->shape[i];
+      self->a.batch[self->n_batch] = get_stride (a, from_end);
+      self->b.batch[self->n_batch] = get_stride (b, from_end);
+      self->c.batch[self->n_batch] = c->strides[i];
+      self->n_batch++;
+    }
+  self->bias_dtype = bias != NULL ? (gint64) bias->dtype : -1;
+  self->bias_stride = bias != NULL && self->n > 1 ? bias->strides[bias->n_dims - 1] : 1;
+  self->accumulate = launch->params.matmul.accumulate;
+  merge_batches (self);
+  fold_batches_into_rows (self);
+  canonicalize (&self->a);
+  canonicalize (&self->b);
+  canonicalize (&self->c);
+}
+
+gint64
+ebb_cuda_matrix_get_extent (const EbbCudaMatrix *matrix,
+                            const EbbCudaProduct *product)
+{
+  gint64 last = (matrix->rows - 1) * matrix->row + (matrix->columns - 1) * matrix->column;
+
+  for (gint64 i = 0; i < product->n_batch; i++)
+    last += (product->batch[i] - 1) * matrix->batch[i];
+  return last + 1;
+}
+
+static guint
+product_hash (gconstpointer data)
+{
+  const EbbCudaProduct *self = data;
+  const guint64 *words = data;
+  guint64 hash = 0;
+
+  for (gsize i = 0; i < sizeof *self / sizeof *words; i++)
+    hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u;
+  return (guint) (hash >> 32);
+}
+
+static gboolean
+product_equal (gconstpointer a,
+               gconstpointer b)
+{
+  return memcmp (a, b, sizeof (EbbCudaProduct)) == 0;
+}
+
+/* -- what cuBLASLt does not take ----------------------------------------------------------------------------------- */
+
+/* One of the two strides is 1, and rows or columns do not overlap. */
+static gboolean
+is_readable (const EbbCudaMatrix *self)
+{
+  return (self->column == 1 && self->row >= self->columns) || (self->row == 1 && self->column >= self->rows);
+}
+
+/* Its dense copy, row after row; a batch that it doesn't vary over stays so. */
+static void
+make_dense (EbbCudaMatrix *self,
+            const EbbCudaProduct *product)
+{
+  gint64 stride = self->rows * self->columns;
+
+  self->row = self->columns;
+  self->column = 1;
+  for (gint64 i = product->n_batch - 1; i >= 0; i--)
+    {
+      if (self->batch[i] == 0)
+        continue;
+      self->batch[i] = stride;
+      stride *= product->batch[i];
+    }
+}
+
+/* A bf16 result of f32 operands, or with an f32 bias, is rounded once, from f32. */
+static void
+choose_copies (EbbCudaPlan *plan)
+{
+  const EbbCudaProduct *p = &plan->product;
+  const gboolean is_wide = p->c.dtype != EBB_DTYPE_F32
+                           && (p->a.dtype == EBB_DTYPE_F32 || p->bias_dtype == EBB_DTYPE_F32);
+
+  plan->a = p->a;
+  plan->b = p->b;
+  plan->c = p->c;
+  plan->copies_a = !is_readable (&p->a);
+  plan->copies_b = !is_readable (&p->b);
+  plan->copies_c = is_wide || p->c.column != 1 || p->c.row < p->n;
+  if (is_wide)
+    plan->c.dtype = EBB_DTYPE_F32;
+  if (plan->copies_a)
+    make_dense (&plan->a, p);
+  if (plan->copies_b)
+    make_dense (&plan->b, p);
+  if (plan->copies_c)
+    make_dense (&plan->c, p);
+  plan->copies_bias = p->bias_dtype >= 0 && (p->bias_dtype != plan->c.dtype || p->bias_stride != 1);
+}
+
+/* -- cuBLASLt's description ---------------------------------------------------------------------------------------- */
+
+static gboolean
+check (EbbCudaDevice *device,
+       cublasStatus_t status)
+{
+  if (G_LIKELY (status == CUBLAS_STATUS_SUCCESS))
+    return TRUE;
+  device->blas_status = cublasLtGetStatusName (status);
+  return FALSE;
+}
+
+static cudaDataType_t
+get_type (gint64 dtype)
+{
+  return dtype == EBB_DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/* Rows of ours are columns of cuBLASLt's: a matrix with dense rows is one of theirs as it stands, transposed. */
+static gboolean
+is_by_rows (const EbbCudaMatrix *self)
+{
+  return self->column == 1 && self->row >= self->columns;
+}
+
+static gboolean
+make_layout (EbbCudaDevice *device,
+             const EbbCudaMatrix *matrix,
+             gint64 n_matrices,
+             gint64 stride,
+             cublasLtMatrixLayout_t *layout)
+{
+  const gboolean by_rows = is_by_rows (matrix);
+  const guint64 rows = (guint64) (by_rows ? matrix->columns : matrix->rows);
+  const guint64 columns = (guint64) (by_rows ? matrix->rows : matrix->columns);
+  const gint64 leading = by_rows ? matrix->row : matrix->column;
+  const gint32 count = (gint32) n_matrices;
+
+  return check (device, cublasLtMatrixLayoutCreate (layout, get_type (matrix->dtype), rows, columns, leading))
+         && (n_matrices == 1
+             || (check (device, cublasLtMatrixLayoutSetAttribute (*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                                                  sizeof count))
+                 && check (device,
+                           cublasLtMatrixLayoutSetAttribute (*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                             &stride, sizeof stride))));
+}
+
+static gboolean
+make_description (EbbCudaDevice *device,
+                  EbbCudaPlan *plan)
+{
+  const gboolean uses_tf32 = device->allows_tf32 && plan->a.dtype == EBB_DTYPE_F32;
+  const gint32 left = is_by_rows (&plan->b) ? CUBLAS_OP_N : CUBLAS_OP_T;
+  const gint32 right = is_by_rows (&plan->a) ? CUBLAS_OP_N : CUBLAS_OP_T;
+  const guint32 epilogue = plan->product.bias_dtype >= 0 ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  const gint32 bias_type = (gint32) get_type (plan->c.dtype);
+
+  return check (device, cublasLtMatmulDescCreate (&plan->description,
+                                                  uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                                  CUDA_R_32F))
+         && check (device, cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_TRANSA, &left,
+                                                           sizeof left))
+         && check (device, cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_TRANSB, &right,
+                                                           sizeof right))
+         && check (device, cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                                           sizeof epilogue))
+         && (plan->product.bias_dtype < 0
+             || check (device,
+                       cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                                                       &bias_type, sizeof bias_type)));
+}
+
+/* The bytes to which every matrix of the batch is aligned if the first one is to 16. */
+static guint32
+get_alignment (const EbbCudaMatrix *matrix,
+               const EbbCudaProduct *product)
+{
+  guint64 bits = EBB_CUDA_BLAS_ALIGNMENT;
+
+  for (gint64 i = 0; i < product->n_batch; i++)
+    bits |= (guint64) matrix->batch[i] * ebb_cuda_dtype_get_size (matrix->dtype);
+  return (guint32) (bits & -bits);
+}
+
+static gboolean
+set_preference (EbbCudaDevice *device,
+                const EbbCudaPlan *plan,
+                cublasLtMatmulPreference_t preference)
+{
+  const guint64 workspace = EBB_CUDA_BLAS_WORKSPACE;
+  const guint32 schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* none is always allowed */
+  const guint32 a = get_alignment (&plan->b, &plan->product), b = get_alignment (&plan->a, &plan->product);
+  const guint32 c = get_alignment (&plan->c, &plan->product);
+  const struct
+  {
+    cublasLtMatmulPreferenceAttributes_t attribute;
+    const void *value;
+    gsize size;
+  } settings[] = {
+    { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace },
+    { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c },
+    { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (settings); i++)
+    if (!check (device, cublasLtMatmulPreferenceSetAttribute (preference, settings[i].attribute, settings[i].value,
+                                                              settings[i].size)))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+choose_algorithm (EbbCudaDevice *device,
+                  EbbCudaPlan *plan)
+{
+  cublasLtMatmulPreference_t preference;
+  cublasLtMatmulHeuristicResult_t result;
+  gboolean ok;
+  int n = 0;
+
+  if (!check (device, cublasLtMatmulPreferenceCreate (&preference)))
+    return FALSE;
+  ok = set_preference (device, plan, preference)
+       && check (device, cublasLtMatmulAlgoGetHeuristic (device->blas->handle, plan->description, plan->left,
+                                                         plan->right, plan->result, plan->result, preference, 1,
+                                                         &result, &n));
+  cublasLtMatmulPreferenceDestroy (preference);
+  if (!ok || n == 0)
+    return ok && check (device, CUBLAS_STATUS_NOT_SUPPORTED);
+  plan->algorithm = result.algo;
+  plan->workspace = result.workspaceSize;
+  return check (device, result.state);
+}
+
+/* -- plans --------------------------------------------------------------------------------------------------------- */
+
+static void
+plan_free (gpointer data)
+{
+  EbbCudaPlan *plan = data;
+
+  if (plan->left != NULL)
+    cublasLtMatrixLayoutDestroy (plan->left);
+  if (plan->right != NULL)
+    cublasLtMatrixLayoutDestroy (plan->right);
+  if (plan->result != NULL)
+    cublasLtMatrixLayoutDestroy (plan->result);
+  if (plan->description != NULL)
+    cublasLtMatmulDescDestroy (plan->description);
+  g_free (plan);
+}
+
+/* The last dimension of the batch goes into one call. */
+static void
+choose_batch (EbbCudaPlan *plan)
+{
+  const EbbCudaProduct *p = &plan->product;
+
+  plan->n_outer = (int) MAX (p->n_batch - 1, 0);
+  plan->n_inner = 1;
+  if (p->n_batch == 0)
+    return;
+  plan->n_inner = p->batch[plan->n_outer];
+  plan->inner_a = plan->a.batch[plan->n_outer];
+  plan->inner_b = plan->b.batch[plan->n_outer];
+  plan->inner_c = plan->c.batch[plan->n_outer];
+}
+
+static EbbCudaPlan *
+plan_new (EbbCudaDevice *device,
+          const EbbCudaProduct *product)
+{
+  EbbCudaPlan *plan = g_new0 (EbbCudaPlan, 1);
+
+  plan->product = *product;
+  choose_copies (plan);
+  choose_batch (plan);
+  if (make_description (device, plan) && make_layout (device, &plan->b, plan->n_inner, plan->inner_b, &plan->left)
+      && make_layout (device, &plan->a, plan->n_inner, plan->inner_a, &plan->right)
+      && make_layout (device, &plan->c, plan->n_inner, plan->inner_c, &plan->result)
+      && choose_algorithm (device, plan))
+    return plan;
+  plan_free (plan);
+  return NULL;
+}
+
+static EbbCudaBlas *
+get_blas (EbbCudaDevice *device)
+{
+  EbbCudaBlas *blas;
+  cublasLtHandle_t handle;
+
+  if (G_LIKELY (device->blas != NULL))
+    return device->blas;
+  if (!check (device, cublasLtCreate (&handle)))
+    return NULL;
+  blas = g_new0 (EbbCudaBlas, 1);
+  blas->handle = handle;
+  blas->plans = g_hash_table_new_full (product_hash, product_equal, NULL, plan_free);
+  device->blas = blas;
+  return blas;
+}
+
+const EbbCudaPlan *
+ebb_cuda_plan_find (EbbCudaDevice *device,
+                    const EbbLaunch *launch)
+{
+  EbbCudaBlas *blas = get_blas (device);
+  EbbCudaProduct product;
+  EbbCudaPlan *plan;
+
+  if (blas == NULL)
+    return NULL;
+  ebb_cuda_product_init (&product, launch);
+  plan = g_hash_table_lookup (blas->plans, &product);
+  if (G_LIKELY (plan != NULL))
+    return plan;
+  if (g_hash_table_size (blas->plans) >= MOST_PLANS)
+    g_hash_table_remove_all (blas->plans);
+  plan = plan_new (device, &product);
+  if (plan != NULL)
+    g_hash_table_insert (blas->plans, &plan->product, plan);
+  return plan;
+}

@@ -1,0 +1,337 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products by cuBLASLt, after the plan of their shape; operands that it does not take go through workspace. */
+#include "tensor/cuda/matmul-private.h"
+
+/* -- workspace ----------------------------------------------------------------------------------------------------- */
+
+/* Offsets of what lies in workspace, after cuBLASLt's own; -1: nothing. An operand that does not begin at a multiple of
+ * 16 bytes is copied as it stands, gaps and all: the plan then is the one of its shape. */
+typedef struct
+{
+  gint64 a, b, c, bias;
+  gsize size;
+} Places;
+
+static gboolean
+is_misaligned (const void *data)
+{
+  return (gsize) data % EBB_CUDA_BLAS_ALIGNMENT != 0;
+}
+
+static gint64
+place (Places *self,
+       gsize size)
+{
+  const gsize offset = self->size;
+
+  self->size += (size + EBB_CUDA_ALIGNMENT - 1) / EBB_CUDA_ALIGNMENT * EBB_CUDA_ALIGNMENT;
+  return (gint64) offset;
+}
+
+static gint64
+place_matrix (Places *self,
+              const EbbCudaPlan *plan,
+              const EbbCudaMatrix *matrix,
+              gboolean is_wanted)
+{
+  if (!is_wanted)
+    return -1;
+  return place (self, (gsize) ebb_cuda_matrix_get_extent (matrix, &plan->product)
+                          * ebb_cuda_dtype_get_size (matrix->dtype));
+}
+
+static void
+places_init (Places *self,
+             const EbbCudaPlan *plan,
+             const EbbLaunch *launch)
+{
+  const EbbView *bias = launch->n_inputs > 2 ? launch->inputs[2] : NULL;
+
+  self->size = 0;
+  place (self, plan->workspace);
+  self->a = place_matrix (self, plan, &plan->a, plan->copies_a || is_misaligned (launch->inputs[0]->data));
+  self->b = place_matrix (self, plan, &plan->b, plan->copies_b || is_misaligned (launch->inputs[1]->data));
+  self->c = place_matrix (self, plan, &plan->c, plan->copies_c || is_misaligned (launch->outputs[0]->data));
+  self->bias = -1;
+  if (bias != NULL && (plan->copies_bias || is_misaligned (bias->data)))
+    self->bias = place (self, (gsize) plan->product.n * ebb_cuda_dtype_get_size (plan->c.dtype));
+}
+
+static gboolean
+is_empty (const EbbView *view)
+{
+  for (int i = 0; i < view->n_dims; i++)
+    if (view->shape[i] == 0)
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+has_no_terms (const EbbLaunch *launch)
+{
+  return launch->inputs[0]->shape[launch->inputs[0]->n_dims - 1] == 0;
+}
+
+gsize
+ebb_cuda_matmul_get_workspace (EbbCudaDevice *device,
+                               const EbbLaunch *launch)
+{
+  const EbbCudaPlan *plan;
+  Places places = { .size = 0 };
+  int previous;
+
+  if (is_empty (launch->outputs[0]) || has_no_terms (launch) || !ebb_cuda_begin (device, &previous, NULL))
+    return 0;
+  plan = ebb_cuda_plan_find (device, launch);
+  if (plan != NULL)
+    places_init (&places, plan, launch);
+  ebb_cuda_end (device, previous);
+  return places.size;
+}
+
+/* -- copies -------------------------------------------------------------------------------------------------------- */
+
+static cudaError_t
+run_kernel (EbbKernel kernel,
+            const EbbView *a,
+            const EbbView *b,
+            EbbView *y,
+            const EbbCudaQueue *queue)
+{
+  EbbLaunch launch = { .kernel = kernel,
+                       .n_inputs = b != NULL ? 2 : a != NULL,
+                       .n_outputs = 1,
+                       .inputs = { a, b },
+                       .outputs = { y } };
+
+  return ebb_cuda_kernels[kernel].run (&launch, queue);
+}
+
+/* All that @matrix has, without the dimensions of the batch over which it does not vary. */
+static void
+get_view (EbbView *view,
+          const EbbCudaMatrix *matrix,
+          const EbbCudaProduct *product,
+          void *data)
+{
+  int n = 0;
+
+  *view = (EbbView){ .data = data, .dtype = (EbbDType) matrix->dtype };
+  for (gint64 i = 0; i < product->n_batch; i++)
+    if (matrix->batch[i] != 0)
+      {
+        view->shape[n] = product->batch[i];
+        view->strides[n++] = matrix->batch[i];
+      }
+  view->shape[n] = matrix->rows;
+  view->strides[n++] = matrix->row;
+  view->shape[n] = matrix->columns;
+  view->strides[n++] = matrix->column;
+  view->n_dims = n;
+}
+
+/* From @source with the strides of @from to @destination with those of @to. */
+static cudaError_t
+copy_matrix (const EbbCudaProduct *product,
+             const EbbCudaMatrix *from,
+             const void *source,
+             const EbbCudaMatrix *to,
+             void *destination,
+             gboolean as_it_stands,
+             const EbbCudaQueue *queue)
+{
+  EbbView x, y;
+
+  if (as_it_stands)
+    return cudaMemcpyAsync (destination, source,
+                            (gsize) ebb_cuda_matrix_get_extent (from, product) * ebb_cuda_dtype_get_size (from->dtype),
+                            cudaMemcpyDeviceToDevice, queue->stream);
+  get_view (&x, from, product, (void *) source);
+  get_view (&y, to, product, destination);
+  return run_kernel (EBB_KERNEL_COPY, &x, NULL, &y, queue);
+}
+
+/* *data becomes the operand's copy in workspace, if it has a place there. */
+static cudaError_t
+bring (const EbbCudaPlan *plan,
+       const EbbCudaMatrix *from,
+       const EbbCudaMatrix *to,
+       gboolean changes,
+       gint64 offset,
+       const EbbLaunch *launch,
+       const void **data,
+       const EbbCudaQueue *queue)
+{
+  char *copy = (char *) launch->workspace + offset;
+  const void *source = *data;
+
+  if (offset < 0)
+    return cudaSuccess;
+  *data = copy;
+  return copy_matrix (&plan->product, from, source, to, copy, !changes, queue);
+}
+
+static cudaError_t
+bring_bias (const EbbCudaPlan *plan,
+            gint64 offset,
+            const EbbLaunch *launch,
+            const void **data,
+            const EbbCudaQueue *queue)
+{
+  const EbbView x = { .data = (void *) *data,
+                      .dtype = (EbbDType) plan->product.bias_dtype,
+                      .n_dims = 1,
+                      .shape = { plan->product.n },
+                      .strides = { plan->product.bias_stride } };
+  EbbView y = x;
+
+  if (offset < 0)
+    return cudaSuccess;
+  y.data = (char *) launch->workspace + offset;
+  y.dtype = (EbbDType) plan->c.dtype;
+  y.strides[0] = 1;
+  *data = y.data;
+  return run_kernel (EBB_KERNEL_COPY, &x, NULL, &y, queue);
+}
+
+/* -- running ------------------------------------------------------------------------------------------------------- */
+
+static cudaError_t
+check (EbbCudaDevice *device,
+       cublasStatus_t status)
+{
+  if (G_LIKELY (status == CUBLAS_STATUS_SUCCESS))
+    return cudaSuccess;
+  device->blas_status = cublasLtGetStatusName (status);
+  switch (status)
+    {
+    case CUBLAS_STATUS_NOT_SUPPORTED: return cudaErrorNotSupported;
+    case CUBLAS_STATUS_ALLOC_FAILED: return cudaErrorMemoryAllocation;
+    case CUBLAS_STATUS_INVALID_VALUE: return cudaErrorInvalidValue;
+    default: return cudaErrorUnknown;
+    }
+}
+
+/* Elements from the start of the batch to matrix @index of the outer dimensions. */
+static gint64
+get_offset (const EbbCudaPlan *plan,
+            const EbbCudaMatrix *matrix,
+            gint64 index)
+{
+  gint64 offset = 0;
+
+  for (int i = plan->n_outer - 1; i >= 0; i--)
+    {
+      offset += index % plan->product.batch[i] * matrix->batch[i];
+      index /= plan->product.batch[i];
+    }
+  return offset * (gint64) ebb_cuda_dtype_get_size (matrix->dtype);
+}
+
+static cudaError_t
+multiply (EbbCudaDevice *device,
+          const EbbCudaPlan *plan,
+          const EbbLaunch *launch,
+          const char *a,
+          const char *b,
+          char *c,
+          const void *bias,
+          const EbbCudaQueue *queue)
+{
+  const float one = 1, beta = launch->params.matmul.accumulate ? 1 : 0;
+  gint64 n_calls = 1;
+
+  if (bias != NULL)
+    {
+      cudaError_t status =
+          check (device, cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                                         sizeof bias));
+
+      if (status != cudaSuccess)
+        return status;
+    }
+  for (int i = 0; i < plan->n_outer; i++)
+    n_calls *= plan->product.batch[i];
+  for (gint64 i = 0; i < n_calls; i++)
+    {
+      char *result = c + get_offset (plan, &plan->c, i);
+      cudaError_t status =
+          check (device, cublasLtMatmul (device->blas->handle, plan->description, &one,
+                                         b + get_offset (plan, &plan->b, i), plan->left,
+                                         a + get_offset (plan, &plan->a, i), plan->right, &beta, result, plan->result,
+                                         result, plan->result, &plan->algorithm, launch->workspace, plan->workspace,
+                                         queue->stream));
+
+      if (status != cudaSuccess)
+        return status;
+    }
+  return cudaSuccess;
+}
+
+/* A sum without terms: the bias, or nothing. */
+static cudaError_t
+run_without_terms (const EbbLaunch *launch,
+                   const EbbCudaQueue *queue)
+{
+  EbbView *c = launch->outputs[0];
+  EbbView bias = *c;
+
+  if (launch->n_inputs < 3 || launch->inputs[2] == NULL)
+    return launch->params.matmul.accumulate ? cudaSuccess : run_kernel (EBB_KERNEL_FILL, NULL, NULL, c, queue);
+  for (int i = 0; i < c->n_dims; i++)
+    bias.strides[i] = 0;
+  bias.data = launch->inputs[2]->data;
+  bias.dtype = launch->inputs[2]->dtype;
+  bias.strides[c->n_dims - 1] = launch->inputs[2]->strides[launch->inputs[2]->n_dims - 1];
+  if (!launch->params.matmul.accumulate)
+    return run_kernel (EBB_KERNEL_COPY, &bias, NULL, c, queue);
+  return cudaErrorNotSupported;
+}
+
+static cudaError_t
+run_plan (EbbCudaDevice *device,
+          const EbbCudaPlan *plan,
+          const EbbLaunch *launch,
+          const EbbCudaQueue *queue)
+{
+  const EbbView *bias_view = launch->n_inputs > 2 ? launch->inputs[2] : NULL;
+  const EbbCudaProduct *product = &plan->product;
+  const void *a = launch->inputs[0]->data, *b = launch->inputs[1]->data;
+  const void *bias = bias_view != NULL ? bias_view->data : NULL;
+  void *c = launch->outputs[0]->data, *result = c;
+  cudaError_t status;
+  Places places;
+
+  places_init (&places, plan, launch);
+  if (places.size > launch->workspace_size)
+    return cudaErrorInvalidValue;
+  if (places.c >= 0)
+    result = (char *) launch->workspace + places.c;
+  status = bring (plan, &product->a, &plan->a, plan->copies_a, places.a, launch, &a, queue);
+  if (status == cudaSuccess)
+    status = bring (plan, &product->b, &plan->b, plan->copies_b, places.b, launch, &b, queue);
+  if (status == cudaSuccess && bias != NULL)
+    status = bring_bias (plan, places.bias, launch, &bias, queue);
+  /* What lies between the rows of the result comes back as it was. */
+  if (status == cudaSuccess && places.c >= 0 && (product->accumulate || !plan->copies_c))
+    status = copy_matrix (product, &product->c, c, &plan->c, result, !plan->copies_c, queue);
+  if (status == cudaSuccess)
+    status = multiply (device, plan, launch, a, b, result, bias, queue);
+  if (status == cudaSuccess && places.c >= 0)
+    status = copy_matrix (product, &plan->c, result, &product->c, c, !plan->copies_c, queue);
+  return status;
+}
+
+EBB_CUDA_KERNEL (matmul)
+{
+  EbbCudaDevice *device = ebb_cuda_device_get (queue->device);
+  const EbbCudaPlan *plan;
+
+  device->blas_status = NULL;
+  if (is_empty (launch->outputs[0]))
+    return cudaSuccess;
+  if (has_no_terms (launch))
+    return run_without_terms (launch, queue);
+  plan = ebb_cuda_plan_find (device, launch);
+  return plan != NULL ? run_plan (device, plan, launch, queue) : cudaErrorNotSupported;
+}
