@@ -26,7 +26,7 @@ typedef struct _EbbArgs EbbArgs;
  * @EBB_ARGS_TUPLE: a tuple; also the arguments of a call: positional values, then those with keys
  * @EBB_ARGS_DICT: a dictionary with string keys
  *
- * What a container was in the language that made it.
+ * The kind of a container in the language that made it.
  */
 typedef enum
 {
@@ -47,7 +47,7 @@ typedef enum
  * @EBB_VALUE_ARGS: a nested container
  * @EBB_VALUE_OBJECT: any #GObject: comes back as the same object
  *
- * What one value is.
+ * The type of one value.
  */
 typedef enum
 {

@@ -449,8 +449,8 @@ compare_module (EbbModule *module, const char *path, gpointer user_data)
 /* Calls deeper than this are missing in the path, which is for people. */
 #define MAX_PATH_DEPTH 64
 
-/* What a call that returned nothing leaves behind: an error in any case, with the path of the module below @self that
- * it comes from, as in "h.3.attn.c_proj: linear: ...". */
+/* Sets an error if a call returned nothing without one, and prefixes it with the path of the failed module below @self,
+ * as in "h.3.attn.c_proj: linear: ...". */
 static void
 report_failure (EbbModule *self, GError **error)
 {

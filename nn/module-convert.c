@@ -5,7 +5,7 @@
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/ops/pointwise.h"
 
-/* What is done to all parameters and buffers of a module at once. */
+/* Changes of all parameters and buffers of a module at once. */
 
 /**
  * ebb_module_set_requires_grad:

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-/* What the files of modules and layers know of an instance: its private struct, and functions over it. */
+/* The private struct of a module and functions over it, for the files of modules and layers. */
 
 G_BEGIN_DECLS
 

@@ -71,7 +71,7 @@ EbbTensor *ebb_module_call_for_tensor (EbbModule *self,
 void ebb_module_add_to_forward_counter (EbbModule *self,
                                         int delta);
 
-/* What stands behind the property "activation-checkpointing": wrap/ sets it when the library is loaded, and reports
+/* The functions of the property "activation-checkpointing": wrap/ sets them when the library is loaded, and reports
  * changes of the property. */
 typedef struct
 {

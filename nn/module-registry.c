@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* What a module owns by name. The arrays are short and ordered as registered; no call of a module looks into them. */
+/* The tensors and children that a module owns by name. The arrays are short and ordered as registered; no call of a
+ * module looks into them. */
 
 static EbbNamedTensor *
 registry_find (EbbTensorRegistry *registry, const char *name)

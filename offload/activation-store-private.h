@@ -32,7 +32,7 @@
 
 G_BEGIN_DECLS
 
-/* What a checkpoint knows of the tensor that this thread saves now. */
+/* A checkpoint's hints about the tensor that this thread saves now. */
 typedef enum
 {
   EBB_SAVE_HINT_COMPARE_VALUES = 1, /* ranks that store it together verify that their values match */

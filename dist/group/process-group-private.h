@@ -136,8 +136,8 @@ ebb_collective_reduces (EbbCollective which)
   return which == EBB_COLLECTIVE_ALL_REDUCE || which == EBB_COLLECTIVE_REDUCE_SCATTER;
 }
 
-/* What a rank sends to the others before it runs a call, in engines without shared memory. Small enough for any network
- * to send at once. */
+/* The message of a rank to the others before it runs a call, in engines without shared memory. It is small enough for
+ * any network to send at once. */
 typedef struct
 {
   guint32 kind; /* the engine's own */

@@ -90,7 +90,7 @@ report (Failures *self,
   return FALSE;
 }
 
-/* What an interrupt came before is not there to be saved. */
+/* Saves state and weights, unless an interrupt came before the first step. */
 static gboolean
 save (Trainer *trainer,
       Progress *progress,

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What the environment says about processes that mpirun, Slurm or another launcher started together. */
+/* Reads from the environment which processes mpirun, Slurm or another launcher started together. */
 #include "launcher.h"
 
 /* The first of these variables that is a number; -1: none is. */

@@ -3,7 +3,7 @@
 
 #include <glib.h>
 
-/* What the environment says about processes that mpirun, Slurm or another launcher started together. */
+/* Reads from the environment which processes mpirun, Slurm or another launcher started together. */
 
 G_BEGIN_DECLS
 

@@ -209,7 +209,7 @@ find_bert (const Options *options,
 
 #undef TAKE
 
-/* What a model must know of the tokens: those of the tokenizer, and the mask. */
+/* The number of tokens that a model needs: those of the tokenizer, and a mask if it has none. */
 static guint
 count_tokens (const Options *options,
               EbbTokenizer *tokenizer)

@@ -11,7 +11,7 @@ G_BEGIN_DECLS
 EbbTokenizer *model_make_tokenizer (const Options *options,
                                     GError **error);
 
-/* What the model is made from. */
+/* The source of the model: a configuration, or a folder that was opened. */
 typedef struct
 {
   EbbGptConfig *gpt;

@@ -76,7 +76,7 @@ rank_state_save (Trainer *self,
     return FALSE;
   if (!ebb_training_state_save_sharded (self->state, self->options->resume, self->step, &failure))
     {
-      /* What ranks compare. */
+      /* Ranks compare this flag. */
       self->ranks->failure_shared = g_error_matches (failure, EBB_ERROR, EBB_ERROR_IO);
       g_propagate_error (error, failure);
       return fail (error);

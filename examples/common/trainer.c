@@ -179,8 +179,9 @@ take_seed (Options *options,
   return TRUE;
 }
 
-/* What there is to go on from. What was never whole is nothing: the first save of ranks begins an index before any
- * part. Parts without either are an error: beside them a training would silently begin anew. */
+/* Finds the state to continue from. A first save of ranks that never finished doesn't count: it begins an index before
+ * any part. Parts without an index or a whole state are an error: otherwise a new training would silently begin beside
+ * them. */
 static gboolean
 find_state (Trainer *self,
             GError **error)

@@ -7,7 +7,7 @@
 
 G_BEGIN_DECLS
 
-/* What becomes of a system message. */
+/* The place of a system message in the text. */
 typedef enum
 {
   EBB_CHAT_SYSTEM_REFUSED,

@@ -218,7 +218,7 @@ ebb_chat_template_get_name (EbbChatTemplate *self)
 
 /* -- writing ------------------------------------------------------------------------------------------------------- */
 
-/* What Python's str.strip () removes. */
+/* TRUE for characters that Python's str.strip () removes. */
 static gboolean
 is_space (gunichar c)
 {

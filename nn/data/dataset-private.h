@@ -16,7 +16,7 @@ typedef struct
   gint64 *starts; /* NULL unless the class has starts */
 } EbbDatasetRow;
 
-/* What a class is to do. A context is positive, and the class has a row of it. */
+/* The functions of a class of datasets. Contexts are positive, and check_context () has accepted them. */
 typedef struct
 {
   gint64 (*get_n_tokens) (EbbDataset *self);

@@ -401,7 +401,7 @@ install_construct_properties (GObjectClass *object_class)
   /**
    * EbbTextDataset:tokenizer:
    *
-   * What makes tokens of the text.
+   * The tokenizer that encodes the text.
    */
   g_object_class_install_property (object_class, offsetof (EbbTextDataset, tokenizer),
                                    g_param_spec_object ("tokenizer", NULL, NULL, EBB_TYPE_TOKENIZER, flags));

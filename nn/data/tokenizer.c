@@ -105,7 +105,7 @@ ebb_tokenizer_get_vocab_size (EbbTokenizer *self)
   return EBB_TOKENIZER_GET_CLASS (self)->get_vocab_size (self);
 }
 
-/* What a class gave as tokens, on the CPU; @failure is the error that it gave. Takes both. */
+/* Checks the tokens @made that a class returned, or its error @failure, and moves them to the CPU. Takes both. */
 static EbbTensor *
 take_tokens (EbbTokenizer *self,
              const char *what,

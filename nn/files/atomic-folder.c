@@ -362,7 +362,7 @@ exchange_files (EbbAtomicFolder *self,
     {
       Move *move = g_ptr_array_index (moves, i);
 
-      /* What came before has to be on the disk before the key. */
+      /* The other files have to be on the disk before the key file. */
       if (i + 1 == n_new && !sync_folder (self->path, error))
         return FALSE;
       if (rename (move->temporary, move->inside) != 0)

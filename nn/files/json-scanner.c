@@ -79,7 +79,7 @@ ebb_json_scanner_try_word (EbbJsonScanner *self,
   return TRUE;
 }
 
-/* What stands at the position, for messages. */
+/* Describes the character at the position, for messages. */
 static char *
 describe_here (EbbJsonScanner *self)
 {

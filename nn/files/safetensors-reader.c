@@ -11,7 +11,7 @@
 /* Reads the header of a safetensors file, checks it, and reads ranges of the tensors behind it. */
 
 static const char *const dtype_names[EBB_N_DTYPES] = { "F32", "BF16", "F16", "I32", "I64", "U8", "BOOL" };
-/* What the format has besides. */
+/* Dtypes that the format has and Ebb doesn't. */
 static const char *const other_dtype_names[] = { "F64", "F8_E5M2", "F8_E4M3", "F8_E8M0",
                                                  "F8_E5M2FNUZ", "F8_E4M3FNUZ", "F6_E2M3", "F6_E3M2",
                                                  "F4", "I8", "I16", "U16",

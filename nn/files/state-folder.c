@@ -121,8 +121,8 @@ ebb_state_folder_write (const char *folder,
     return FALSE;
   number = numbers->len > 0 ? g_array_index (numbers, guint64, 0) + 1 : 1;
   path = make_path (folder, number);
-  /* What a killed save has left goes before this one needs the room. Two stay even if one is to: the newest may turn
-   * out to be damaged. */
+  /* Remove files of a killed save and old states before this save needs the room. Keep two states even if @keep is 1:
+   * the newest may turn out to be damaged. */
   ebb_atomic_file_clean (folder, PREFIX);
   remove_older (folder, numbers, MAX (keep, 2));
   if (!ebb_state_file_write (path, tree, error))

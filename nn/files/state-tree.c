@@ -338,8 +338,8 @@ restore_members (Restoring *self,
   return FALSE;
 }
 
-/* What an object with the one member @tag stands for; after the tag. @args: NULL for the root, which is a container and
- * comes back in *@root. */
+/* Restores the value of an object whose only member is @tag; the scanner is after the tag. @args: NULL for the root,
+ * which is a container and is returned in *@root. */
 static gboolean
 restore_tagged (Restoring *self,
                 const char *tag,

@@ -37,7 +37,7 @@ G_DEFINE_TYPE (EbbBatchNorm1d, ebb_batch_norm1d, EBB_TYPE_MODULE)
 /**
  * EbbBatchNorm1d:eps:
  *
- * What is added to the variance.
+ * The number that is added to the variance.
  */
 /**
  * EbbBatchNorm1d:momentum:

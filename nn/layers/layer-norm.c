@@ -19,7 +19,7 @@ G_DEFINE_TYPE (EbbLayerNorm, ebb_layer_norm, EBB_TYPE_MODULE)
 /**
  * EbbLayerNorm:eps:
  *
- * What is added to the variance.
+ * The number that is added to the variance.
  */
 /**
  * EbbLayerNorm:bias:

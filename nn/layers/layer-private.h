@@ -9,7 +9,7 @@
 #include "nn/module-instance-private.h"
 #include "nn/module-private.h"
 
-/* What layers have in common: construct properties that are fields, parameters with their initial values, children. */
+/* Shared by layers: construct properties that are fields, parameters with their initial values, children. */
 
 G_BEGIN_DECLS
 
@@ -91,8 +91,8 @@ gboolean ebb_layer_check_eps (EbbModule *self,
                               double eps,
                               GError **error);
 
-/* What stands between tensors and the ops of a layer: puts a tensor of the same values (a reference) into shared[i] for
- * each of them, NULL for one that is NULL. FALSE with @error: none is there. */
+/* Replaces parameters or inputs before the ops of a layer use them: sets shared[i] to a tensor (a reference) of the
+ * same values as parameters[i], or to NULL where that is NULL. FALSE with @error: all of @shared are unset. */
 typedef gboolean (*EbbLayerShareFunc) (EbbModule *self,
                                        EbbTensor **parameters,
                                        guint n_parameters,

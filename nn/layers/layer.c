@@ -10,7 +10,7 @@
 #include "tensor/ops/product.h"
 #include "tensor/util/property-private.h"
 
-/* What layers share: properties that are fields, initial values, children, and products that models reach into. */
+/* Shared by layers: properties that are fields, initial values, children, and products that models reach into. */
 
 static GParamSpec *
 make_spec (const EbbLayerProperty *property)

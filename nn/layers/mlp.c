@@ -94,7 +94,7 @@ is_gelu (EbbActivation activation, EbbGeluKind *kind)
   return activation != EBB_ACTIVATION_SILU;
 }
 
-/* What the last product is made of. */
+/* The input of the last product. */
 static EbbTensor *
 activate (EbbMlp *self, EbbTensor *input, GError **error)
 {

@@ -127,7 +127,7 @@ check_sizes (EbbMultiHeadAttention *self, GError **error)
   return FALSE;
 }
 
-/* What its configuration says, or for one that was made by its properties, what they say. */
+/* Makes a configuration of the properties if the layer has none, and sets the fields from the configuration. */
 static void
 settle_config (EbbMultiHeadAttention *self)
 {

@@ -5,7 +5,7 @@
 #include "tensor/ops/normalization.h"
 #include "tensor/tensor-private.h"
 
-/* What a wrapper of someone's own lets through is checked before it is taken for the fused op's results. */
+/* Checks the result of a user's wrapper before it is used in place of the fused op's results. */
 static gboolean
 check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
 {

@@ -22,7 +22,7 @@ G_DEFINE_TYPE (EbbRmsNorm, ebb_rms_norm, EBB_TYPE_MODULE)
 /**
  * EbbRmsNorm:eps:
  *
- * What is added to the mean square.
+ * The number that is added to the mean square.
  */
 /**
  * EbbRmsNorm:unit-offset:

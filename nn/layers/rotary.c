@@ -92,7 +92,7 @@ get_magnitude (double extension, double mscale)
   return extension <= 1 ? 1 : 0.1 * mscale * log (extension) + 1;
 }
 
-/* What cosine and sine are multiplied by. */
+/* The factor of cosine and sine. */
 static double
 get_factor (const EbbRotaryConfig *config, int context)
 {

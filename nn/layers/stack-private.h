@@ -10,15 +10,15 @@
 
 G_BEGIN_DECLS
 
-/* What a child after the first is called with. */
+/* The arguments of a child after the first. */
 typedef enum
 {
-  EBB_STACK_PIPE, /* what the one before gave: a single value as the one argument, a container as one value */
-  EBB_STACK_SHARE /* the same, with all arguments but the first again: a mask, a flag */
+  EBB_STACK_PIPE, /* the result of the child before it: a single value as the one argument, a container as one value */
+  EBB_STACK_SHARE /* the same, and again all arguments of the first child after its first: a mask, a flag */
 } EbbStackFlow;
 
-/* May stand in for the calls of the children from number @first on: sets *n_done to how many, and returns what the last
- * of them gives, or NULL with @error. With *n_done 0 the child is called as ever. */
+/* May replace the calls of the children from number @first on: sets *n_done to their number, and returns the result of
+ * the last of them, or NULL with @error. If it sets *n_done to 0, the stack calls the child itself. */
 typedef EbbArgs *(*EbbStackInterceptor) (EbbModule *stack,
                                          guint first,
                                          EbbStackFlow flow,
@@ -32,20 +32,20 @@ void ebb_stack_set_interceptor (EbbModule *stack,
                                 EbbStackInterceptor func,
                                 gpointer user_data,
                                 GDestroyNotify destroy);
-/* Its data; NULL: there is none. */
+/* The interceptor's data; NULL: no interceptor is set. */
 gpointer ebb_stack_get_interceptor_data (EbbModule *stack);
 
-/* What one call of a stack begins and ends with, around all of its children, whether it calls them itself or its model
- * does. */
+/* Functions at the beginning and the end of each call of a stack, around all of its children, whether the stack calls
+ * them or its model. */
 typedef struct
 {
-  /* What goes into the first child in place of @x; NULL with @error: no child is called, nor leave (). */
+  /* Returns the input of the first child in place of @x; NULL with @error: neither a child nor leave () is called. */
   EbbTensor *(*enter) (EbbModule *stack,
                        EbbTensor *x,
                        gpointer user_data,
                        GError **error);
-  /* Called once for each enter () that gave something: what comes out of the stack in place of @x, which the last child
-   * gave; @x NULL: a child has failed, @error is set, and the result is not looked at. */
+  /* Called once for each enter () that succeeded: returns the result of the stack in place of @x, the result of the
+   * last child. @x NULL: a child has failed, @error is set, and the result is ignored. */
   EbbTensor *(*leave) (EbbModule *stack,
                        EbbTensor *x,
                        gpointer user_data,
@@ -78,7 +78,7 @@ EbbArgs *ebb_stack_call_modules (EbbModule *const *modules,
                                  EbbArgs *args,
                                  GError **error);
 
-/* What @result of a child is as the arguments of the next, where @args were those of the first. Consumes @result. */
+/* Turns the @result of a child into the arguments of the next; @args: those of the first. Consumes @result. */
 EbbArgs *ebb_stack_take_args (EbbStackFlow flow,
                               EbbArgs *args,
                               EbbArgs *result);

@@ -122,7 +122,7 @@ ebb_stack_take_args (EbbStackFlow flow, EbbArgs *args, EbbArgs *result)
   return next;
 }
 
-/* What a stack without children gives. */
+/* The result of a stack without children. */
 static EbbArgs *
 pass (EbbStackFlow flow, EbbArgs *args)
 {

@@ -82,7 +82,7 @@ G_DEFINE_TYPE (EbbTransformerBlock, ebb_transformer_block, EBB_TYPE_MODULE)
 /**
  * EbbTransformerBlock:norm-eps:
  *
- * What the normalisations add to the variance.
+ * The number that the normalisations add to the variance.
  */
 /**
  * EbbTransformerBlock:bias:
@@ -157,7 +157,7 @@ make_child (EbbBlockConfig *config, gsize offset, GError **error)
   return ebb_block_config_new_norm (config, config->width, error);
 }
 
-/* What its properties say. */
+/* The configuration of a block that was made by its properties. */
 static EbbBlockConfig *
 make_config (EbbTransformerBlock *self)
 {

@@ -138,7 +138,7 @@ rename_norm (const char *name)
   return g_strdup (name);
 }
 
-/* What is passed over because the model has one weight for both has to be the other one. */
+/* FALSE with an error if the state has a tied weight twice and the values differ. */
 static gboolean
 check_tied (EbbArgs *state, GError **error)
 {

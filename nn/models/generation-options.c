@@ -74,7 +74,7 @@ ebb_generation_options_class_init (EbbGenerationOptionsClass *klass)
   /**
    * EbbGenerationOptions:temperature:
    *
-   * What logits are divided by: 1 for the model's own probabilities; 0 takes the likeliest token always.
+   * The divisor of the logits: 1 for the model's own probabilities; 0 always takes the likeliest token.
    */
   INSTALL (temperature, DOUBLE ("temperature", "What logits are divided by; 0: the likeliest token", 0));
   /**

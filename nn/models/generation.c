@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What a generation gives: tokens and text of each row, and why it ended. */
+/* The result of a generation: tokens and text of each row, and why it ended. */
 #include "nn/models/generation-private.h"
 
 #include "tensor/error-private.h"
@@ -12,7 +12,7 @@
 /**
  * EbbGeneration:
  *
- * What ebb_model_generate() made: the tokens after each prompt, their text, and why the row ended.
+ * The result of ebb_model_generate(): the tokens after each prompt, their text, and why the row ended.
  */
 G_DEFINE_TYPE (EbbGeneration, ebb_generation, G_TYPE_OBJECT)
 

@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-/* What the files of a GPT-2 say of the model: the shapes of the tensors, the metadata beside them, and config.json as
- * `transformers` writes it. */
+/* Reads a GPT-2's configuration from its files: the shapes of the tensors, the metadata beside them, and config.json
+ * as `transformers` writes it. */
 
 #define HEADS_KEY "n_head"
 #define NORM_EPS_KEY "layer_norm_epsilon"
@@ -79,7 +79,7 @@ read_config (const Source *source,
   return TRUE;
 }
 
-/* What ebb_gpt_config_to_gpt2_metadata() has written; the rest is others'. All of it is text. */
+/* Takes the values that ebb_gpt_config_to_gpt2_metadata() has written, all of them text; other metadata is ignored. */
 static void
 read_metadata (const Source *source,
                EbbArgs *metadata)
@@ -150,7 +150,7 @@ check_sizes (const EbbGptConfig *config,
   return TRUE;
 }
 
-/* What would make another model of the same tensors. */
+/* FALSE with an error if a key asks for another model of the same tensors. */
 static gboolean
 check_form (const Source *source,
             GError **error)
@@ -258,7 +258,7 @@ take_gelu (EbbGptConfig *config,
                  error);
 }
 
-/* What it says of the output product has to go with the tensors. */
+/* FALSE with an error if "tie_word_embeddings" contradicts the tensors. */
 static gboolean
 take_tied (EbbGptConfig *config,
            const Source *source,

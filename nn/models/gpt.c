@@ -368,7 +368,7 @@ call_blocks (EbbGpt *self, EbbTensor *x, const EbbBlockInputs *inputs, GError **
   return x != NULL && h != NULL ? ebb_stack_call_blocks (h, x, inputs, error) : x;
 }
 
-/* What the output product is made of: [B, T, width], or [B, 1, width] of the last position. */
+/* The input of the output product: [B, T, width], or [B, 1, width] of the last position. */
 static EbbTensor *
 run_blocks (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, gboolean last, GError **error)
 {

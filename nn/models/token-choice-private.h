@@ -20,7 +20,7 @@ gint64 ebb_token_choice_choose (EbbTokenChoice *self,
                                 const gint64 *earlier,
                                 gsize n_earlier,
                                 double uniform);
-/* What the last call chose among: the tokens in ascending order, with weights that add up to *total. */
+/* The candidates of the last call: tokens in ascending order, with weights that add up to *total. */
 gsize ebb_token_choice_get_candidates (EbbTokenChoice *self,
                                        const guint32 **tokens,
                                        const double **weights,

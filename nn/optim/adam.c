@@ -294,7 +294,7 @@ ebb_adam_class_init (EbbAdamClass *klass)
   /**
    * EbbAdam:eps:
    *
-   * What is added to the root of the mean square.
+   * The number that is added to the root of the mean square.
    */
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbAdam, eps),
                                    ebb_optimizer_option_spec ("eps", 1e-8, G_PARAM_CONSTRUCT));

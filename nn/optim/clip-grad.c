@@ -227,7 +227,7 @@ reduce_all (EbbTensor **parameters,
   return ok;
 }
 
-/* What other ranks have to add to gradients comes first, in the same order on all of them. */
+/* Adds the gradients of other ranks before anything is measured, in the same order on all ranks. */
 static gboolean
 settle (EbbTensor **parameters,
         guint n_parameters,

@@ -5,7 +5,7 @@
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/util/property-private.h"
 
-/* What the library's own optimizers share: the base holds, for each parameter, its state tensors and, where the
+/* Shared by the library's own optimizers: the base holds, for each parameter, its state tensors and, where the
  * parameter is stored in less than 32 bits, a master copy; a kind only names its states and updates one parameter. */
 
 G_BEGIN_DECLS
@@ -48,7 +48,7 @@ typedef struct
                        EbbTensor *parameter,
                        EbbTensor **states,
                        GError **error);
-  /* What a loaded state may look like. NULL: f32 and of the parameter's shape. */
+  /* The dtypes and shape that a loaded state may have. NULL: f32 and the parameter's shape. */
   void (*describe) (guint state,
                     EbbTensor *parameter,
                     EbbOptimizerLayout *layout);
@@ -129,7 +129,7 @@ gboolean ebb_optimizer_state_follows_elements (EbbOptimizer *self,
 gboolean ebb_optimizer_check_state (EbbOptimizer *self,
                                     EbbArgs *state,
                                     GError **error);
-/* What a kind's constructors do. */
+/* For the constructors of a kind. */
 EbbOptimizer *ebb_optimizer_make (GType type,
                                   EbbModule *module,
                                   double lr,

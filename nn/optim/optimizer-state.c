@@ -215,7 +215,7 @@ find_slot (EbbOptimizerPrivate *priv,
   return NULL;
 }
 
-/* What a load will put in place, all at once. */
+/* The checked contents of a state, which a load installs all at once. */
 typedef struct
 {
   EbbOptimizer *optimizer;

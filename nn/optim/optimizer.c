@@ -554,7 +554,7 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
    * still have a gradient. Learning rates and ebb_optimizer_scale_grad() take effect if they are set before the
    * backward pass.
    *
-   * What needs all gradients at once cannot be had together with it: ebb_optimizer_clip_grad_norm() fails with
+   * Functions that need all gradients at once don't work with it: ebb_optimizer_clip_grad_norm() fails with
    * %EBB_ERROR_NOT_SUPPORTED, and a second backward pass before ebb_optimizer_step() with %EBB_ERROR_STATE. A pass that
    * fails half-way has moved some of the parameters. Passes with retain_graph or with chosen inputs, and those inside
    * another one, leave gradients as they do without it. A parameter listens to one such optimizer, the last one set.

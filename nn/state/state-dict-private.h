@@ -5,7 +5,7 @@
 
 G_BEGIN_DECLS
 
-/* What the state dict has: parameters and persistent buffers, the tensors themselves, by each of their names. */
+/* Visits the tensors of the state dict, parameters and persistent buffers, by each of their names. */
 typedef void (*EbbStateVisitor) (const char *name,
                                  EbbTensor *tensor,
                                  gpointer user_data);
@@ -22,7 +22,7 @@ typedef struct
 /* The shape that the state has for @target, which may hold a part of it. */
 typedef const gint64 *(*EbbWholeShapeFunc) (EbbTensor *target,
                                             guint *n_dims);
-/* What is to be copied, as ebb_module_load_state_dict () finds it; NULL with its errors. @targets as below. */
+/* The copies that ebb_module_load_state_dict () makes; NULL with its errors. @targets as below. */
 GArray *ebb_module_match_state (EbbModule *self,
                                 EbbArgs *targets,
                                 EbbArgs *state,

@@ -427,7 +427,7 @@ ebb_training_state_load_tree (EbbTrainingState *self,
  * the generators. A training that goes on from there computes what it would have computed without a stop, bit for bit,
  * on the same device and with as many threads. A newer one that can't be read now may be whole, so it is an error.
  *
- * What does not fit is found before anything is changed, but that a tensor finds no memory.
+ * A state that does not fit changes nothing; only if memory runs out the load may stop half-way.
  *
  * Returns: %FALSE with %EBB_ERROR_IO if the folder or its newest state can't be read, %EBB_ERROR_FORMAT if no state is
  * whole, %EBB_ERROR_STATE if it does not fit

@@ -395,7 +395,7 @@ ebb_host_store_class_init (EbbHostStoreClass *klass)
   /**
    * EbbHostStore:when-full:
    *
-   * What becomes of a tensor that finds no room below the limit. At first it waits for other threads that use this
+   * The treatment of a tensor that finds no room below the limit. At first it waits for other threads that use this
    * store: memory that this thread stops using can be used again at once. Where waiting could never end, since all
    * memory is held by this thread or by threads that wait themselves, the tensor goes to the fallback at once, or is an
    * error if there is none.

@@ -18,7 +18,7 @@ G_BEGIN_DECLS
  * @EBB_WHEN_FULL_SPILL: at once to the fallback; an error if there is none
  * @EBB_WHEN_FULL_ERROR: an error, fallback or not
  *
- * What an #EbbHostStore does with a tensor that finds no room below its byte limit.
+ * How an #EbbHostStore treats a tensor that finds no room below its byte limit.
  */
 typedef enum
 {

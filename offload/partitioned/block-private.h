@@ -14,7 +14,7 @@
 
 G_BEGIN_DECLS
 
-/* What the blocks of a store share. */
+/* Shared by the blocks of a store. */
 typedef struct
 {
   EbbProcessGroup *group;

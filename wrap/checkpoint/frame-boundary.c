@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What happens where a checkpointed forward and its backward begin and end: devices are synchronised and times are
- * taken if the options ask for it, forward counters are counted, and training flags are restored.
+/* The beginning and end of a checkpointed forward and of its backward: devices are synchronised and times are taken if
+ * the options ask for it, forward counters are counted, and training flags are restored.
  *
  * A backward begins when a node first asks the frame for a tensor, and ends with the last node that needs one, or with
  * the pass. */

@@ -195,7 +195,7 @@ tally_forward (EbbCheckpointFrame *self,
 
 #define N_SLOTS_SEARCHED 16
 
-/* What a node holds in place of a tensor. */
+/* The handle that a node holds in place of a tensor. */
 typedef struct
 {
   EbbCheckpointFrame *frame;

@@ -17,7 +17,7 @@ G_BEGIN_DECLS
  * @EBB_CHECKPOINT_POLICY_PREFER_RECOMPUTE: freed, unless a budget has room to spare
  * @EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE: freed; the op runs again in the recompute
  *
- * What becomes of the results of one op in a checkpointed forward. Without a budget, "prefer" is the same as "must".
+ * How a checkpointed forward treats the results of one op. Without a budget, "prefer" is the same as "must".
  *
  * A result that is to be saved is freed all the same if nothing will need it: neither backward, nor an op
  * that runs again, nor code that reads their values in the forward.

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What checkpoint wrappers have done: a snapshot of one, a table of all for people, and JSON for programs. */
+/* Counts of checkpoint wrappers: a snapshot of one, a table of all for people, and JSON for programs. */
 #include "wrap/checkpoint/report.h"
 
 #include "wrap/checkpoint/stack-private.h"

@@ -28,7 +28,7 @@ G_BEGIN_DECLS
  * @backward_seconds: the time that their backward passes have taken, recomputes included; 0 unless
  *   #EbbCheckpointOptions:profile is set
  *
- * What one checkpoint wrapper has done so far.
+ * The counts of one checkpoint wrapper so far.
  */
 typedef struct
 {

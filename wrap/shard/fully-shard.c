@@ -13,7 +13,7 @@
 
 #include <json-glib/json-glib.h>
 
-/* What users call to shard a module: each call makes a unit, and installs an interceptor that unshards the unit's
+/* The entry points that shard a module: each call makes a unit, and installs an interceptor that unshards the unit's
  * parameters for the forward. */
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */

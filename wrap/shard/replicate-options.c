@@ -56,7 +56,7 @@ ebb_replicate_options_class_init (EbbReplicateOptionsClass *klass)
   /**
    * EbbReplicateOptions:unused-parameters:
    *
-   * What happens to trainable parameters that a backward pass gives no gradient. %EBB_UNUSED_PARAMETERS_ZERO costs
+   * The treatment of trainable parameters that a backward pass gives no gradient. %EBB_UNUSED_PARAMETERS_ZERO costs
    * some bytes more in each reduction, which the host reads.
    */
   g_object_class_install_property (object_class, offsetof (EbbReplicateOptions, unused_parameters),

@@ -17,7 +17,7 @@ G_BEGIN_DECLS
  * @EBB_UNUSED_PARAMETERS_ZERO: a rank that doesn't use a parameter counts as one whose gradient is zero; a parameter
  *   that no rank uses stays without a gradient
  *
- * What happens to trainable parameters that a backward pass gives no gradient.
+ * The treatment of trainable parameters that a backward pass gives no gradient.
  */
 typedef enum
 {

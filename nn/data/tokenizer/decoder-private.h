@@ -3,7 +3,7 @@
 
 #include "nn/data/tokenizer/pattern-private.h"
 
-/* What turns the spellings of tokens back into text, one token after the other. */
+/* Decoders: they turn the spellings of tokens back into text, one token after the other. */
 
 G_BEGIN_DECLS
 

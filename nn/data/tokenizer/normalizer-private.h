@@ -4,7 +4,7 @@
 #include "nn/data/tokenizer/pattern-private.h"
 #include "nn/files/json-private.h"
 
-/* What changes a text before it is cut into words: normal forms, case, accents, replacements. */
+/* Normalizers: they change a text before it is cut into words, by normal forms, case, accents, replacements. */
 
 G_BEGIN_DECLS
 

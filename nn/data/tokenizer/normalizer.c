@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What changes a text before it is cut into words: normal forms, case, accents, replacements. */
+/* Normalizers: they change a text before it is cut into words, by normal forms, case, accents, replacements. */
 #include "nn/data/tokenizer/normalizer-private.h"
 
 #include "nn/data/tokenizer/characters-private.h"

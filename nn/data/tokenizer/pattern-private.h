@@ -23,8 +23,8 @@ EbbPattern *ebb_pattern_read (const EbbJson *json,
 const char *ebb_pattern_get_expression (const EbbPattern *self);
 void ebb_pattern_free (EbbPattern *self);
 
-/* What searches write to; one for each thread. It counts the steps of all searches through one text and its parts, of
- * which there may be a number for each byte. */
+/* The scratch memory of searches, one for each thread. It counts the steps of all searches through one text and its
+ * parts, which have a limit by the text's bytes. */
 EbbPatternSpace *ebb_pattern_space_new (void);
 /* The next search is through another text. */
 void ebb_pattern_space_begin_text (EbbPatternSpace *self);

@@ -168,7 +168,7 @@ translate_class (const char *expression,
   return TRUE;
 }
 
-/* What stands behind "(?". */
+/* FALSE with an error if the group that begins with "(?" at @p is of a kind that is not supported. */
 static gboolean
 check_group (const char *expression,
              const char *p,

@@ -58,7 +58,7 @@ check_added (EbbTokenizerPipeline *self,
   return TRUE;
 }
 
-/* What the normalizers make of the content. */
+/* Sets the normalized spelling of an added token. */
 static gboolean
 normalize_content (const EbbTokenizerPipeline *self,
                    EbbAddedToken *token,

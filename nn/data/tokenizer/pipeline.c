@@ -11,7 +11,7 @@
 /* Buffers of a longer text are freed behind it: they are several times as large. */
 #define MAX_KEPT_TEXT ((gsize) 1 << 20)
 
-/* What an encoding writes to. It is used again by the next one, with the words that its cache knows. */
+/* The scratch memory of an encoding. The next one uses it again, with the words that its cache knows. */
 typedef struct
 {
   EbbPatternSpace *patterns;

@@ -3,7 +3,7 @@
 
 #include "nn/data/tokenizer/pattern-private.h"
 
-/* What cuts a text into words, which the model turns into tokens one by one. */
+/* Pre-tokenizers: they cut a text into words, which the model turns into tokens one by one. */
 
 G_BEGIN_DECLS
 

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What cuts a text into words: expressions and classes of characters, and what becomes of their matches. */
+/* Pre-tokenizers: they cut a text into words at the matches of expressions and of classes of characters. */
 #include "nn/data/tokenizer/pre-tokenizer-private.h"
 
 #include "nn/data/tokenizer/characters-private.h"
@@ -22,7 +22,7 @@ static const char *const kind_names[] = { "ByteLevel", "Split", "Metaspace", "Wh
                                           "WhitespaceSplit", "BertPreTokenizer", "Digits", "Punctuation",
                                           "CharDelimiterSplit", NULL };
 
-/* What becomes of a match, which stands between two other parts of the text. */
+/* The word that a match belongs to: none, its own, or that of the text before or after it. */
 typedef enum
 {
   REMOVED,

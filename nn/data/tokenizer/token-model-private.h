@@ -3,7 +3,7 @@
 
 #include "nn/data/tokenizer/vocabulary-private.h"
 
-/* What turns one word, a piece of text that the pre-tokenizers made, into tokens: byte-pair encoding or WordPiece. */
+/* The model of a tokenizer turns one word of the pre-tokenizers into tokens: byte-pair encoding or WordPiece. */
 
 G_BEGIN_DECLS
 
@@ -44,7 +44,7 @@ typedef struct
   gint64 max_characters; /* in a word: longer ones are unknown */
 } EbbTokenModel;
 
-/* What encoding writes to: the words met lately, and room to merge in. One for each thread. */
+/* The scratch memory of encoding, one for each thread: a cache of words, and the arrays of a merge. */
 typedef struct _EbbTokenModelSpace EbbTokenModelSpace;
 
 gboolean ebb_token_model_read (EbbTokenModel *self,

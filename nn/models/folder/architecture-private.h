@@ -10,7 +10,7 @@
 
 G_BEGIN_DECLS
 
-/* What a key of config.json stands for. */
+/* The type of a key's value in config.json, and of its field. */
 typedef enum
 {
   EBB_CONFIG_KEY_SIZE,       /* int, at least 1 */

@@ -32,7 +32,7 @@ EbbJson *ebb_config_write (const EbbArchitecture *architecture,
                            const EbbJson *document,
                            gconstpointer config,
                            GError **error);
-/* What differs between two decoders; NULL: nothing but how they are trained. */
+/* Names a choice in which two decoders differ; NULL: they differ at most in how they are trained. */
 const char *ebb_config_find_difference (const EbbGptConfig *a,
                                         const EbbGptConfig *b);
 /* The first architecture that has keys for all choices of @config. */

@@ -68,7 +68,7 @@ read_type (const EbbConfigSource *source,
   if (value == NULL)
     return TRUE;
   ebb_json_as_string (value, &name);
-  /* What Phi-3's first files call it. */
+  /* The name in Phi-3's first files. */
   if (g_strcmp0 (name, "su") == 0 || (is_phi && g_strcmp0 (name, "yarn") == 0))
     name = "longrope";
   for (guint i = 0; i < G_N_ELEMENTS (types); i++)

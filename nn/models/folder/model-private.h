@@ -4,7 +4,8 @@
 #include "nn/models/folder/model.h"
 #include "nn/models/folder/weights-private.h"
 
-/* What opening a model's folder leaves for saving it, and saving by whoever has the parameters. */
+/* The origin of a model that was opened from a folder, and the saving of models from parameters that a caller provides,
+ * such as those of sharded ones. */
 
 G_BEGIN_DECLS
 
@@ -18,7 +19,7 @@ typedef struct
   char *folder;
 } EbbModelOrigin;
 
-/* NULL: the model came from no folder. */
+/* NULL: the model wasn't opened from a folder. */
 const EbbModelOrigin *ebb_model_get_origin (EbbModule *model);
 
 /* -- save.c */
@@ -41,8 +42,8 @@ typedef struct
   gboolean is_writer;
 } EbbModelSource;
 
-/* Saves @model, whose tensors are those that @source has, in the order of its state dict; @names: their names and full
- * shapes, all else of @map is made. Parameters as of ebb_model_save_full (). */
+/* Saves @model with the tensors of @source. @map: their names and full shapes, in the order of the state dict; the rest
+ * of it is filled in. The other parameters are those of ebb_model_save_full (). */
 gboolean ebb_model_save_from (EbbModule *model,
                               EbbWeightMap *map,
                               const EbbModelSource *source,
@@ -54,8 +55,8 @@ gboolean ebb_model_save_from (EbbModule *model,
 const EbbArchitecture *ebb_model_find_architecture (EbbModule *model,
                                                     GError **error);
 
-/* How a model is saved whose parameters are split over ranks: wrap/ sets it when the library is loaded. FALSE in *@is
- * for any other model, of which nothing happens. */
+/* Saves a model whose parameters are split over ranks; wrap/ sets it when the library is loaded. For any other model it
+ * sets *@is_split to FALSE and does nothing. */
 typedef gboolean (*EbbModelSaveSplitFunc) (EbbModule *model,
                                            const char *folder,
                                            int dtype,

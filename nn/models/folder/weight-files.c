@@ -107,7 +107,7 @@ take_entries (EbbWeightFiles *self,
   return TRUE;
 }
 
-/* What a file has and the index has not, or has in another file. */
+/* FALSE with an error if the file has a tensor that the index doesn't have, or has in another file. */
 static gboolean
 check_all_listed (EbbWeightFiles *self,
                   EbbSafetensorsReader *reader,

@@ -33,7 +33,7 @@ ebb_weight_map_new (const EbbArchitecture *architecture)
   return self;
 }
 
-/* What follows the number in "layers.12.mlp.up_proj.weight"; NULL for a name that is of no block. */
+/* The rest of the name after the number in "layers.12.mlp.up_proj.weight"; NULL for a name outside the blocks. */
 static const char *
 skip_block (const EbbArchitecture *architecture,
             const char *name)
@@ -136,7 +136,7 @@ ebb_weight_map_add (EbbWeightMap *self,
 
   memcpy (tensor.shape, shape, n_dims * sizeof shape[0]);
   g_array_append_val (self->tensors, tensor);
-  /* What stands before the rest in files: "model.layers.12.". */
+  /* The prefix in files: "model.layers.12.". */
   block = rest == NULL ? g_strdup (is_head ? "" : architecture->prefix)
                        : g_strdup_printf ("%s%s%.*s", architecture->prefix, architecture->file_list,
                                           (int) (rest - name - (gssize) list_length), name + list_length);

@@ -401,7 +401,7 @@ ebb_load_full_optimizer_state (EbbOptimizer *optimizer,
 
 /* -- taking a state apart ------------------------------------------------------------------------------------------ */
 
-/* What the state has for each parameter; NULL: nothing. */
+/* The state's entries of parameters; NULL: it has none. */
 static EbbArgs *
 peek_slots (EbbArgs *state)
 {

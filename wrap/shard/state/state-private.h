@@ -5,7 +5,7 @@
 #include "nn/state/training-state.h"
 #include "wrap/shard/state/index-private.h"
 
-/* What saving and loading a state share: the tensors of a module and of an optimizer, the mesh of the ranks, and the
+/* Shared by saving and loading a state: the tensors of a module and of an optimizer, the mesh of the ranks, and the
  * files of a sharded state. */
 
 G_BEGIN_DECLS
