@@ -63,10 +63,10 @@ measure (Trainer *self,
 }
 
 static gboolean
-run (Trainer *self,
-     double *loss,
-     gboolean *is_stopped,
-     GError **error)
+measure_in_evaluation_mode (Trainer *self,
+                            double *loss,
+                            gboolean *is_stopped,
+                            GError **error)
 {
   EbbGenerator *generator = ebb_generator_get_default ();
   const guint64 seed = ebb_generator_get_seed (generator), offset = ebb_generator_get_offset (generator);
@@ -89,7 +89,7 @@ evaluate_if_due (Trainer *self,
 
   if (self->held_out == NULL || (self->step % options->eval_every != 0 && self->step != options->steps))
     return TRUE;
-  if (!run (self, &evaluation.loss, &is_stopped, error))
+  if (!measure_in_evaluation_mode (self, &evaluation.loss, &is_stopped, error))
     return FALSE;
   if (is_stopped)
     return TRUE;

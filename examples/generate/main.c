@@ -75,7 +75,7 @@ run_prompt (Session *session,
 }
 
 static int
-run (const Options *options)
+generate (const Options *options)
 {
   g_autoptr (GError) error = NULL;
   Session session;
@@ -108,7 +108,7 @@ main (int argc,
   if (!options_parse (&options, argc, argv, &error))
     status = command_fail_usage (error->message);
   else if (!options.printed)
-    status = run (&options);
+    status = generate (&options);
   status = command_finish (status);
   options_clear (&options);
   return status;

@@ -19,6 +19,9 @@ typedef struct
 /* The functions of a class of datasets. Contexts are positive, and check_context () has accepted them. */
 typedef struct
 {
+  /* Reads what the properties say; again, once it has succeeded, it does nothing. */
+  gboolean (*open) (EbbDataset *self,
+                    GError **error);
   gint64 (*get_n_tokens) (EbbDataset *self);
   /* FALSE with an error if there is no row of this many tokens, which may be 0 or less. */
   gboolean (*check_context) (EbbDataset *self,

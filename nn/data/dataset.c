@@ -7,7 +7,15 @@
 #include "tensor/util/atomic-file-private.h"
 #include "tensor/util/property-private.h"
 
-G_DEFINE_ABSTRACT_TYPE_WITH_PRIVATE (EbbDataset, ebb_dataset, G_TYPE_OBJECT)
+#include <gio/gio.h>
+
+static void ebb_dataset_initable_init (GInitableIface *iface);
+
+G_DEFINE_ABSTRACT_TYPE_WITH_CODE (EbbDataset,
+                                  ebb_dataset,
+                                  G_TYPE_OBJECT,
+                                  G_ADD_PRIVATE (EbbDataset)
+                                      G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_dataset_initable_init))
 
 EbbDatasetPrivate *
 ebb_dataset_get_private (EbbDataset *self)
@@ -408,6 +416,22 @@ ebb_dataset_load_state (EbbDataset *self,
 }
 
 /* -- the class ----------------------------------------------------------------------------------------------------- */
+
+static gboolean
+ebb_dataset_open (GInitable *initable,
+                  GCancellable *cancellable,
+                  GError **error)
+{
+  EbbDataset *self = EBB_DATASET (initable);
+
+  return get_kind (self)->open (self, error);
+}
+
+static void
+ebb_dataset_initable_init (GInitableIface *iface)
+{
+  iface->init = ebb_dataset_open;
+}
 
 static void
 ebb_dataset_class_init (EbbDatasetClass *klass)

@@ -26,12 +26,7 @@ struct _EbbDocumentDataset
   EbbPacking *packing; /* for the context that was asked for last */
 };
 
-static void ebb_document_dataset_initable_init (GInitableIface *iface);
-
-G_DEFINE_FINAL_TYPE_WITH_CODE (EbbDocumentDataset,
-                               ebb_document_dataset,
-                               EBB_TYPE_DATASET,
-                               G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_document_dataset_initable_init))
+G_DEFINE_FINAL_TYPE (EbbDocumentDataset, ebb_document_dataset, EBB_TYPE_DATASET)
 
 /* -- rows ---------------------------------------------------------------------------------------------------------- */
 
@@ -257,17 +252,6 @@ ebb_document_dataset_count_split (EbbDocumentDataset *self,
 
 /* -- the object ---------------------------------------------------------------------------------------------------- */
 
-static const EbbDatasetKind document_kind = {
-  .get_n_tokens = ebb_document_dataset_get_n_tokens,
-  .check_context = ebb_document_dataset_check_context,
-  .get_n_rows = ebb_document_dataset_count_rows,
-  .read_row = ebb_document_dataset_read_row,
-  .hold_out = ebb_document_dataset_hold_out,
-  .get_checksum = ebb_document_dataset_get_checksum,
-  .get_names = ebb_document_dataset_get_names,
-  .has_starts = TRUE,
-};
-
 /* The token that begins a text, if the tokenizer puts one there; -1: it doesn't. */
 static gint64
 find_begin_token (EbbTokenizer *tokenizer)
@@ -326,11 +310,10 @@ read_all (EbbDocumentDataset *self,
 }
 
 static gboolean
-ebb_document_dataset_initable_init_instance (GInitable *initable,
-                                             GCancellable *cancellable,
-                                             GError **error)
+ebb_document_dataset_open (EbbDataset *dataset,
+                           GError **error)
 {
-  EbbDocumentDataset *self = EBB_DOCUMENT_DATASET (initable);
+  EbbDocumentDataset *self = EBB_DOCUMENT_DATASET (dataset);
 
   if (self->store != NULL)
     return TRUE;
@@ -350,11 +333,17 @@ ebb_document_dataset_initable_init_instance (GInitable *initable,
   return TRUE;
 }
 
-static void
-ebb_document_dataset_initable_init (GInitableIface *iface)
-{
-  iface->init = ebb_document_dataset_initable_init_instance;
-}
+static const EbbDatasetKind document_kind = {
+  .open = ebb_document_dataset_open,
+  .get_n_tokens = ebb_document_dataset_get_n_tokens,
+  .check_context = ebb_document_dataset_check_context,
+  .get_n_rows = ebb_document_dataset_count_rows,
+  .read_row = ebb_document_dataset_read_row,
+  .hold_out = ebb_document_dataset_hold_out,
+  .get_checksum = ebb_document_dataset_get_checksum,
+  .get_names = ebb_document_dataset_get_names,
+  .has_starts = TRUE,
+};
 
 static void
 ebb_document_dataset_finalize (GObject *object)

@@ -22,12 +22,7 @@ struct _EbbMaskedDataset
   guint8 *special; /* by token */
 };
 
-static void ebb_masked_dataset_initable_init (GInitableIface *iface);
-
-G_DEFINE_FINAL_TYPE_WITH_CODE (EbbMaskedDataset,
-                               ebb_masked_dataset,
-                               EBB_TYPE_DATASET,
-                               G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_masked_dataset_initable_init))
+G_DEFINE_FINAL_TYPE (EbbMaskedDataset, ebb_masked_dataset, EBB_TYPE_DATASET)
 
 /* -- one row ------------------------------------------------------------------------------------------------------- */
 
@@ -218,16 +213,6 @@ ebb_masked_dataset_get_names (EbbDataset *dataset)
                         : g_strdup ("the rows");
 }
 
-static const EbbDatasetKind masked_kind = {
-  .get_n_tokens = ebb_masked_dataset_get_n_tokens,
-  .check_context = ebb_masked_dataset_check_context,
-  .get_n_rows = ebb_masked_dataset_get_n_rows,
-  .read_row = ebb_masked_dataset_read_row,
-  .hold_out = ebb_masked_dataset_hold_out,
-  .get_checksum = ebb_masked_dataset_get_checksum,
-  .get_names = ebb_masked_dataset_get_names,
-};
-
 /**
  * ebb_masked_dataset_get_mask_token:
  * @self: rows with masked tokens
@@ -275,11 +260,10 @@ find_special_tokens (EbbMaskedDataset *self)
 }
 
 static gboolean
-ebb_masked_dataset_initable_init_instance (GInitable *initable,
-                                           GCancellable *cancellable,
-                                           GError **error)
+ebb_masked_dataset_open (EbbDataset *dataset,
+                         GError **error)
 {
-  EbbMaskedDataset *self = EBB_MASKED_DATASET (initable);
+  EbbMaskedDataset *self = EBB_MASKED_DATASET (dataset);
 
   if (self->source == NULL || self->tokenizer == NULL)
     {
@@ -300,11 +284,16 @@ ebb_masked_dataset_initable_init_instance (GInitable *initable,
   return TRUE;
 }
 
-static void
-ebb_masked_dataset_initable_init (GInitableIface *iface)
-{
-  iface->init = ebb_masked_dataset_initable_init_instance;
-}
+static const EbbDatasetKind masked_kind = {
+  .open = ebb_masked_dataset_open,
+  .get_n_tokens = ebb_masked_dataset_get_n_tokens,
+  .check_context = ebb_masked_dataset_check_context,
+  .get_n_rows = ebb_masked_dataset_get_n_rows,
+  .read_row = ebb_masked_dataset_read_row,
+  .hold_out = ebb_masked_dataset_hold_out,
+  .get_checksum = ebb_masked_dataset_get_checksum,
+  .get_names = ebb_masked_dataset_get_names,
+};
 
 static void
 ebb_masked_dataset_finalize (GObject *object)

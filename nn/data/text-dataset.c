@@ -22,12 +22,7 @@ struct _EbbTextDataset
   gint64 checksum;
 };
 
-static void ebb_text_dataset_initable_init (GInitableIface *iface);
-
-G_DEFINE_FINAL_TYPE_WITH_CODE (EbbTextDataset,
-                               ebb_text_dataset,
-                               EBB_TYPE_DATASET,
-                               G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_text_dataset_initable_init))
+G_DEFINE_FINAL_TYPE (EbbTextDataset, ebb_text_dataset, EBB_TYPE_DATASET)
 
 /* -- which window -------------------------------------------------------------------------------------------------- */
 
@@ -178,16 +173,6 @@ ebb_text_dataset_hold_out (EbbDataset *dataset,
   return make_checksum (held, error) && make_checksum (self, error) ? EBB_DATASET (g_steal_pointer (&held)) : NULL;
 }
 
-static const EbbDatasetKind text_kind = {
-  .get_n_tokens = ebb_text_dataset_count_tokens,
-  .check_context = ebb_text_dataset_find_context,
-  .get_n_rows = ebb_text_dataset_count_rows,
-  .read_row = ebb_text_dataset_read_row,
-  .hold_out = ebb_text_dataset_hold_out,
-  .get_checksum = ebb_text_dataset_get_checksum,
-  .get_names = ebb_text_dataset_get_names,
-};
-
 /* -- using it ------------------------------------------------------------------------------------------------------ */
 
 /**
@@ -337,11 +322,10 @@ read_paths (EbbTextDataset *self,
 }
 
 static gboolean
-ebb_text_dataset_initable_init_instance (GInitable *initable,
-                                         GCancellable *cancellable,
-                                         GError **error)
+ebb_text_dataset_open (EbbDataset *dataset,
+                       GError **error)
 {
-  EbbTextDataset *self = EBB_TEXT_DATASET (initable);
+  EbbTextDataset *self = EBB_TEXT_DATASET (dataset);
 
   if (self->stream != NULL)
     return TRUE;
@@ -361,11 +345,16 @@ ebb_text_dataset_initable_init_instance (GInitable *initable,
   return FALSE;
 }
 
-static void
-ebb_text_dataset_initable_init (GInitableIface *iface)
-{
-  iface->init = ebb_text_dataset_initable_init_instance;
-}
+static const EbbDatasetKind text_kind = {
+  .open = ebb_text_dataset_open,
+  .get_n_tokens = ebb_text_dataset_count_tokens,
+  .check_context = ebb_text_dataset_find_context,
+  .get_n_rows = ebb_text_dataset_count_rows,
+  .read_row = ebb_text_dataset_read_row,
+  .hold_out = ebb_text_dataset_hold_out,
+  .get_checksum = ebb_text_dataset_get_checksum,
+  .get_names = ebb_text_dataset_get_names,
+};
 
 static void
 ebb_text_dataset_finalize (GObject *object)

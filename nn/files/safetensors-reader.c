@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/files/safetensors-reader-private.h"
 
+#include "nn/files/file-error-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
@@ -44,28 +45,6 @@ ebb_safetensors_header_clear (EbbSafetensorsHeader *self)
   self->n_entries = 0;
 }
 
-static gboolean fail (const char *path,
-                      GError **error,
-                      const char *format,
-                      ...) G_GNUC_PRINTF (3, 4);
-
-static gboolean
-fail (const char *path,
-      GError **error,
-      const char *format,
-      ...)
-{
-  g_autofree char *message = NULL;
-  g_autofree char *shown = ebb_escape_text (path);
-  va_list args;
-
-  va_start (args, format);
-  message = g_strdup_vprintf (format, args);
-  va_end (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", shown, message);
-  return FALSE;
-}
-
 /* -- one tensor's description -------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -95,8 +74,9 @@ read_dtype (Parser *parser,
       return FALSE;
     }
   quoted = ebb_json_quote (name);
-  return fail (parser->path, error, "tensor %s has the dtype %s, which is unknown: it must be one of " SUPPORTED_DTYPES,
-               tensor, quoted);
+  return ebb_file_fail (parser->path, error,
+                        "tensor %s has the dtype %s, which is unknown: it must be one of " SUPPORTED_DTYPES, tensor,
+                        quoted);
 }
 
 static gboolean
@@ -117,7 +97,7 @@ read_shape (Parser *parser,
       if (entry->n_dims == EBB_MAX_DIMS)
         {
           tensor = ebb_json_quote (entry->name);
-          return fail (parser->path, error, "tensor %s has more than %d dimensions", tensor, EBB_MAX_DIMS);
+          return ebb_file_fail (parser->path, error, "tensor %s has more than %d dimensions", tensor, EBB_MAX_DIMS);
         }
       if (!ebb_json_scanner_read_uint (scanner, &entry->shape[entry->n_dims++], error))
         return FALSE;
@@ -159,18 +139,20 @@ check_size (Parser *parser,
     return TRUE;
   tensor = ebb_json_quote (entry->name);
   if (!ok)
-    return fail (parser->path, error, "tensor %s has a shape with more bytes than can be counted", tensor);
+    return ebb_file_fail (parser->path, error, "tensor %s has a shape with more bytes than can be counted", tensor);
   if (entry->begin > entry->end)
-    return fail (parser->path, error,
-                 "tensor %s begins at %" G_GINT64_FORMAT " and ends before, at %" G_GINT64_FORMAT, tensor, entry->begin,
-                 entry->end);
+    return ebb_file_fail (parser->path, error,
+                          "tensor %s begins at %" G_GINT64_FORMAT " and ends before, at %" G_GINT64_FORMAT, tensor,
+                          entry->begin, entry->end);
   if ((guint64) entry->end > data_size)
-    return fail (parser->path, error,
-                 "truncated: tensor %s ends at %" G_GINT64_FORMAT ", but there are %" G_GUINT64_FORMAT " bytes of data",
-                 tensor, entry->end, data_size);
-  return fail (parser->path, error,
-               "tensor %s has %" G_GINT64_FORMAT " bytes of data, but its shape and dtype ask for %" G_GINT64_FORMAT,
-               tensor, entry->end - entry->begin, n_bytes);
+    return ebb_file_fail (parser->path, error,
+                          "truncated: tensor %s ends at %" G_GINT64_FORMAT ", but there are %" G_GUINT64_FORMAT
+                          " bytes of data",
+                          tensor, entry->end, data_size);
+  return ebb_file_fail (parser->path, error,
+                        "tensor %s has %" G_GINT64_FORMAT
+                        " bytes of data, but its shape and dtype ask for %" G_GINT64_FORMAT,
+                        tensor, entry->end - entry->begin, n_bytes);
 }
 
 static gboolean
@@ -198,8 +180,8 @@ read_entry (Parser *parser,
         return check_size (parser, entry, data_size, error);
       tensor = ebb_json_quote (entry->name);
       if (!more)
-        return fail (parser->path, error, "tensor %s has no %s", tensor,
-                     seen & 1 ? seen & 2 ? "data_offsets" : "shape" : "dtype");
+        return ebb_file_fail (parser->path, error, "tensor %s has no %s", tensor,
+                              seen & 1 ? seen & 2 ? "data_offsets" : "shape" : "dtype");
       key = ebb_json_scanner_read_key (scanner, error);
       if (key == NULL)
         return FALSE;
@@ -209,8 +191,8 @@ read_entry (Parser *parser,
         {
           g_autofree char *quoted = ebb_json_quote (key);
 
-          return fail (parser->path, error, "tensor %s has %s key %s", tensor, which == 3 ? "the unknown" : "twice the",
-                       quoted);
+          return ebb_file_fail (parser->path, error, "tensor %s has %s key %s", tensor,
+                                which == 3 ? "the unknown" : "twice the", quoted);
         }
       seen |= 1u << which;
       if (!readers[which](parser, entry, error))
@@ -230,7 +212,7 @@ read_metadata (Parser *parser,
   gboolean more, first = TRUE;
 
   if (!ebb_json_scanner_try (scanner, '{'))
-    return fail (parser->path, error, "__metadata__ is not an object of strings");
+    return ebb_file_fail (parser->path, error, "__metadata__ is not an object of strings");
   for (; ebb_json_scanner_next (scanner, first, '}', &more, error); first = FALSE)
     {
       g_autofree char *key = NULL;
@@ -245,13 +227,13 @@ read_metadata (Parser *parser,
         {
           g_autofree char *quoted = ebb_json_quote (key);
 
-          return fail (parser->path, error, "__metadata__ has %s twice", quoted);
+          return ebb_file_fail (parser->path, error, "__metadata__ has %s twice", quoted);
         }
       if (!ebb_json_scanner_try (scanner, '"'))
         {
           g_autofree char *quoted = ebb_json_quote (key);
 
-          return fail (parser->path, error, "__metadata__ has %s, which is not a string", quoted);
+          return ebb_file_fail (parser->path, error, "__metadata__ has %s, which is not a string", quoted);
         }
       scanner->position--;
       value = ebb_json_scanner_read_string (scanner, error);
@@ -302,7 +284,7 @@ read_members (Parser *parser,
         {
           g_autofree char *quoted = ebb_json_quote (name);
 
-          return fail (parser->path, error, "the name %s is there twice", quoted);
+          return ebb_file_fail (parser->path, error, "the name %s is there twice", quoted);
         }
       is_metadata = strcmp (name, "__metadata__") == 0;
       g_hash_table_add (parser->names, g_strdup (name));
@@ -352,16 +334,17 @@ check_ranges (Parser *parser,
         {
           g_autofree char *other = ebb_json_quote (sorted[i - 1]->name);
 
-          return fail (parser->path, error, "the data of tensors %s and %s overlap at byte %" G_GINT64_FORMAT, other,
-                       name, sorted[i]->begin);
+          return ebb_file_fail (parser->path, error, "the data of tensors %s and %s overlap at byte %" G_GINT64_FORMAT,
+                                other, name, sorted[i]->begin);
         }
-      return fail (parser->path, error,
-                   "bytes %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT " of the data, before tensor %s, belong to none",
-                   expected, sorted[i]->begin, name);
+      return ebb_file_fail (parser->path, error,
+                            "bytes %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT
+                            " of the data, before tensor %s, belong to none",
+                            expected, sorted[i]->begin, name);
     }
   if ((guint64) expected != data_size)
-    return fail (parser->path, error, "the last %" G_GUINT64_FORMAT " bytes belong to no tensor",
-                 data_size - (guint64) expected);
+    return ebb_file_fail (parser->path, error, "the last %" G_GUINT64_FORMAT " bytes belong to no tensor",
+                          data_size - (guint64) expected);
   return TRUE;
 }
 
@@ -375,18 +358,19 @@ ebb_safetensors_read_length (const char *path,
   guint64 value;
 
   if (size < 8)
-    return fail (path, error,
-                 "%" G_GSIZE_FORMAT " bytes: a safetensors file begins with the 8 bytes of its header's length", size);
+    return ebb_file_fail (
+        path, error, "%" G_GSIZE_FORMAT " bytes: a safetensors file begins with the 8 bytes of its header's length",
+        size);
   memcpy (&value, data, 8);
   value = GUINT64_FROM_LE (value);
   if (value > EBB_SAFETENSORS_MAX_HEADER)
-    return fail (path, error,
-                 "not a safetensors file, or a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most", value,
-                 EBB_SAFETENSORS_MAX_HEADER);
+    return ebb_file_fail (path, error,
+                          "not a safetensors file, or a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most",
+                          value, EBB_SAFETENSORS_MAX_HEADER);
   if (value > size - 8)
-    return fail (path, error,
-                 "truncated: the header has %" G_GUINT64_FORMAT " bytes, but the file only %" G_GSIZE_FORMAT, value,
-                 size);
+    return ebb_file_fail (path, error,
+                          "truncated: the header has %" G_GUINT64_FORMAT " bytes, but the file only %" G_GSIZE_FORMAT,
+                          value, size);
   *length = (gsize) value;
   return TRUE;
 }
@@ -407,7 +391,7 @@ ebb_safetensors_header_parse (EbbSafetensorsHeader *self,
   parser.names = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
   ok = ebb_json_scanner_init (&parser.scanner, text, length, what, error);
   if (ok && (length == 0 || text[0] != '{'))
-    ok = fail (path, error, "the header does not begin with '{'");
+    ok = ebb_file_fail (path, error, "the header does not begin with '{'");
   ok = ok && read_members (&parser, data_size, error) && check_ranges (&parser, data_size, error);
   g_hash_table_unref (parser.names);
   if (!ok)

@@ -60,6 +60,16 @@ KernelOperand kernel_operand_new (EbbDType dtype,
                                   double low,
                                   double high);
 
+/* A vector. */
+KernelOperand kernel_vector_new (EbbDType dtype,
+                                 gint64 n,
+                                 double low,
+                                 double high);
+
+/* A case without operands that has one output, which is not an input, and a tolerance of 2e-6. */
+KernelCase kernel_case_new (const char *name,
+                            EbbKernel kernel);
+
 /* Runs the case on one, two and three threads, at other alignments, in place if that is allowed, and compares: with the
  * reference within the tolerance, between these runs bit for bit. Frees the operands. */
 void kernel_case_check (KernelCase *test);

@@ -75,6 +75,22 @@ kernel_operand_new (EbbDType dtype,
   return operand;
 }
 
+KernelOperand
+kernel_vector_new (EbbDType dtype,
+                   gint64 n,
+                   double low,
+                   double high)
+{
+  return kernel_operand_new (dtype, KERNEL_SHAPE (n), KERNEL_LAYOUT_CONTIGUOUS, low, high);
+}
+
+KernelCase
+kernel_case_new (const char *name,
+                 EbbKernel kernel)
+{
+  return (KernelCase){ .name = name, .kernel = kernel, .n_outputs = 1, .in_place = -1, .tolerance = 2e-6, .scale = 1 };
+}
+
 /* With the data skip elements further on in its memory */
 static KernelOperand
 copy_operand (const KernelOperand *operand,

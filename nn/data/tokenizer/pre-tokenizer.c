@@ -270,12 +270,12 @@ typedef struct
   GString **buffers;
   EbbWordFunc function;
   gpointer data;
-} Run;
+} Pass;
 
 /* One step over one part: matches and other parts come in turn, and words go to the next step. */
 typedef struct
 {
-  const Run *run;
+  const Pass *pass;
   guint step;
   const char *text;
   gboolean is_first;
@@ -284,7 +284,7 @@ typedef struct
   gboolean is_pending, pending_is_match;
 } Cutting;
 
-static gboolean run_step (const Run *run,
+static gboolean run_step (const Pass *pass,
                           guint number,
                           const char *text,
                           gsize length,
@@ -297,13 +297,13 @@ emit (Cutting *self,
       gsize end,
       GError **error)
 {
-  const Run *run = self->run;
+  const Pass *pass = self->pass;
 
   if (begin == end)
     return TRUE;
-  if (self->step + 1 == run->list->n_steps)
-    return run->function (run->data, self->text + begin, end - begin, error);
-  return run_step (run, self->step + 1, self->text + begin, end - begin, self->is_first && begin == 0, error);
+  if (self->step + 1 == pass->list->n_steps)
+    return pass->function (pass->data, self->text + begin, end - begin, error);
+  return run_step (pass, self->step + 1, self->text + begin, end - begin, self->is_first && begin == 0, error);
 }
 
 static gboolean
@@ -358,7 +358,7 @@ cut_by_pattern (const EbbPreTokenizer *step,
                 gsize length,
                 GError **error)
 {
-  EbbPatternSearch search = ebb_pattern_search_new (step->pattern, cutting->run->space, cutting->text, length);
+  EbbPatternSearch search = ebb_pattern_search_new (step->pattern, cutting->pass->space, cutting->text, length);
   gsize done = 0, start, end;
 
   while (done < length || search.next <= length)
@@ -425,16 +425,16 @@ replace_blanks (const EbbPreTokenizer *step,
 }
 
 static gboolean
-run_step (const Run *run,
+run_step (const Pass *pass,
           guint number,
           const char *text,
           gsize length,
           gboolean is_first,
           GError **error)
 {
-  const EbbPreTokenizer *step = &run->list->steps[number];
-  GString *buffer = run->buffers[number];
-  Cutting cutting = { run, number, text, is_first, 0, 0, FALSE, FALSE };
+  const EbbPreTokenizer *step = &pass->list->steps[number];
+  GString *buffer = pass->buffers[number];
+  Cutting cutting = { pass, number, text, is_first, 0, 0, FALSE, FALSE };
 
   if (step->kind == METASPACE)
     {
@@ -466,11 +466,11 @@ ebb_pre_tokenizer_list_run (const EbbPreTokenizerList *self,
                             gpointer data,
                             GError **error)
 {
-  const Run run = { self, space, buffers, function, data };
+  const Pass pass = { self, space, buffers, function, data };
 
   if (length == 0)
     return TRUE;
-  return self->n_steps == 0 ? function (data, text, length, error) : run_step (&run, 0, text, length, is_first, error);
+  return self->n_steps == 0 ? function (data, text, length, error) : run_step (&pass, 0, text, length, is_first, error);
 }
 
 /* -- where a text may be cut --------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/folder/weights-private.h"
 
+#include "nn/files/file-error-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
@@ -10,24 +11,6 @@
 /* The files of a folder's weights: one safetensors file, or several with an index that says which tensor is where. */
 
 #define MAX_INDEX_SIZE ((gsize) 64 << 20)
-
-G_GNUC_PRINTF (3, 4)
-static gboolean
-fail (EbbWeightFiles *self,
-      GError **error,
-      const char *format,
-      ...)
-{
-  g_autofree char *shown = ebb_escape_text (self->folder);
-  g_autofree char *text = NULL;
-  va_list arguments;
-
-  va_start (arguments, format);
-  text = g_strdup_vprintf (format, arguments);
-  va_end (arguments);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", shown, text);
-  return FALSE;
-}
 
 static gboolean
 is_there (EbbWeightFiles *self,
@@ -77,8 +60,9 @@ check_name (EbbWeightFiles *self,
     return TRUE;
   tensor = ebb_json_quote (member->key);
   quoted = name != NULL ? ebb_json_quote (name) : g_strdup ("not a string");
-  return fail (self, error, EBB_WEIGHTS_INDEX ": the file of %s is %s: it must be the name of a file in the folder",
-               tensor, quoted);
+  return ebb_file_fail (self->folder, error,
+                        EBB_WEIGHTS_INDEX ": the file of %s is %s: it must be the name of a file in the folder", tensor,
+                        quoted);
 }
 
 static gboolean
@@ -102,7 +86,8 @@ take_entries (EbbWeightFiles *self,
         }
       tensor = ebb_json_quote (member->key);
       file = ebb_json_quote (member->text);
-      return fail (self, error, EBB_WEIGHTS_INDEX ": the tensor %s is not in %s, where the index has it", tensor, file);
+      return ebb_file_fail (self->folder, error,
+                            EBB_WEIGHTS_INDEX ": the tensor %s is not in %s, where the index has it", tensor, file);
     }
   return TRUE;
 }
@@ -123,7 +108,8 @@ check_all_listed (EbbWeightFiles *self,
         continue;
       tensor = ebb_json_quote (entry->name);
       file = g_path_get_basename (reader->path);
-      return fail (self, error, EBB_WEIGHTS_INDEX ": the index does not have %s in %s, which has it", tensor, file);
+      return ebb_file_fail (self->folder, error, EBB_WEIGHTS_INDEX ": the index does not have %s in %s, which has it",
+                            tensor, file);
     }
   return TRUE;
 }
@@ -140,7 +126,8 @@ open_indexed (EbbWeightFiles *self,
   if (index == NULL)
     return FALSE;
   if (map == NULL || map->kind != EBB_JSON_OBJECT || map->n_items == 0)
-    return fail (self, error, EBB_WEIGHTS_INDEX ": weight_map must be an object with the file of each tensor");
+    return ebb_file_fail (self->folder, error,
+                          EBB_WEIGHTS_INDEX ": weight_map must be an object with the file of each tensor");
   for (gsize i = 0; i < map->n_items; i++)
     {
       EbbSafetensorsReader *reader;
@@ -180,12 +167,13 @@ fail_without_weights (EbbWeightFiles *self,
         {
           g_autofree char *file = ebb_escape_text (names[i]);
 
-          return fail (self, error,
-                       "there is no " EBB_WEIGHTS_FILE ", and %s is not read: convert the weights to safetensors, for "
-                       "example by opening the folder in transformers and saving it with save_pretrained ()",
-                       file);
+          return ebb_file_fail (self->folder, error,
+                                "there is no " EBB_WEIGHTS_FILE
+                                ", and %s is not read: convert the weights to safetensors, for "
+                                "example by opening the folder in transformers and saving it with save_pretrained ()",
+                                file);
         }
-  return fail (self, error, "there is neither " EBB_WEIGHTS_FILE " nor " EBB_WEIGHTS_INDEX);
+  return ebb_file_fail (self->folder, error, "there is neither " EBB_WEIGHTS_FILE " nor " EBB_WEIGHTS_INDEX);
 }
 
 static gboolean

@@ -302,8 +302,8 @@ read_slices (gpointer data)
 }
 
 static gboolean
-run (Reading *reading,
-     GError **error)
+read_in_parallel (Reading *reading,
+                  GError **error)
 {
   const guint n_threads = MIN ((guint) ebb_get_num_threads (), reading->slices->len);
   g_autofree GThread **threads = g_new0 (GThread *, n_threads + 1);
@@ -422,7 +422,7 @@ read_to_device (EbbWeightFiles *files,
       slices = collect_slices (files, map, entries, (int) i, hosts);
       hosts[i] = NULL;
       reading.slices = slices;
-      if (!run (&reading, error) || !ebb_tensor_upload (targets[i], host->view.data, error))
+      if (!read_in_parallel (&reading, error) || !ebb_tensor_upload (targets[i], host->view.data, error))
         return FALSE;
     }
   return TRUE;
@@ -445,7 +445,7 @@ ebb_weights_read (EbbWeightFiles *files,
   slices = collect_slices (files, map, entries, -1, targets);
   g_array_sort (slices, compare_places);
   reading.slices = slices;
-  done = sample_small_pages (slices, &reading.small_cost, error) && run (&reading, error);
+  done = sample_small_pages (slices, &reading.small_cost, error) && read_in_parallel (&reading, error);
   if (reading.is_small)
     allow_huge_pages (targets, map->tensors->len, TRUE);
   return done;

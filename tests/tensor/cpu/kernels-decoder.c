@@ -23,13 +23,6 @@ static const gint64 rows_columns[][2] = {
 
 #define N_SIZES G_N_ELEMENTS (rows_columns)
 
-static KernelCase
-case_new (const char *name,
-          EbbKernel kernel)
-{
-  return (KernelCase){ .name = name, .kernel = kernel, .n_outputs = 1, .in_place = -1, .tolerance = 2e-6, .scale = 1 };
-}
-
 /* [2, rows, columns]; with @is_apart its rows are halves of longer ones. */
 static KernelOperand
 matrix (EbbDType dtype,
@@ -44,15 +37,6 @@ matrix (EbbDType dtype,
 
   operand.view.shape[2] = columns;
   return operand;
-}
-
-static KernelOperand
-vector (EbbDType dtype,
-        gint64 n,
-        double low,
-        double high)
-{
-  return kernel_operand_new (dtype, KERNEL_SHAPE (n), KERNEL_LAYOUT_CONTIGUOUS, low, high);
 }
 
 /* -- rotary positions ---------------------------------------------------------------------------------------------- */
@@ -107,7 +91,7 @@ static KernelCase
 rotary_case_new (const Rotation *rotation,
                  EbbDType dtype)
 {
-  KernelCase test = case_new ("rotary", EBB_KERNEL_ROTARY);
+  KernelCase test = kernel_case_new ("rotary", EBB_KERNEL_ROTARY);
 
   test.params.rotary.first = rotation->first;
   test.params.rotary.factor = rotation->factor;
@@ -115,7 +99,7 @@ rotary_case_new (const Rotation *rotation,
   test.params.rotary.reversed = rotation->reversed;
   test.n_inputs = 3;
   test.inputs[0] = heads_new (rotation, dtype, rotation->is_swapped);
-  test.inputs[1] = vector (EBB_DTYPE_F32, rotation->pairs, 0, rotation->frequency);
+  test.inputs[1] = kernel_vector_new (EBB_DTYPE_F32, rotation->pairs, 0, rotation->frequency);
   if (rotation->starts != 0)
     test.inputs[2] = starts_new (rotation);
   test.outputs[0] = heads_new (rotation, dtype, rotation->is_swapped);
@@ -184,7 +168,7 @@ test_gated_activation (void)
     for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
       for (guint o = 0; o < G_N_ELEMENTS (ops); o++)
         {
-          KernelCase test = case_new ("gated_activation", EBB_KERNEL_GATED_ACTIVATION);
+          KernelCase test = kernel_case_new ("gated_activation", EBB_KERNEL_GATED_ACTIVATION);
           guint wanted = (size + o) % 3; /* both gradients, or one of them */
 
           test.params.gated.op = ops[o];
@@ -194,7 +178,7 @@ test_gated_activation (void)
           test.outputs[0] = matrix (floats[d], size, FALSE, 0, 1);
           kernel_case_check (&test);
 
-          test = case_new ("gated_activation_grad", EBB_KERNEL_GATED_ACTIVATION_GRAD);
+          test = kernel_case_new ("gated_activation_grad", EBB_KERNEL_GATED_ACTIVATION_GRAD);
           test.params.gated.op = ops[o];
           test.n_inputs = 3;
           test.n_outputs = 2;
@@ -219,32 +203,32 @@ test_rms_norm (void)
     for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
       for (guint variant = 0; variant < 4; variant++)
         {
-          KernelCase test = case_new ("rms_norm", EBB_KERNEL_RMS_NORM);
+          KernelCase test = kernel_case_new ("rms_norm", EBB_KERNEL_RMS_NORM);
           gint64 rows = 2 * rows_columns[size][0], n = rows_columns[size][1];
 
           test.params.norm.eps = 1e-5;
           test.params.norm.unit_offset = variant & 1;
           test.n_inputs = test.n_outputs = 2;
           test.inputs[0] = matrix (floats[d], size, variant >> 1, 2, 9);
-          test.inputs[1] = vector (floats[size % 2], n, -2, 2);
+          test.inputs[1] = kernel_vector_new (floats[size % 2], n, -2, 2);
           test.outputs[0] = matrix (floats[d], size, FALSE, 0, 1);
-          test.outputs[1] = vector (EBB_DTYPE_F32, rows, 0, 1);
+          test.outputs[1] = kernel_vector_new (EBB_DTYPE_F32, rows, 0, 1);
           test.scale = 2;
           kernel_case_check (&test);
 
-          test = case_new ("rms_norm_grad", EBB_KERNEL_RMS_NORM_GRAD);
+          test = kernel_case_new ("rms_norm_grad", EBB_KERNEL_RMS_NORM_GRAD);
           test.params.norm.unit_offset = variant & 1;
           test.params.norm.accumulate_weight = variant == 2;
           test.n_inputs = 5;
           test.n_outputs = 2;
           test.inputs[0] = matrix (floats[d], size, FALSE, -1, 1);
           test.inputs[1] = matrix (floats[d], size, variant >> 1, -2, 3);
-          test.inputs[2] = vector (floats[size % 2], n, -2, 2);
-          test.inputs[3] = vector (EBB_DTYPE_F32, rows, 0.5, 0.7);
+          test.inputs[2] = kernel_vector_new (floats[size % 2], n, -2, 2);
+          test.inputs[3] = kernel_vector_new (EBB_DTYPE_F32, rows, 0.5, 0.7);
           if (variant & 1)
             test.inputs[4] = matrix (floats[d], size, FALSE, -1, 1);
           test.outputs[0] = matrix (floats[d], size, FALSE, 0, 1);
-          test.outputs[1] = vector (EBB_DTYPE_F32, n, -1, 1);
+          test.outputs[1] = kernel_vector_new (EBB_DTYPE_F32, n, -1, 1);
           test.scale = 5;
           test.in_place = variant & 1 ? 4 : 0;
           kernel_case_check (&test);
@@ -258,7 +242,7 @@ test_add_rms_norm (void)
     for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
       for (guint variant = 0; variant < 8; variant++)
         {
-          KernelCase test = case_new ("add_rms_norm", EBB_KERNEL_ADD_RMS_NORM);
+          KernelCase test = kernel_case_new ("add_rms_norm", EBB_KERNEL_ADD_RMS_NORM);
           gint64 rows = 2 * rows_columns[size][0], n = rows_columns[size][1];
           gboolean normalizes_branch = variant >> 1 & 1;
 
@@ -270,14 +254,14 @@ test_add_rms_norm (void)
           test.n_inputs = test.n_outputs = 4;
           test.inputs[0] = matrix (floats[d], size, FALSE, -4, 4);
           test.inputs[1] = matrix (floats[d], size, FALSE, -4, 4);
-          test.inputs[2] = vector (floats[d], n, -2, 2);
+          test.inputs[2] = kernel_vector_new (floats[d], n, -2, 2);
           test.outputs[0] = matrix (floats[d], size, FALSE, 0, 1);
           test.outputs[1] = matrix (floats[d], size, FALSE, 0, 1);
-          test.outputs[2] = vector (EBB_DTYPE_F32, rows, 0, 1);
+          test.outputs[2] = kernel_vector_new (EBB_DTYPE_F32, rows, 0, 1);
           if (normalizes_branch)
             {
-              test.inputs[3] = vector (floats[size % 2], n, -2, 2);
-              test.outputs[3] = vector (EBB_DTYPE_F32, rows, 0, 1);
+              test.inputs[3] = kernel_vector_new (floats[size % 2], n, -2, 2);
+              test.outputs[3] = kernel_vector_new (EBB_DTYPE_F32, rows, 0, 1);
             }
           else
             test.in_place = (int) size % 2;

@@ -17,13 +17,10 @@ static KernelCase
 case_new (const char *name,
           EbbKernel kernel)
 {
-  return (KernelCase){ .name = name,
-                       .kernel = kernel,
-                       .n_outputs = 1,
-                       .in_place = -1,
-                       .tolerance = 2e-6,
-                       .scale = 1,
-                       .params.xent.ignore_index = -100 };
+  KernelCase test = kernel_case_new (name, kernel);
+
+  test.params.xent.ignore_index = -100;
+  return test;
 }
 
 /* Applied to the logits of all cases that follow, which are in [-20, 20); 0: none. */

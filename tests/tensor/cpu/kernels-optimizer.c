@@ -11,7 +11,7 @@ vector (EbbDType dtype,
         gint64 n,
         double low)
 {
-  return kernel_operand_new (dtype, KERNEL_SHAPE (n), KERNEL_LAYOUT_CONTIGUOUS, low, 1);
+  return kernel_vector_new (dtype, n, low, 1);
 }
 
 static void

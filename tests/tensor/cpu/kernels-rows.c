@@ -27,13 +27,6 @@ static const gint64 rows_columns[][2] = {
 
 #define N_SIZES G_N_ELEMENTS (rows_columns)
 
-static KernelCase
-case_new (const char *name,
-          EbbKernel kernel)
-{
-  return (KernelCase){ .name = name, .kernel = kernel, .n_outputs = 1, .in_place = -1, .tolerance = 2e-6, .scale = 1 };
-}
-
 static KernelOperand
 matrix (EbbDType dtype,
         guint size,
@@ -42,15 +35,6 @@ matrix (EbbDType dtype,
 {
   return kernel_operand_new (dtype, KERNEL_SHAPE (rows_columns[size][0], rows_columns[size][1]),
                              KERNEL_LAYOUT_CONTIGUOUS, low, high);
-}
-
-static KernelOperand
-vector (EbbDType dtype,
-        gint64 n,
-        double low,
-        double high)
-{
-  return kernel_operand_new (dtype, KERNEL_SHAPE (n), KERNEL_LAYOUT_CONTIGUOUS, low, high);
 }
 
 /* -- reductions ---------------------------------------------------------------------------------------------------- */
@@ -106,7 +90,7 @@ check_reduce (EbbReduceKind op,
   double low = op == EBB_REDUCE_PROD ? 0.98 : -3, high = op == EBB_REDUCE_PROD ? 1.02 : 3;
   EbbDType y_dtype = is_logical ? EBB_DTYPE_BOOL : is_float || is_extreme ? dtype
                                                                           : EBB_DTYPE_I64;
-  KernelCase test = case_new ("reduce", EBB_KERNEL_REDUCE);
+  KernelCase test = kernel_case_new ("reduce", EBB_KERNEL_REDUCE);
 
   test.params.reduce.op = op;
   test.params.reduce.dims = dims;
@@ -142,7 +126,7 @@ test_extremes_of_nan (void)
     for (gint64 at = 0; at < 40; at++)
       for (guint32 dims = 1; dims < 4; dims++)
         {
-          KernelCase test = case_new ("reduce", EBB_KERNEL_REDUCE);
+          KernelCase test = kernel_case_new ("reduce", EBB_KERNEL_REDUCE);
 
           test.params.reduce.op = op;
           test.params.reduce.dims = dims;
@@ -163,7 +147,7 @@ test_var (void)
       for (KernelLayout layout = 0; layout < KERNEL_LAYOUT_BROADCAST; layout++)
         for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
           {
-            KernelCase test = case_new ("var", EBB_KERNEL_VAR);
+            KernelCase test = kernel_case_new ("var", EBB_KERNEL_VAR);
             KernelShape reduced = reduce_shape (get_shape (shape), dims);
 
             test.params.reduce.dims = dims;
@@ -187,7 +171,7 @@ test_arg_reduce (void)
       for (guint d = 0; d < G_N_ELEMENTS (dtypes); d++)
         for (EbbReduceKind op = EBB_REDUCE_MAX; op <= EBB_REDUCE_MIN; op++)
           {
-            KernelCase test = case_new ("arg_reduce", EBB_KERNEL_ARG_REDUCE);
+            KernelCase test = kernel_case_new ("arg_reduce", EBB_KERNEL_ARG_REDUCE);
             KernelShape reduced = reduce_shape (get_shape (shape), 1u << dim);
 
             test.params.reduce.op = op;
@@ -211,7 +195,7 @@ test_topk (void)
     for (guint d = 0; d < G_N_ELEMENTS (dtypes); d++)
       for (gint64 k = 1; k <= rows_columns[size][1]; k = MIN (k * 3, 70) + (k > 60 ? 1000 : 0))
         {
-          KernelCase test = case_new ("topk", EBB_KERNEL_TOPK);
+          KernelCase test = kernel_case_new ("topk", EBB_KERNEL_TOPK);
 
           test.params.topk.k = k;
           test.params.topk.largest = (size + d) % 2 == 0;
@@ -235,13 +219,13 @@ test_column_sum (void)
     for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
       for (gboolean accumulate = FALSE; accumulate <= TRUE; accumulate++)
         {
-          KernelCase test = case_new ("column_sum", EBB_KERNEL_COLUMN_SUM);
+          KernelCase test = kernel_case_new ("column_sum", EBB_KERNEL_COLUMN_SUM);
 
           test.params.column_sum.accumulate = accumulate;
           test.n_inputs = 1;
           test.inputs[0] = kernel_operand_new (floats[d], KERNEL_SHAPE (sizes[size][0], sizes[size][1]),
                                                KERNEL_LAYOUT_CONTIGUOUS, -1, 1);
-          test.outputs[0] = vector (EBB_DTYPE_F32, sizes[size][1], -1, 1);
+          test.outputs[0] = kernel_vector_new (EBB_DTYPE_F32, sizes[size][1], -1, 1);
           test.scale = 10;
           kernel_case_check (&test);
         }
@@ -257,7 +241,7 @@ test_bias_gelu (void)
       for (guint variant = 0; variant < 8; variant++)
         {
           gboolean is_grad = variant & 1;
-          KernelCase test = case_new ("bias_gelu", is_grad ? EBB_KERNEL_BIAS_GELU_GRAD : EBB_KERNEL_BIAS_GELU);
+          KernelCase test = kernel_case_new ("bias_gelu", is_grad ? EBB_KERNEL_BIAS_GELU_GRAD : EBB_KERNEL_BIAS_GELU);
 
           test.params.gelu.tanh = variant >> 1 & 1;
           test.n_inputs = is_grad ? 3 : 2;
@@ -265,7 +249,7 @@ test_bias_gelu (void)
             test.inputs[0] = matrix (floats[d], size, -2, 2);
           test.inputs[is_grad] = matrix (floats[d], size, -6, 6);
           if (variant >> 2)
-            test.inputs[is_grad + 1] = vector (floats[size % 2], rows_columns[size][1], -2, 2);
+            test.inputs[is_grad + 1] = kernel_vector_new (floats[size % 2], rows_columns[size][1], -2, 2);
           test.outputs[0] = matrix (floats[d], size, 0, 1);
           test.in_place = 0;
           kernel_case_check (&test);
@@ -279,7 +263,7 @@ test_softmax (void)
     for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
       for (gboolean is_log = FALSE; is_log <= TRUE; is_log++)
         {
-          KernelCase test = case_new ("softmax", EBB_KERNEL_SOFTMAX);
+          KernelCase test = kernel_case_new ("softmax", EBB_KERNEL_SOFTMAX);
 
           test.params.softmax.log = is_log;
           test.n_inputs = 1;
@@ -288,7 +272,7 @@ test_softmax (void)
           test.in_place = 0;
           kernel_case_check (&test);
 
-          test = case_new ("softmax_grad", EBB_KERNEL_SOFTMAX_GRAD);
+          test = kernel_case_new ("softmax_grad", EBB_KERNEL_SOFTMAX_GRAD);
           test.params.softmax.log = is_log;
           test.n_inputs = 2;
           test.inputs[0] = matrix (floats[d], size, -1, 1);
@@ -307,7 +291,7 @@ test_layer_norm (void)
       for (guint variant = 0; variant < 6; variant++)
         {
           gboolean is_rms = variant >= 4;
-          KernelCase test = case_new ("norm", is_rms ? EBB_KERNEL_RMS_NORM : EBB_KERNEL_LAYER_NORM);
+          KernelCase test = kernel_case_new ("norm", is_rms ? EBB_KERNEL_RMS_NORM : EBB_KERNEL_LAYER_NORM);
           gint64 rows = rows_columns[size][0], n = rows_columns[size][1];
 
           test.params.norm.eps = 1e-5;
@@ -315,12 +299,12 @@ test_layer_norm (void)
           test.n_outputs = is_rms ? 2 : 3;
           test.inputs[0] = matrix (floats[d], size, 2, 9);
           if (variant & 1)
-            test.inputs[1] = vector (floats[size % 2], n, -2, 2);
+            test.inputs[1] = kernel_vector_new (floats[size % 2], n, -2, 2);
           if (variant == 2 || variant == 3)
-            test.inputs[2] = vector (floats[size % 2], n, -2, 2);
+            test.inputs[2] = kernel_vector_new (floats[size % 2], n, -2, 2);
           test.outputs[0] = matrix (floats[d], size, 0, 1);
           for (guint o = 1; o < test.n_outputs; o++)
-            test.outputs[o] = vector (EBB_DTYPE_F32, rows, 0, 1);
+            test.outputs[o] = kernel_vector_new (EBB_DTYPE_F32, rows, 0, 1);
           test.scale = n == 2 || n == 1 ? 1000 : 2; /* rstd is large where two elements are close */
           kernel_case_check (&test);
         }
@@ -335,7 +319,7 @@ test_add_layer_norm (void)
     for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
       for (guint k = 0; k < G_N_ELEMENTS (ps); k++)
         {
-          KernelCase test = case_new ("add_layer_norm", EBB_KERNEL_ADD_LAYER_NORM);
+          KernelCase test = kernel_case_new ("add_layer_norm", EBB_KERNEL_ADD_LAYER_NORM);
           gint64 rows = rows_columns[size][0], n = rows_columns[size][1];
 
           test.params.norm.eps = 1e-5;
@@ -344,12 +328,12 @@ test_add_layer_norm (void)
           test.n_inputs = test.n_outputs = 4;
           test.inputs[0] = matrix (floats[d], size, -4, 4);
           test.inputs[1] = matrix (floats[d], size, -4, 4);
-          test.inputs[2] = vector (floats[d], n, -2, 2);
-          test.inputs[3] = vector (floats[d], n, -2, 2);
+          test.inputs[2] = kernel_vector_new (floats[d], n, -2, 2);
+          test.inputs[3] = kernel_vector_new (floats[d], n, -2, 2);
           test.outputs[0] = matrix (floats[d], size, 0, 1);
           test.outputs[1] = matrix (floats[d], size, 0, 1);
-          test.outputs[2] = vector (EBB_DTYPE_F32, rows, 0, 1);
-          test.outputs[3] = vector (EBB_DTYPE_F32, rows, 0, 1);
+          test.outputs[2] = kernel_vector_new (EBB_DTYPE_F32, rows, 0, 1);
+          test.outputs[3] = kernel_vector_new (EBB_DTYPE_F32, rows, 0, 1);
           test.in_place = (int) k % 2;
           /* a sum that is rounded to the other of two bf16 neighbours moves what follows */
           test.tolerance = floats[d] == EBB_DTYPE_BF16 ? 0.02 : 2e-6;
@@ -364,7 +348,7 @@ means_new (const KernelOperand *x,
            gint64 length,
            gint64 n_groups)
 {
-  KernelOperand means = vector (EBB_DTYPE_F32, n_groups, 0, 1);
+  KernelOperand means = kernel_vector_new (EBB_DTYPE_F32, n_groups, 0, 1);
   gint64 n = ebb_reference_count (&x->view);
   g_autofree double *sums = g_new0 (double, n_groups);
 
@@ -383,7 +367,8 @@ test_norm_grad (void)
       for (guint variant = 0; variant < 16; variant++)
         {
           gboolean is_rms = variant & 1;
-          KernelCase test = case_new ("norm_grad", is_rms ? EBB_KERNEL_RMS_NORM_GRAD : EBB_KERNEL_LAYER_NORM_GRAD);
+          KernelCase test =
+              kernel_case_new ("norm_grad", is_rms ? EBB_KERNEL_RMS_NORM_GRAD : EBB_KERNEL_LAYER_NORM_GRAD);
           gint64 rows = rows_columns[size][0], n = rows_columns[size][1];
 
           test.params.norm.accumulate_weight = variant >> 3 & 1;
@@ -392,19 +377,20 @@ test_norm_grad (void)
           test.inputs[0] = matrix (floats[d], size, -1, 1);
           test.inputs[1] = matrix (floats[d], size, -2, 3);
           if (variant >> 1 & 1)
-            test.inputs[2] = vector (floats[size % 2], n, -2, 2);
-          test.inputs[3] = is_rms ? vector (EBB_DTYPE_F32, rows, 0.5, 0.7) : means_new (&test.inputs[1], n, rows);
+            test.inputs[2] = kernel_vector_new (floats[size % 2], n, -2, 2);
+          test.inputs[3] =
+              is_rms ? kernel_vector_new (EBB_DTYPE_F32, rows, 0.5, 0.7) : means_new (&test.inputs[1], n, rows);
           if (!is_rms)
-            test.inputs[4] = vector (EBB_DTYPE_F32, rows, 0.5, 0.9);
+            test.inputs[4] = kernel_vector_new (EBB_DTYPE_F32, rows, 0.5, 0.9);
           if (!is_rms && variant >> 3 & 1)
             test.inputs[5] = matrix (floats[d], size, -1, 1);
           test.n_outputs = is_rms ? 2 : 3;
           test.outputs[0] = matrix (floats[d], size, 0, 1);
           if (variant >> 2 & 1)
             {
-              test.outputs[1] = vector (EBB_DTYPE_F32, n, -1, 1);
+              test.outputs[1] = kernel_vector_new (EBB_DTYPE_F32, n, -1, 1);
               if (!is_rms)
-                test.outputs[2] = vector (EBB_DTYPE_F32, n, -1, 1);
+                test.outputs[2] = kernel_vector_new (EBB_DTYPE_F32, n, -1, 1);
             }
           test.scale = 5;
           kernel_case_check (&test);
@@ -417,7 +403,7 @@ check_batch_norm (KernelShape shape,
                   gboolean training,
                   gboolean has_weight)
 {
-  KernelCase test = case_new ("batch_norm", EBB_KERNEL_BATCH_NORM);
+  KernelCase test = kernel_case_new ("batch_norm", EBB_KERNEL_BATCH_NORM);
   gint64 channels = shape.sizes[1];
 
   test.params.norm.eps = 1e-5;
@@ -427,22 +413,22 @@ check_batch_norm (KernelShape shape,
   test.inputs[0] = kernel_operand_new (dtype, shape, KERNEL_LAYOUT_CONTIGUOUS, 1, 3);
   for (guint k = 1; k < 5; k++)
     if (has_weight || k > 2)
-      test.inputs[k] = vector (EBB_DTYPE_F32, channels, 0.5, 2);
+      test.inputs[k] = kernel_vector_new (EBB_DTYPE_F32, channels, 0.5, 2);
   test.n_outputs = 3;
   test.outputs[0] = kernel_operand_new (dtype, shape, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
-  test.outputs[1] = vector (EBB_DTYPE_F32, channels, 0, 1);
-  test.outputs[2] = vector (EBB_DTYPE_F32, channels, 0, 1);
+  test.outputs[1] = kernel_vector_new (EBB_DTYPE_F32, channels, 0, 1);
+  test.outputs[2] = kernel_vector_new (EBB_DTYPE_F32, channels, 0, 1);
   test.scale = 5;
   kernel_case_check (&test);
 
-  test = case_new ("batch_norm_grad", EBB_KERNEL_BATCH_NORM_GRAD);
+  test = kernel_case_new ("batch_norm_grad", EBB_KERNEL_BATCH_NORM_GRAD);
   test.params.norm.training = training;
   test.n_inputs = 5;
   test.inputs[0] = kernel_operand_new (dtype, shape, KERNEL_LAYOUT_CONTIGUOUS, -1, 1);
   test.inputs[1] = kernel_operand_new (dtype, shape, KERNEL_LAYOUT_CONTIGUOUS, -1, 3);
   for (guint k = 2; k < 5; k++)
     if (has_weight || k > 2)
-      test.inputs[k] = vector (EBB_DTYPE_F32, channels, 0.5, 1.5);
+      test.inputs[k] = kernel_vector_new (EBB_DTYPE_F32, channels, 0.5, 1.5);
   if (training)
     {
       g_free (test.inputs[3].memory);
@@ -452,8 +438,8 @@ check_batch_norm (KernelShape shape,
   test.outputs[0] = kernel_operand_new (dtype, shape, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
   if (has_weight)
     {
-      test.outputs[1] = vector (EBB_DTYPE_F32, channels, 0, 1);
-      test.outputs[2] = vector (EBB_DTYPE_F32, channels, 0, 1);
+      test.outputs[1] = kernel_vector_new (EBB_DTYPE_F32, channels, 0, 1);
+      test.outputs[2] = kernel_vector_new (EBB_DTYPE_F32, channels, 0, 1);
     }
   test.scale = 20;
   kernel_case_check (&test);
@@ -540,7 +526,8 @@ check_norm_far_from_zero (const char *simd,
       EbbLaunch backward = { .kernel = grad, .n_inputs = is_batch ? 5 : 6, .n_outputs = 3 };
 
       for (int j = 0; j < 6; j++)
-        y[j] = j == 0 || j == 3 ? copy_shifted (&near, 0) : vector (EBB_DTYPE_F32, j < 3 ? FAR_ROWS : shape[1], 0, 1);
+        y[j] = j == 0 || j == 3 ? copy_shifted (&near, 0)
+                                : kernel_vector_new (EBB_DTYPE_F32, j < 3 ? FAR_ROWS : shape[1], 0, 1);
       forward.params.norm.eps = backward.params.norm.eps = 1e-5;
       forward.params.norm.training = backward.params.norm.training = TRUE;
       if (!is_batch) /* rows, not channels of one element each */
@@ -598,7 +585,7 @@ test_var_far_from_zero (void)
   for (guint c = 0; c < G_N_ELEMENTS (centres); c++)
     for (guint32 dims = 1; dims < 4; dims++)
       {
-        KernelCase test = case_new ("var", EBB_KERNEL_VAR);
+        KernelCase test = kernel_case_new ("var", EBB_KERNEL_VAR);
         KernelShape shape = KERNEL_SHAPE (70, 1500), reduced = reduce_shape (shape, dims);
 
         test.params.reduce.dims = dims;
@@ -625,8 +612,9 @@ check_constant_rows (const EbbKernelFunc *kernels,
   KernelOperand zero = kernel_operand_new (dtype, KERNEL_SHAPE (2, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 0);
   KernelOperand sum = kernel_operand_new (dtype, KERNEL_SHAPE (2, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
   KernelOperand y = kernel_operand_new (dtype, KERNEL_SHAPE (2, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
-  KernelOperand bias = vector (EBB_DTYPE_F32, n, 0.5, 0.5), mean = vector (EBB_DTYPE_F32, 2, 0, 1);
-  KernelOperand rstd = vector (EBB_DTYPE_F32, 2, 0, 1), var = vector (EBB_DTYPE_F32, 2, 0, 1);
+  KernelOperand bias = kernel_vector_new (EBB_DTYPE_F32, n, 0.5, 0.5),
+                mean = kernel_vector_new (EBB_DTYPE_F32, 2, 0, 1);
+  KernelOperand rstd = kernel_vector_new (EBB_DTYPE_F32, 2, 0, 1), var = kernel_vector_new (EBB_DTYPE_F32, 2, 0, 1);
   EbbView channel = { x.view.data, dtype, 3, { n, 1, 1 }, { 1, 1, 1 } };
   EbbView channel_y = { y.view.data, dtype, 3, { n, 1, 1 }, { 1, 1, 1 } };
   EbbLaunch norm = {
@@ -697,7 +685,7 @@ test_outlier (void)
   const gint64 n = 1025;
   KernelOperand x = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (1, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 0);
   KernelOperand y = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (1, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
-  KernelOperand mean = vector (EBB_DTYPE_F32, 1, 0, 1), rstd = vector (EBB_DTYPE_F32, 1, 0, 1);
+  KernelOperand mean = kernel_vector_new (EBB_DTYPE_F32, 1, 0, 1), rstd = kernel_vector_new (EBB_DTYPE_F32, 1, 0, 1);
   EbbLaunch launch = { EBB_KERNEL_LAYER_NORM,
                        3,
                        3,

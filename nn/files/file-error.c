@@ -1,0 +1,22 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Errors about what is in a file or a folder. */
+#include "nn/files/file-error-private.h"
+
+#include "tensor/error-private.h"
+
+gboolean
+ebb_file_fail (const char *path,
+               GError **error,
+               const char *format,
+               ...)
+{
+  g_autofree char *shown = ebb_escape_text (path);
+  g_autofree char *text = NULL;
+  va_list arguments;
+
+  va_start (arguments, format);
+  text = g_strdup_vprintf (format, arguments);
+  va_end (arguments);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", shown, text);
+  return FALSE;
+}
