@@ -3,7 +3,7 @@
 
 #include "tensor/memory.h"
 
-/* What one rank that is a thread uses: counted beside the whole process. A storage made on a thread with an account
+/* The memory of one rank that is a thread, counted beside the whole process. A storage made on a thread with an account
  * belongs to it for life, whichever thread frees it, and holds it. */
 
 G_BEGIN_DECLS

@@ -210,7 +210,7 @@ set_no_memory (EbbDevice *device,
                device->name, size, limit > total ? limit - total : 0, limit, users);
 }
 
-/* What the device says of its own memory, and who uses it. */
+/* Allocates from the device; if it fails, the error adds the device's own report and who uses the memory. */
 static void *
 alloc_or_explain (EbbDevice *device,
                   gsize size,
@@ -278,7 +278,7 @@ ebb_device_launch_with_workspace (EbbDevice *device,
     return FALSE;
   launch->workspace_size = size;
   ok = ebb_device_enqueue (device, launch, error);
-  /* What is enqueued for computing later may use it at once. */
+  /* Work that is enqueued for computing later may use it at once. */
   ebb_device_free (device, launch->workspace, size, EBB_PURPOSE_WORKSPACE);
   return ok;
 }

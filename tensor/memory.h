@@ -18,7 +18,7 @@ G_BEGIN_DECLS
  * @EBB_PURPOSE_CACHE: keys and values of tokens that a model has seen, while it generates
  * @EBB_PURPOSE_WORKSPACE: everything else: intermediate results, scratch, data
  *
- * What memory is used for. A tensor begins as workspace and is re-tagged when it is registered, saved for backward,
+ * The use of memory. A tensor begins as workspace and is re-tagged when it is registered, saved for backward,
  * released, or becomes a gradient.
  */
 typedef enum

@@ -4,7 +4,7 @@
 #include "tensor/autograd/op-private.h"
 #include "tensor/autograd/saved-tensor.h"
 
-/* What belongs to one thread: the modes that its ops run under, and what it counts. Every op reads it, so it is plain
+/* The state of one thread: the modes that its ops run under, and its counters. Every op reads it, so it is plain
  * data. */
 
 G_BEGIN_DECLS

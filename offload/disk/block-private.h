@@ -32,7 +32,7 @@ typedef enum
   EBB_DISK_LOST    /* the copy from the device failed: a reader gets the error */
 } EbbDiskState;
 
-/* Under the queue's lock, but for the fields that are set once. */
+/* Under the queue's lock, except the fields that are set once. */
 struct _EbbDiskPiece
 {
   EbbWorkerJob job; /* to write it */

@@ -395,7 +395,7 @@ run_node (Task *task,
   return ebb_backward_run_after_node (ok ? error : NULL) && ok;
 }
 
-/* What non-leaf tensors among the captures have received is complete when their node comes up. */
+/* The gradients of captured non-leaf tensors are complete when their node comes up. */
 static void
 capture_outputs (Task *task,
                  EbbNode *node)

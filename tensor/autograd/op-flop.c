@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/autograd/op-private.h"
 
-/* What an op costs, by convention: two for each multiplication of a product, one for each element of another op's
- * result. From shapes alone. */
+/* The operations of an op, by convention: two for each multiplication of a product, one for each element of another
+ * op's result. They depend on shapes alone. */
 
 static guint64
 last_size (EbbTensor *tensor)

@@ -71,7 +71,7 @@ struct _EbbOp
   EbbOpShard shard;
 };
 
-/* What a result is rematerialized from beside its operands, as the call had it. */
+/* The parameters of a call, from which a result is rematerialized together with the operands. */
 typedef struct
 {
   EbbKernelParams params;
@@ -163,8 +163,8 @@ void ebb_op_add_output (EbbOpCall *call,
                         guint n_dims);
 void ebb_op_add_output_like (EbbOpCall *call,
                              EbbTensor *tensor);
-/* What backward will find in ctx->saved, in this order. An input is saved as the parameter when it stands in for one.
- */
+/* Each call adds a tensor to ctx->saved, where backward finds them in this order. An input that stands in for a
+ * parameter is saved as the parameter. */
 void ebb_op_save_input (EbbOpCall *call,
                         guint index);
 void ebb_op_save_output (EbbOpCall *call,

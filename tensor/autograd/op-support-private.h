@@ -3,7 +3,7 @@
 
 #include "tensor/autograd/op-private.h"
 
-/* What the ops' files share: operand checks, views for launches, launches of single kernels. Nothing here records. */
+/* Shared by the ops' files: operand checks, views for launches, launches of single kernels. Nothing here records. */
 
 G_BEGIN_DECLS
 

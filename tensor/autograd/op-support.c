@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What the families of ops share: checks of operands, broadcasting, casts and sums of gradients. */
+/* Shared by the families of ops: checks of operands, broadcasting, casts and sums of gradients. */
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/thread-private.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What EBB_KERNEL_INDEX_CHECK gives when there is nothing to complain about. */
+/* The result of EBB_KERNEL_INDEX_CHECK if all indices are in range. */
 #define NO_BAD_INDEX (-(G_GINT64_CONSTANT (1) << 62))
 
 /* -- checks ------------------------------------------------------------------------------------------------------- */

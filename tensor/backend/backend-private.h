@@ -5,7 +5,7 @@
 #include "tensor/backend/kernel-private.h"
 #include "tensor/memory-account-private.h"
 
-/* What a device's driver brings: memory, copies, kernels, and for a device that works behind the caller's back its
+/* The functions of a device's driver: memory, copies, kernels, and for a device that works asynchronously its
  * queues. Plain functions; the version guards loaded modules. */
 
 G_BEGIN_DECLS
@@ -65,7 +65,7 @@ typedef struct
   gpointer (*record) (int index,
                       EbbStream stream,
                       GError **error);
-  /* What is enqueued from now on runs after @event. */
+  /* Work that is enqueued from now on runs after @event. */
   gboolean (*wait) (int index,
                     EbbStream stream,
                     gpointer event,
@@ -97,12 +97,12 @@ typedef struct
                       EbbStream stream,
                       const EbbLaunch *launch,
                       GError **error);
-  /* What the vendor's libraries enqueue to (a cudaStream_t); NULL where there is none. */
+  /* The stream that the vendor's libraries enqueue to (a cudaStream_t); NULL if the device has none. */
   gpointer (*get_native_stream) (int index,
                                  EbbStream stream);
 } EbbStreamFuncs;
 
-/* What a test may let fail. */
+/* The kinds of calls that a test may let fail. */
 typedef enum
 {
   EBB_FAILURE_ALLOC,

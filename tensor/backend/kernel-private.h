@@ -182,7 +182,7 @@ typedef enum
   EBB_N_KERNELS
 } EbbKernel;
 
-/* What a gradient needs: x, y or none; said in ebb_unary_ops[] (tensor/ops). */
+/* The comments name the tensor that the gradient needs, x, y or none; ebb_unary_ops[] (tensor/ops) has the same. */
 typedef enum
 {
   EBB_UNARY_NEG,
@@ -404,8 +404,8 @@ typedef struct
   const char *op; /* the op that launches it, in messages; lives as long as the process. NULL: the kernel's own name */
   guint n_items;
   const EbbLaunchItem *items; /* a backend that enqueues copies them */
-  /* What get_workspace () of the backend asked for, from its memory; ebb_device_launch () fills them in. The kernel has
-   * it to itself, uninitialized, until it is done. */
+  /* The workspace that get_workspace () of the backend asked for, in its memory; ebb_device_launch () fills them in.
+   * The kernel has it to itself, uninitialized, until it is done. */
   void *workspace;
   gsize workspace_size;
 } EbbLaunch;

@@ -19,7 +19,7 @@ typedef struct
   gsize (*get_dtype_size) (EbbDType dtype);
   /* The kernels of the CPU, and the threads that those run by the calling thread may use. */
   const EbbKernelFunc *(*get_cpu_kernels) (void);
-  /* What a kernel of the CPU needs of workspace, run by as many threads as the calling thread may use. */
+  /* The bytes of workspace of a kernel of the CPU, run by as many threads as the calling thread may use. */
   gsize (*get_cpu_workspace) (const EbbLaunch *launch);
   int (*get_n_threads) (void);
   void (*set_n_threads) (int n_threads);

@@ -4,7 +4,7 @@
 #include "tensor/backend/kernel-private.h"
 #include "tensor/n-threads-private.h"
 
-/* What the files of the CPU backend share. Kernels of simd/ are compiled once per instruction set; each set has its own
+/* Shared by the files of the CPU backend. Kernels of simd/ are compiled once per instruction set; each set has its own
  * table, and the best that the processor runs is picked once (EBB_CPU_SIMD=portable|avx2|avx512|avx512bf16 asks for a
  * lesser one). */
 

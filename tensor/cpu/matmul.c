@@ -548,7 +548,7 @@ is_small (const EbbProduct *p)
   return limit > 0 && ebb_product_get_n_batches (p) <= limit;
 }
 
-/* What a launch asks for, and by which of the ways above it is computed. */
+/* The ways above to compute a product. */
 typedef enum
 {
   WAY_EMPTY,

@@ -223,7 +223,7 @@ static const EbbOp ops[] = {
   [EBB_BINARY_MINIMUM] = { "minimum", EBB_OP_POINTWISE, EBB_KERNEL_BINARY, NULL, extremum_backward },
 };
 
-/* What the gradients above read of the operands, no more than that; before they are expanded. */
+/* Saves the operands that the gradients above read, and no others, before they are expanded. */
 static void
 save_operands (EbbOpCall *call, EbbBinaryOp which)
 {

@@ -21,8 +21,8 @@ G_BEGIN_DECLS
  * @scale: what scores are multiplied by; 0 or less for one over the square root of the width of a head
  * @dropout_p: the probability in [0, 1] with which a weight of attention is dropped; the others are divided by 1 - p
  *
- * What kind of attention ebb_attention() and ebb_self_attention_full() compute. A form of zeros is plain attention of
- * all queries to all keys.
+ * The form of attention that ebb_attention() and ebb_self_attention_full() compute. A form of zeros is plain attention
+ * of all queries to all keys.
  */
 typedef struct
 {

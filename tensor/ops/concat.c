@@ -52,7 +52,7 @@ cat_backward (EbbBackward *ctx, GError **error)
 
 static const EbbOp cat_op = { "cat", EBB_OP_COPY, EBB_N_KERNELS, cat_run, cat_backward };
 
-/* The dtype in which all meet; FALSE with an error unless they fit each other but for dimension @dim. */
+/* The common dtype of all; FALSE with an error unless their shapes are equal except in dimension @dim. */
 static gboolean
 check_parts (EbbTensor **tensors, guint n_tensors, int dim, EbbDType *dtype, GError **error)
 {
@@ -151,7 +151,7 @@ check_list (const char *op_name, EbbTensor **tensors, guint n_tensors, GError **
 
 /**
  * ebb_cat:
- * @tensors: (array length=n_tensors): tensors whose shapes are equal but for the size of @dim
+ * @tensors: (array length=n_tensors): tensors whose shapes are equal except in @dim
  * @n_tensors: how many, one or more
  * @dim: the dimension along which they are joined; negative ones count from the end
  * @error: return location for an error

@@ -307,7 +307,7 @@ check_fits (EbbOpCall *call, EbbTensor *indices, EbbTensor *other, const char *n
  * @indices: a tensor of i64 or i32 with as many dimensions as @x, of which none but @dim is larger
  * @error: return location for an error
  *
- * For each index the element of @x at the index's own position, but for @dim, where the index says. With @dim 1:
+ * For each index the element of @x at the index's own position, except in @dim, where the index is taken. With @dim 1:
  * y[i, j] = x[i, indices[i, j]].
  *
  * Fails with %EBB_ERROR_INDEX when @dim or an index is out of range, with %EBB_ERROR_SHAPE when @indices do not fit,

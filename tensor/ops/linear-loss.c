@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The logits of a language model, [B T, V], are its largest tensor by far. Here they exist for a chunk of rows at a
- * time. With one loss for all rows its gradient is known but for a factor as soon as a chunk's logits are: they turn
+ * time. With one loss for all rows its gradient is known up to a factor as soon as a chunk's logits are: they turn
  * into their gradient in place and go on into those of x and weight at once, so the products are not done again in
  * backward. With one loss for each row the factors differ; then logits are made a second time in backward. */
 
@@ -171,7 +171,7 @@ enum
   INPUT_BIAS
 };
 
-/* What no chunk has written to. */
+/* Sets gradients that no chunk has written to zero. */
 static gboolean
 chunks_finish (Chunks *self,
                EbbTensor *weight_grad,
@@ -221,7 +221,7 @@ run_chunks (Chunks *self,
   return chunks_finish (self, weight_grad, bias_grad, error);
 }
 
-/* What the loss passes on to each row: 1, or 1 / count. */
+/* The gradient of the loss of each row: 1, or 1 / count. */
 static EbbTensor *
 compute_row_grad (EbbTensor *like,
                   EbbTensor *count,

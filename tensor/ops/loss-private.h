@@ -4,7 +4,7 @@
 #include "tensor/autograd/op-private.h"
 #include "tensor/ops/loss.h"
 
-/* What the cross entropies share. Views are of contiguous memory: logits [rows, n], targets [rows], losses f32 [rows],
+/* Shared by the cross entropies. Views are of contiguous memory: logits [rows, n], targets [rows], losses f32 [rows],
  * logsumexps f32 [rows, 2], the sum of two numbers each. */
 
 G_BEGIN_DECLS

@@ -3,7 +3,7 @@
 
 #include "tensor/autograd/op-private.h"
 
-/* What the normalizations share. */
+/* Shared by the normalizations. */
 
 G_BEGIN_DECLS
 

@@ -363,7 +363,7 @@ batch_norm_run (EbbOpCall *call,
   EbbView x, y;
   EbbLaunch launch;
 
-  /* What a recompute sees was counted the first time. */
+  /* A recompute must not move the statistics a second time. */
   if (moves && ebb_modes.recomputing > 0)
     {
       running_mean = running_var = NULL;

@@ -3,7 +3,7 @@
 
 #include "tensor/autograd/op-private.h"
 
-/* What ops made of matrix products share. */
+/* Shared by ops made of matrix products. */
 
 G_BEGIN_DECLS
 

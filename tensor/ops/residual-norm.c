@@ -128,7 +128,7 @@ ebb_residual_dropout (EbbTensor *x,
 
 /* -- shared by the ops with a norm -------------------------------------------------------------------------------- */
 
-/* What both save first; statistics follow. */
+/* The tensors that both save first; statistics follow. */
 enum
 {
   SAVED_SUM,

@@ -7,7 +7,7 @@
 
 /* Views of a part of a tensor along one dimension. */
 
-/* What backward must know of it, kept in extra.i. */
+/* The slice as backward needs it, kept in extra.i. */
 typedef struct
 {
   gint64 shape[EBB_MAX_DIMS]; /* of the whole */
@@ -41,7 +41,7 @@ new_window (EbbTensor *whole, const Window *window, gint64 length)
   return ebb_tensor_new_from_view (whole, &view, offset);
 }
 
-/* Zeros but for the window. */
+/* Zeros outside the window. */
 static gboolean
 window_backward (EbbBackward *ctx, GError **error)
 {
@@ -164,7 +164,7 @@ ebb_select (EbbTensor *x, int dim, gint64 index, GError **error)
  * @step: the distance of two indices, one or more
  * @error: return location for an error
  *
- * What `start:end:step` gives in Python. The result shares the data of @x.
+ * The slice that `start:end:step` gives in Python. The result shares the data of @x.
  *
  * Fails with %EBB_ERROR_INDEX when @dim is out of range, and with %EBB_ERROR_INVALID_ARGUMENT when @step is less than
  * one.

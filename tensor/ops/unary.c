@@ -21,8 +21,8 @@ unary_backward (EbbBackward *ctx, GError **error)
                             saves == EBB_UNARY_SAVES_Y ? ctx->saved[0] : NULL, ctx->grad_inputs[0]));
 }
 
-/* What follows an activation with a weight, in a transformer's feed-forward part: its result is large, its input is
- * kept. */
+/* TRUE for activations, before the second product of a transformer's feed-forward part: the result is large and can be
+ * rematerialized from the input, which is saved. */
 static gboolean
 is_rebuilt (EbbUnaryOp which)
 {

@@ -32,7 +32,7 @@ typedef struct
   guint8 has_flop; /* of an op that said them itself, before it ran */
 } EbbEvent;
 
-/* What makes two launches of a product, or of attention, the same work. All bytes that mean nothing are 0. */
+/* The key of a launch of a product, or of attention: launches with equal keys do the same work. Padding bytes are 0. */
 typedef struct
 {
   EbbDevice *device;
@@ -66,7 +66,8 @@ struct _EbbProfiler
   gint64 total;   /* of earlier runs */
 };
 
-/* What was opened, to be closed by it; 0: nothing, as when no profiler ran. A mark of an earlier run closes nothing. */
+/* The mark that an opening returns and its closing takes; 0 if no profiler ran. A mark of an earlier run closes
+ * nothing. */
 typedef guint64 EbbProfileMark;
 
 #define ebb_is_profiling() G_UNLIKELY (ebb_thread.profiler != NULL)
@@ -126,7 +127,7 @@ guint64 ebb_launch_count_elements (const EbbLaunch *launch);
 const char *ebb_phase_get_name (EbbPhase phase);
 /* Nanoseconds. */
 gint64 ebb_profiler_get_time (void);
-/* What an op took itself. */
+/* The time of an op itself. */
 gint64 ebb_event_get_time (const EbbEvent *event);
 #define ebb_profiler_get_event(self, index) (&g_array_index ((self)->events, EbbEvent, index))
 #define ebb_profiler_get_work(self, index) ((EbbOpWork *) g_ptr_array_index ((self)->works, index))

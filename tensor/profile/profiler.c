@@ -76,7 +76,7 @@ make_mark (EbbProfiler *self,
   return (guint64) self->generation << 32 | (guint64) (index + 1);
 }
 
-/* What is not said by the call itself: a module runs forward unless something around it says otherwise. */
+/* The phase of a call that doesn't say it: a module runs forward unless something around it says otherwise. */
 static EbbPhase
 inherit_phase (EbbProfiler *self,
                EbbPhase outermost)

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What was recorded, summed by phase and op: a table for people, JSON for programs. */
+/* A record summed by phase and op: a table for people, JSON for programs. */
 
 #define N_PHASES (EBB_PHASE_OTHER + 1)
 
@@ -487,7 +487,7 @@ add_modules (JsonBuilder *builder,
  * ebb_profiler_get_json:
  * @self: a profiler
  *
- * What was recorded, as one JSON object, summed over all steps: `seconds`, `n_steps`, `n_threads`, `op_seconds`,
+ * The record as one JSON object, summed over all steps: `seconds`, `n_steps`, `n_threads`, `op_seconds`,
  * `outside_seconds`, `product_seconds`, `attention_seconds`, `floor_seconds`, `attention_floor_seconds`, `floor_share`
  * (null until measured); `phases`, seconds by name; `ops`, `products`, `attention` and `modules`, arrays of objects:
  * of each op and phase, each different product, each different attention, and each module's own ops by phase.

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* What the queues of a device do beside each other, in the "Trace Event Format" of chrome://tracing and Perfetto: a row
+/* A timeline of a device's queues, in the "Trace Event Format" of chrome://tracing and Perfetto: a row
  * for each queue, complete events ("X"), times in microseconds from the start. */
 
 static const char *const queue_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };

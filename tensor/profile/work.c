@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What launches cost, from their views alone; and which of them are the same product, or the same attention. */
+/* The operations of launches, from their views alone, and which of them are the same product, or the same attention. */
 
 static gint64
 count_elements (const EbbView *view)

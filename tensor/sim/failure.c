@@ -123,8 +123,8 @@ sim_device_take_failure (SimDevice *device,
   return device->fails[what] > 0 && --device->fails[what] == 0;
 }
 
-/* What the C library has for destructors of C++'s thread_local objects. Where it has them, exit () calls them before it
- * calls anything of other libraries: those that kernels need are then still whole. */
+/* The C library's registration of destructors of C++'s thread_local objects. Where the library has it, exit () calls
+ * these destructors before those of other libraries, so the libraries that kernels need are still whole. */
 extern int __cxa_thread_atexit_impl (void (*func) (void *data),
                                      void *data,
                                      void *library) __attribute__ ((weak));

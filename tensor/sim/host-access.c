@@ -62,7 +62,7 @@ handle_host_access (int signal_number,
   for (guint i = 0; i < n; i++)
     if (sim_heap_contains (&watched[i]->heap, info->si_addr))
       report (watched[i], info->si_addr);
-  /* What would have happened without us; returning repeats the touch. */
+  /* Do as the old handler would; returning repeats the access. */
   if (old_action.sa_flags & SA_SIGINFO)
     old_action.sa_sigaction (signal_number, info, context);
   else if (old_action.sa_handler != SIG_DFL && old_action.sa_handler != SIG_IGN)

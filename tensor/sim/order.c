@@ -132,8 +132,8 @@ sim_uses_check (const SimUses *uses,
   return TRUE;
 }
 
-/* What everybody who may still ask for it knows. Computing may ask for a block on the device, and gives it back; the
- * host gives its own blocks back. */
+/* TRUE if all queues that may still use the block know its uses. Computing may ask for a block on the device, and gives
+ * it back; the host gives its own blocks back. */
 static gboolean
 is_settled (const SimUses *uses,
             SimDevice *device,
@@ -158,7 +158,7 @@ forget_known (SimUses *uses,
   g_array_set_size (uses->copies, n);
 }
 
-/* What must come after the one that is covered must come after the one that covers it. */
+/* TRUE if all work that must come after @earlier must come after @access anyway. */
 static gboolean
 covers (const SimAccess *access,
         const SimAccess *earlier)

@@ -242,7 +242,7 @@ run_wait (SimQueue *queue,
       /* A copy begins when it could have, however late the thread woke up. */
       end = queue->stream == EBB_STREAM_COMPUTE ? sim_get_time () : MAX (start, event->time);
       queue->ready = end;
-      /* What a copy stands waiting for keeps nobody from computing. */
+      /* The wait of a copy delays no computing. */
       if (queue->stream == EBB_STREAM_COMPUTE)
         event->waited += end - start;
       queue->waited += end - start;

@@ -298,7 +298,7 @@ gboolean sim_device_check_open (SimDevice *device,
 SimWork *sim_work_new (SimWorkKind kind,
                        const char *name,
                        guint n_views);
-/* What a thread does, with the device locked, from the opening of the device to the end of the process. */
+/* The loop of a queue's thread, with the device locked, from the opening of the device to the end of the process. */
 void *sim_queue_run (void *queue);
 /* With the device locked, which it may unlock to wait until there is room. */
 void sim_queue_wait_for_room (SimQueue *queue);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What checkpointing costs, in three parts:
+/* The cost of checkpointing, in three parts:
  *
  *   a wrapped call    beyond the ops that it runs again, with gradients and without
  *   a GPT's step      its time and the most bytes kept for backward, for each strategy

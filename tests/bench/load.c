@@ -26,7 +26,7 @@ static const GOptionEntry entries[] = {
   G_OPTION_ENTRY_NULL,
 };
 
-/* What a process prints, in its order. */
+/* The times that a process prints, in order. */
 #define MAX_TIMES 4
 
 static const struct

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What stores for activations cost: one checkpointed training, with each store on the CPU and on the emulated device
+/* The cost of stores for activations: one checkpointed training, with each store on the CPU and on the emulated device
  * `sim`, there with several bandwidths. Prints each one's step time beside that of keep, what it took off the device,
  * and how much of the moving stayed behind computing. */
 

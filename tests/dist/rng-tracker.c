@@ -86,7 +86,7 @@ after_a_reset_names_and_seeds_are_free (void)
   g_clear_error (&error);
   g_assert_true (ebb_generator_tracker_add (tracker, "a", 6, &error));
   g_assert_no_error (error);
-  /* Whoever holds the generator of a name goes on with it. */
+  /* Code that holds the generator of a name goes on with it. */
   g_assert_true (ebb_generator_tracker_get_generator (tracker, "a") == same);
   g_assert_cmpuint (ebb_generator_get_seed (same), ==, 6);
   g_assert_cmpuint (ebb_generator_get_offset (same), ==, 0);

@@ -14,7 +14,7 @@ static char *folder;
 static EbbModule *module;
 static EbbOptimizer *optimizer;
 
-/* What comes after the checksum. */
+/* The text after the checksum. */
 static const char *
 find_rest (const char *text)
 {

@@ -1,4 +1,4 @@
-// The same small training from JavaScript, plain and wrapped; and memory that is let go without the collector's help.
+// The same small training from JavaScript, plain and wrapped; and memory that is freed without the garbage collector.
 import Ebb from 'gi://Ebb?version=1.0';
 import GObject from 'gi://GObject';
 

@@ -334,7 +334,7 @@ run_job (const Job *job,
   return output;
 }
 
-/* What one of the others said is the error, with what it was doing itself. */
+/* The error is that of one of the other ranks, and names this rank's own operation. */
 static void
 check_line (const Fault *fault,
             guint rank,

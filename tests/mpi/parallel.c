@@ -8,7 +8,7 @@
 
 static EbbProcessGroup *world;
 
-/* What one rank comes to, in order. */
+/* The results of one rank, in order. */
 typedef struct
 {
   GPtrArray *tensors; /* NULL where there is none */
@@ -150,7 +150,7 @@ run_op (guint op,
         GError **error)
 {
   const guint rank = ebb_process_group_get_rank (group);
-  /* What is gathered has the size of a part: of 20, 5 or 6 on two and on four ranks. */
+  /* A gathered tensor has the size of a shard: of 20, 5 or 6 on two and on four ranks. */
   const int gathered[] = { 20, 6, 8 };
   int shape[] = { 20, 5, 6 };
   g_autoptr (EbbTensor) wide = NULL;

@@ -16,7 +16,7 @@ test_world (void)
   test_collective_parts (world);
 }
 
-/* What is longer than the ranks have room for is exchanged in chunks, each of its own elements. */
+/* A tensor that is longer than the ranks' buffers is exchanged in chunks, each of its own elements. */
 static void
 test_long_piece (void)
 {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* What is nested deep: an error that says how deep, or no matter, and never the end of the stack. Each test runs on a
+/* Deep nesting either works or is an error that says how deep; it never overflows the stack. Each test runs on a
  * thread of its own, with the stack that threads have. */
 
 #define MANY 5000
@@ -25,7 +25,7 @@ new_linear (void)
   return module;
 }
 
-/* What a call and its backward pass end with. */
+/* The error of a call or its backward pass, or NULL. */
 static GError *
 train (EbbModule *module)
 {

@@ -121,7 +121,7 @@ measure (Wrapping each, Wrapping whole, guint64 *on_card, guint64 *on_host, GPtr
 static void
 inner_and_outer_savings_add_up (void)
 {
-  /* What is left on the card and on the host, in inputs of a block. */
+  /* The bytes left on the device and on the host, in inputs of a block. */
   const struct
   {
     Wrapping each, whole;

@@ -329,7 +329,7 @@ gradients_are_bitwise_equal (gconstpointer data)
 
 /* -- failures ------------------------------------------------------------------------------------------------------ */
 
-/* What else was under way may tell of it once more. */
+/* Other work that was under way may report the failure once more. */
 static void
 forget_failures (EbbDevice *device,
                  EbbSavedTensorHooks *store)

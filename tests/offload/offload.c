@@ -98,7 +98,7 @@ nested_wrappers_store_an_input_once (void)
   test_step_run (gpt, NULL, &nested);
   test_step_assert_same (&plain, &nested);
   g_assert_cmpuint (test_held (store), ==, 0);
-  /* What enters a feed-forward part was made inside its block, which recomputes it. */
+  /* The input of a feed-forward part was made inside its block, which recomputes it. */
   g_assert_cmpuint (ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (store)), ==, 3 * 2 * 24 * 48 * 4);
   test_step_clear (&plain);
   test_step_clear (&nested);

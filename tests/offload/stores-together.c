@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Stores behind stores, under nested wrappers, on the CPU and on sim: bit for bit what a plain module on the CPU gives,
- * whatever fails or is dropped on the way, and whoever looks on. */
+ * whatever fails or is dropped on the way, and whatever observes the run. */
 
 enum
 {

@@ -144,7 +144,7 @@ class Report(FsdpGptTest):
             self.assertEqual(set(rank), RANK_KEYS)
             for key in "parameter_bytes_held", "optimizer_bytes_held":
                 self.assertLess(rank[key], 0.3 * alone[key])
-        # 4 blocks and the root; reshard after forward but for the root
+        # 4 blocks and the root; reshard after forward except for the root
         counts = {name: operation["calls"] for name, operation in report["communication"].items()}
         self.assertEqual((counts["all_gather"], counts["reduce_scatter"]), (2 * 5 - 1, 5))
         n_bytes = 4 * report["parameters"] * 3 / 4

@@ -53,7 +53,7 @@ class Table(unittest.TestCase):
             self.assertEqual(row["outer" if stored else "store"], 0, name)
         # the most at a time: a store leaves the input that backward needs and the next one on the device
         self.assertGreater(none["most"], none["inner"])
-        # its own input may be let go a little earlier than what was kept all the time
+        # its own input may be freed a little earlier than tensors that were saved all the time
         self.assertLessEqual(model["most"], none["most"])
         self.assertLess(none["most"] - model["most"], 2 * n_bytes)
         self.assertEqual(both["most"], blocks["most"])

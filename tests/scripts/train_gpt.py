@@ -641,7 +641,7 @@ class BadInput(TrainGptTest):
         self.refuse_training("it is a folder", "--save", ".")
         self.refuse_training("it is a device", "--report", "/dev/full")
         os.mkdir(self.path("locked"), 0o500)
-        if not os.access(self.path("locked"), os.W_OK):  # whoever runs everything as root may write anywhere
+        if not os.access(self.path("locked"), os.W_OK):  # root may write anywhere
             self.refuse_training("can't write in the folder locked: Permission denied", "--save", "locked/w")
 
     def test_a_store_that_is_full_is_an_error(self):

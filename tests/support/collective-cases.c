@@ -354,7 +354,7 @@ check_bad_input (EbbProcessGroup *group)
   g_assert_no_error (error);
 }
 
-/* What backward needs must not change unseen. */
+/* A tensor that backward needs must not change unnoticed. */
 static void
 check_versions (EbbProcessGroup *group)
 {

@@ -3,8 +3,8 @@
 
 #include <ebb/ebb.h>
 
-/* What every process group must do, whatever carries its bytes: one list, run on each engine. Every rank runs the same
- * cases in the same order; they assert. */
+/* The cases that every process group must pass, whatever its transport: one list, run on each engine. Every rank runs
+ * the same cases in the same order; they assert. */
 
 G_BEGIN_DECLS
 
@@ -33,7 +33,7 @@ EbbTensor *test_collective_tensor (guint rank,
                                    EbbDType dtype,
                                    const gint64 *shape,
                                    guint n_dims);
-/* What @op makes of element @i of @n ranks, before it is rounded to @dtype. */
+/* The result of @op for element @i of @n ranks, before it is rounded to @dtype. */
 double test_collective_reduced (guint n,
                                 gsize i,
                                 EbbDType dtype,

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What ranks have, and the reference in double. */
+/* The values of the ranks, and the reference in double. */
 
 static guint32
 hash (guint rank,

@@ -8,7 +8,7 @@
 
 G_BEGIN_DECLS
 
-/* What every program begins with: GLib's g_test_init (), and the device becomes the default one. */
+/* Begins every test program: calls GLib's g_test_init () and makes the tested device the default one. */
 void test_init (int *argc,
                 char ***argv);
 /* The one that the program tests; the CPU unless it was told otherwise. */

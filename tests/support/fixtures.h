@@ -3,7 +3,7 @@
 
 #include <ebb/ebb.h>
 
-/* What PyTorch computed: the files of tests/fixtures, which README.md there describes. */
+/* Results of PyTorch: the files of tests/fixtures, which README.md there describes. */
 
 G_BEGIN_DECLS
 

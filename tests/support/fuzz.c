@@ -204,7 +204,7 @@ static const char *const values[] = { "null",
                                       "{\"list\":[]}",
                                       "{\"tuple\":[null]}" };
 
-/* What a string should not have, or need not. */
+/* Texts that a string should not have, or need not. */
 static const char *const splices[] = {
   "\\n",
   "\\\"",

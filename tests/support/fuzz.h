@@ -3,7 +3,7 @@
 
 #include <ebb/ebb.h>
 
-/* What the fuzzers in tests/fuzz/ have in common: random numbers that a seed repeats, damage by structure and by bytes,
+/* Shared by the fuzzers in tests/fuzz/: random numbers that a seed repeats, damage by structure and by bytes,
  * and the program around a case. A case gives the same on each run by its seed alone. */
 
 G_BEGIN_DECLS

@@ -161,7 +161,7 @@ take_step (OffloadRun *run,
   return TRUE;
 }
 
-/* What a training has besides parameters, gradients and moments. */
+/* The bytes of a training besides parameters, gradients and moments. */
 static guint64
 get_other_bytes (EbbMemoryStats *stats,
                  guint64 total)
@@ -183,7 +183,7 @@ warm_up (OffloadRun *run,
   return TRUE;
 }
 
-/* What a step of the first run takes says how fast this machine computes. */
+/* Measures how fast this machine computes, by a step of the first run. */
 static gboolean
 calibrate (OffloadRuns *self,
            OffloadRun *run,
@@ -260,7 +260,7 @@ take_turns (OffloadRuns *self,
       {
         guint turn = round % 2 == 0 ? i : self->runs->len - 1 - i;
 
-        /* What another run left in the caches is worked off by a step that does not count. */
+        /* The first step doesn't count, because another run has filled the caches. */
         for (int step = -1; step < steps; step++)
           if (!take_step (get_run (self, turn), step >= 0, error))
             return FALSE;

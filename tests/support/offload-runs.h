@@ -65,7 +65,7 @@ gboolean offload_runs_measure (OffloadRuns *self,
                                int rounds,
                                int steps,
                                GError **error);
-/* What the others of a device are compared with. */
+/* The run that the others of a device are compared with. */
 const OffloadRun *offload_runs_get_keep (OffloadRuns *self,
                                          gboolean on_sim);
 /* How long a step would take by the rule, for each second that it takes with keep. */

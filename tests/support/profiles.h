@@ -4,7 +4,7 @@
 #include <ebb/ebb.h>
 #include <json-glib/json-glib.h>
 
-/* What the tests of the profiler record. */
+/* Shared by the tests of the profiler: the steps that they record. */
 
 G_BEGIN_DECLS
 

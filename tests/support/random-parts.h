@@ -25,7 +25,7 @@ gboolean test_dice_chance (TestDice *dice,
 
 typedef struct _TestKind TestKind;
 
-/* What is called as "part0", "part1". */
+/* The children that are called as "part0", "part1". */
 typedef enum
 {
   TEST_CHILD_PLAIN,    /* from tensor to tensor */
@@ -35,7 +35,7 @@ typedef enum
   TEST_CHILD_SEQUENCE, /* an EbbSequential */
 } TestChild;
 
-/* What it must be given beside. */
+/* The other things that a module must be given. */
 typedef enum
 {
   TEST_OWN_NOTHING,

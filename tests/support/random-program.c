@@ -98,7 +98,7 @@ bytes_in_use (Program *self)
   return ebb_memory_stats_get_total (stats);
 }
 
-/* What is the same at any time, wrapped or not. */
+/* Records the modes that are the same at any time, wrapped or not. */
 static void
 see_modes (Program *self,
            const char *when)

@@ -9,7 +9,7 @@
 
 G_BEGIN_DECLS
 
-/* What wraps the tree: nothing that may be seen. */
+/* The wrappers of the tree, which must not change what is observed. */
 typedef struct
 {
   guint64 seed; /* 0: nothing */

@@ -3,7 +3,7 @@
 
 #include <ebb/ebb.h>
 
-/* What was seen of a program, in order. */
+/* The observations of a program, in order. */
 
 G_BEGIN_DECLS
 
@@ -35,7 +35,7 @@ char *test_trace_compare (const TestTrace *expected,
 /* The same, where @actual is only how it began. */
 char *test_trace_compare_begin (const TestTrace *expected,
                                 const TestTrace *actual);
-/* What went wrong by itself, or NULL. Owned. */
+/* A failure that is one without a comparison, or NULL. Owned. */
 char *test_trace_find_failure (const TestTrace *self);
 
 G_END_DECLS

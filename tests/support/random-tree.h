@@ -11,7 +11,7 @@ G_BEGIN_DECLS
 #define TEST_N_CLOSURES 2
 #define TEST_N_SHARED 2
 
-/* What modules of one tree have in common. */
+/* Shared by the modules of one tree. */
 typedef struct
 {
   EbbModule *root;

@@ -131,7 +131,7 @@ wrap_module (TestWrapping *wrapping,
   while (test_dice_chance (dice, 12));
 }
 
-/* What it keeps goes elsewhere, and nothing is computed twice. */
+/* Offloads the module's saved tensors, so nothing is computed twice. */
 static void
 offload_module (TestWrapping *wrapping,
                 TestDice *dice,

@@ -135,7 +135,7 @@ test_sim_forward (EbbModule *model,
   return loss;
 }
 
-/* What was added to the gradients, which stay where they are, and are 0 again. */
+/* Copies the gradients and sets them to 0 in place. */
 GPtrArray *
 test_sim_take_grads (EbbModule *model)
 {

@@ -4,7 +4,7 @@
 #include <ebb/ebb.h>
 
 /* Steps on the device sim, whose memory and gradients are compared to the byte. Copies take their time there, so that
- * whoever does not wait where it must is found. */
+ * code that does not wait where it must is found. */
 
 G_BEGIN_DECLS
 
@@ -48,7 +48,7 @@ EbbTensor *test_sim_forward (EbbModule *model,
 void test_sim_train (EbbModule *model,
                      EbbTensor *start,
                      guint n_backwards);
-/* What was added to the gradients, which stay where they are, and are 0 again. */
+/* Copies the gradients and sets them to 0 in place. */
 GPtrArray *test_sim_take_grads (EbbModule *model);
 
 typedef struct

@@ -3,7 +3,7 @@
 
 #include <ebb/ebb.h>
 
-/* What the queues of a device did beside each other, from its trace. Seconds. */
+/* The times of a device's queues and of their overlap, in seconds, from its trace. */
 
 G_BEGIN_DECLS
 

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-/* What is asked wrongly is answered by one line that says what, where, and what would be right; nothing is changed. */
+/* Bad input is an error of one line that names the argument and its value and says what would be right; nothing
+ * changes. */
 
 #define SHAPE(...) (const gint64[]){ __VA_ARGS__ }, G_N_ELEMENTS (((const gint64[]){ __VA_ARGS__ }))
 #define DIMS(...) (const int[]){ __VA_ARGS__ }, G_N_ELEMENTS (((const int[]){ __VA_ARGS__ }))

@@ -239,7 +239,7 @@ values_are_read_wherever_they_are (void)
   g_clear_error (&error);
 }
 
-/* What is of the host stays there. */
+/* Tensors of files and texts stay on the host. */
 static void
 files_and_texts_stay_on_the_cpu (void)
 {

@@ -68,7 +68,7 @@ free_all (EbbTensor **tensors,
   g_free (tensors);
 }
 
-/* The gradient of the key bias is zero but for rounding, so no bound relative to itself holds. */
+/* The gradient of the key bias is zero except for rounding, so no bound relative to itself holds. */
 static gboolean
 is_attention_bias (EbbModule *gpt,
                    guint i)

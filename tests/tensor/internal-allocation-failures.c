@@ -351,7 +351,7 @@ assert_step_is_right (Fixture *self)
   assert_grads_are_right (self);
 }
 
-/* What a store would bring ahead of time it brings later if there is no memory now. */
+/* A store that lacks memory to prefetch a tensor restores it later. */
 static void
 fail_at (Fixture *self,
          guint which)

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* What a module keeps for backward goes to a store, and nothing else is seen of it. The store is a disk's, which moves
- * tensors of the CPU too. */
+/* A module's saved tensors go to a store, and nothing else changes. The store is a disk's, which moves tensors of the
+ * CPU too. */
 
 static EbbSavedTensorHooks *
 new_store (void)

@@ -1,7 +1,7 @@
 // Ebb for JavaScript: import Ebb from 'gi://Ebb?version=1.0'.
 //
 // Functions keep the names and the order of arguments of C; what C wants and JavaScript can leave out has defaults. The
-// garbage collector sees a few bytes where a tensor holds megabytes: Ebb.tidy () and tensor.dispose () let go early.
+// garbage collector sees a few bytes where a tensor holds megabytes: Ebb.tidy () and tensor.dispose () free it early.
 
 const {GIRepository, GLib, GObject} = imports.gi;
 const {addModels} = imports.overrides.EbbModels;

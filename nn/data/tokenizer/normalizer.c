@@ -345,7 +345,7 @@ prepend (const EbbNormalizer *self,
   return TRUE;
 }
 
-/* BERT's normalizer but for accents and case, in one pass. */
+/* The rest of BERT's normalizer, without accents and case, in one pass. */
 static void
 clean (const EbbNormalizer *self,
        const char *text,

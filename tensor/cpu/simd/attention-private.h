@@ -6,7 +6,7 @@
 #include "tensor/cpu/simd/philox-private.h"
 #include "tensor/cpu/simd/simd-private.h"
 
-/* What the two directions of attention share: block sizes, packing operands, masks and dropout. Scores exist for one
+/* Shared by the two directions of attention: block sizes, packing operands, masks and dropout. Scores exist for one
  * tile of queries x keys at a time (Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022). With bf16 and a processor that
  * multiplies it, operands are pairs of bf16, probabilities and gradients of scores among them, as in FlashAttention;
  * else they are f32. Scores, sums and results under way are f32 in any case. */
@@ -380,7 +380,7 @@ mask_stride (const EbbView *mask,
   return mask->shape[dim] == 1 ? 0 : mask->strides[dim];
 }
 
-/* What is added to the scores of a row and the tile's keys. */
+/* Loads the numbers that are added to the scores of a row and the tile's keys. */
 static void
 load_bias (const EbbView *mask,
            const Tile *tile,

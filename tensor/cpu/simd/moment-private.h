@@ -59,7 +59,7 @@ static const float ebb_moment_inverse[16] = {
   1e7f / 0.9f, 1e6f / 0.9f, 1e5f / 0.9f, 1e4f / 0.9f, 1e3f / 0.9f, 1e2f / 0.9f, 1e1f / 0.9f, 1 / 0.9f
 };
 
-/* What a position on the axis means; 0 below 1. */
+/* The value at a position on the axis; 0 below 1. */
 EBB_VEC_INLINE EbbVec
 vec_moment_value (EbbVec position)
 {

@@ -79,7 +79,7 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_MATMUL] = EBB_SIMD_NAME (ebb_cpu_few_rows),
 };
 
-/* What they need of workspace; NULL: nothing. */
+/* The workspace that the kernels need; NULL: none. */
 const EbbCpuWorkspaceFunc EBB_SIMD_NAME (ebb_cpu_workspaces)[EBB_N_KERNELS] = {
   [EBB_KERNEL_MULTINOMIAL] = EBB_SIMD_NAME (ebb_cpu_multinomial_workspace),
   [EBB_KERNEL_BIAS_GELU] = EBB_SIMD_NAME (ebb_cpu_bias_gelu_workspace),

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What the wrappers use of process groups, and the memory of ranks that are threads. */
+/* The functions of process groups that wrappers use, and the memory of ranks that are threads. */
 
 static gboolean
 run_parts (EbbProcessGroup *group,
@@ -239,7 +239,7 @@ test_account_outlives_its_rank (void)
   g_assert_cmpuint (get_total (), ==, before);
 }
 
-/* What goes through the host is counted while it is there, and to the rank. */
+/* Staging memory on the host is counted for its rank while it is in use. */
 static gboolean
 run_staged (EbbProcessGroup *group,
             gpointer data,
@@ -303,7 +303,7 @@ run_without_memory (EbbProcessGroup *group,
   return TRUE;
 }
 
-/* Whoever comes first may be short of memory too; nobody waits for the time limit. */
+/* The first rank may be short of memory too; no rank waits for the time limit. */
 static void
 test_no_memory_is_told (void)
 {

@@ -86,7 +86,7 @@ test_all_get_the_same (void)
 
 /* -- strangers ----------------------------------------------------------------------------------------------------- */
 
-/* What a process says first. */
+/* The first message of a process. */
 typedef struct
 {
   char greeting[24];

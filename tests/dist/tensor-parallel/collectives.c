@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* What a layer of a model that ranks share calls in a step, whatever of it is recomputed: counted as the difference of
+/* The collectives of one tensor-parallel layer in a step, whatever of it is recomputed: counted as the difference of
  * two models of which one has N_MORE layers more. */
 
 #define N_FEW 2

@@ -8,7 +8,7 @@
 
 /* A rank of a model that ranks share fails, leaves or stays away, in a forward or in the middle of a recompute, while
  * the others wait for its part of a sum or a gather: they end at once, or when their time is up, with an error that
- * names it, nothing hangs, and their models can still be let go. */
+ * names it, nothing hangs, and their models can still be freed. */
 
 #define N_RANKS 4
 #define FAILS 1
@@ -207,7 +207,7 @@ others_end_with_an_error_that_names_it (gconstpointer data)
       else
         {
           g_assert_nonnull (strstr (message, "rank 1"));
-          /* What for, and within what. */
+          /* The message names the operation and the module. */
           if (run.phase == AT_RECOMPUTE || (run.phase == IN_RECOMPUTE && run.kind == SEQUENCE))
             g_assert_true (g_str_has_prefix (message, "recompute of h.1 (EbbTransformerBlock): "));
           if (run.phase != AT_RECOMPUTE || run.kind != PARTITIONED)

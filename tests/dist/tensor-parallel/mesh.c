@@ -134,8 +134,8 @@ test_checkpoints (void)
       }
 }
 
-/* What tensor-parallel ranks have alike stays alike to the bit, which test_mesh_train () sees to, though its moments
- * are rounded by chance. */
+/* Parameters that tensor-parallel ranks have alike stay alike to the bit, which test_mesh_train () checks, though their
+ * moments are rounded at random. */
 static void
 test_moments (void)
 {

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* What ranks do together in a forward and its backward, against what one does alone. */
+/* Ops of several ranks in a forward and its backward, against the same op on one rank. */
 
 typedef enum
 {
@@ -144,7 +144,7 @@ joined_from (guint64 seed,
   return joined;
 }
 
-/* What @op gives of random values that differ between the ranks, or, where they must not, are the same. */
+/* The result of @op for random values that differ between the ranks or, where they must not, are the same. */
 typedef struct
 {
   EbbTensor *x, *y;   /* operand and result of this rank */

@@ -4,7 +4,7 @@
 
 #include "support/device.h"
 
-/* What divided models compute is what whole ones do. */
+/* Tensor-parallel models compute the same as full ones. */
 
 #define TOLERANCE 1e-5
 

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* What becomes of the parameters of a divided model: frozen ones, converted ones, those with gradients already, those
+/* The parameters of a tensor-parallel model: frozen ones, converted ones, those with gradients already, those
  * that ranks of another dimension shard. */
 
 #define TOLERANCE 1e-5

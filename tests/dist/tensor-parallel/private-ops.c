@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* What parallel layers rely on beside the public ops. */
+/* The private ops of parallel layers. */
 
 /* -- parts --------------------------------------------------------------------------------------------------------- */
 
@@ -45,7 +45,7 @@ is_local_shard (EbbTensor *tensor)
   return tensor->is_local_shard;
 }
 
-/* What may come of @x without a change of what it is. */
+/* Checks whether results of @x are local shards, as @expected says; a result of full tensors is none. */
 static void
 assert_all (EbbTensor *x,
             gboolean expected,

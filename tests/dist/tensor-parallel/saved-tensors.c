@@ -281,7 +281,7 @@ a_norm_before_a_copy_or_gather_is_rematerialized (void)
   test_ranks_run (4, keep_operand_of_norm, GINT_TO_POINTER (SEQUENCE));
 }
 
-/* What is kept of a part may lie anywhere, in half precision too, and what is made of it is gathered the same. */
+/* A saved shard may lie anywhere, in half precision too; its result is gathered the same. */
 static gboolean
 keep_elsewhere (EbbProcessGroup *group,
                 gpointer user_data,
@@ -403,7 +403,7 @@ a_policy_spares_the_collectives_of_a_recompute (void)
 
 /* -- graphs -------------------------------------------------------------------------------------------------------- */
 
-/* Derivation holds the group, its operand and no more than that; whoever goes last lets go. */
+/* A rematerialization holds the group, its operand and nothing else; the last holder frees them. */
 static gboolean
 drop (EbbProcessGroup *group,
       gpointer user_data,

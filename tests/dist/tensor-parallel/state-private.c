@@ -493,7 +493,7 @@ test_8bit (void)
   test_remove_folder (folder);
 }
 
-/* What knows of no other ranks says which function does. */
+/* Functions for one rank refuse such models and name the function for several. */
 static gboolean
 use_alone (EbbProcessGroup *group, gpointer user_data, GError **error)
 {

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* What is saved of a GPT on data and tensor-parallel ranks, whole or in parts, and loaded on other ranks, or on one. */
+/* States of a GPT on data and tensor-parallel ranks, saved full or sharded, and loaded on other ranks, or on one. */
 
 #define N_STEPS 6
 #define HALF 3
@@ -158,7 +158,7 @@ test_first_state (void)
     }
 }
 
-/* What one rank has trained, each grid takes over, gives back as it was, and goes on with. */
+/* Each grid of ranks loads the state of one rank, returns it unchanged, and continues its training. */
 static gboolean
 load_whole (EbbProcessGroup *group, gpointer user_data, GError **error)
 {
@@ -172,7 +172,7 @@ load_whole (EbbProcessGroup *group, gpointer user_data, GError **error)
       g_auto (TestMeshRun) run = { NULL };
       double losses[N_STEPS];
 
-      /* What was there before leaves no trace. */
+      /* The values from before the load leave no trace. */
       if (!test_mesh_run_start (&run, &saved->settings, group, error) || !train (&run, 0, 1, losses, error)
           || !ebb_load_full_state_dict (run.model, gives ? state : NULL, broadcast, TRUE, error)
           || !ebb_load_full_optimizer_state (run.optimizer, gives ? optimizer : NULL, broadcast, error)
@@ -245,7 +245,7 @@ test_misfits (void)
   test_ranks_run (4, load_misfits, &saved);
 }
 
-/* What rank 0 keeps, and besides on no rank more than a few tensors. */
+/* Rank 0 holds the full state, and no rank more than a few full tensors besides. */
 static gboolean
 check_memory (EbbProcessGroup *group, gpointer user_data, GError **error)
 {

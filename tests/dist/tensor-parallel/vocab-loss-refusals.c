@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* What the cross entropies of divided classes refuse, on all ranks alike and before any of them waits for another. */
+/* The cross entropies of sharded classes refuse bad input on all ranks alike, before any of them waits for another. */
 
 static guint64
 count_gathers (EbbProcessGroup *group)

@@ -200,7 +200,7 @@ read_doubles (EbbTensor *tensor)
 
 /* -- float64 ------------------------------------------------------------------------------------------------------- */
 
-/* What is right, of all classes. */
+/* The right values, of all classes. */
 typedef struct
 {
   double *losses; /* one or [rows] */
@@ -361,7 +361,7 @@ check_gradients (const Problem *p,
     }
 }
 
-/* What the op for all classes gives, in the place of what is right. */
+/* Sets the right values to the results of the op for all classes. */
 static void
 truth_init_whole (Truth *self,
                   const Problem *p,

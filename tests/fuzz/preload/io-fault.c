@@ -26,7 +26,7 @@
 
 #define MAX_FD 1024
 
-/* What may fail how: not all failures are those of all calls. */
+/* The calls that may fail, and how: not every call has every failure. */
 enum
 {
   READS = 1,

@@ -239,7 +239,7 @@ expressions_that_are_slow_everywhere_are_given_up (void)
   g_assert_no_error (error);
 }
 
-/* What would take hours or all memory is refused, when the file is opened or when the text is encoded. */
+/* Files that would take hours or all memory are refused when the file is opened or when a text is encoded. */
 static void
 hostile_files_end_in_one_line (void)
 {
@@ -338,7 +338,7 @@ assert_digits (EbbTokenizer *tokenizer, const char *text, const char *digits)
   g_assert_cmpstr (got->str, ==, digits);
 }
 
-/* What tokenizers 0.23 gives, too. */
+/* The results are those of tokenizers 0.23. */
 static void
 added_and_unknown_tokens_follow_their_settings (void)
 {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Layers that do a share of a fused op are asked for it through their call. Anyone may call them so: what does not fit
- * is an error that names it, and whoever wraps such a layer gets the bits of the unwrapped one. */
+ * is an error that names it, and a wrapped layer gives the bits of the unwrapped one. */
 
 static EbbArgs *
 call (EbbModule *module,

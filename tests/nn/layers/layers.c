@@ -487,7 +487,7 @@ a_block_is_its_parts (gconstpointer data)
   check_all_parameters_learn (block, y);
 }
 
-/* What stands at a child's door must not change a bit, though the fused forms then give way to single ops. */
+/* Hooks and wrappers of a child must not change a bit, though the fused forms then give way to single ops. */
 static void
 fused_forms_give_the_same_bits (gconstpointer data)
 {

@@ -228,7 +228,7 @@ rows_may_slide (void)
   test_assert_near (got, expected, 0);
 }
 
-/* What a row draws does not depend on the other rows, nor on the cache. */
+/* The tokens drawn for a row depend neither on the other rows nor on the cache. */
 static void
 draws_of_a_row_are_its_own (void)
 {

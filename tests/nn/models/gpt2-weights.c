@@ -124,7 +124,7 @@ names_with_and_without_prefix_are_an_error (void)
   test_assert_error (error, EBB_ERROR_STATE, "load_gpt2: wte.weight is there twice, with and without transformer.");
 }
 
-/* What config.json says is taken over, or goes with the tensors, or is an error that names it. */
+/* Each key of config.json sets the configuration, or agrees with the tensors, or is an error that names it. */
 static void
 the_configuration_is_taken_over (void)
 {

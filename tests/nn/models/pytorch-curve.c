@@ -62,7 +62,7 @@ make_gpt (const Run *run)
   return gpt;
 }
 
-/* What the fixture was made with are the defaults. */
+/* The fixture was made with the defaults. */
 static EbbOptimizer *
 make_optimizer (const Run *run,
                 EbbModule *gpt)
@@ -78,8 +78,8 @@ make_optimizer (const Run *run,
   return optimizer;
 }
 
-/* Of attention's joint bias the middle third, the keys', is left out: it is zero but for rounding, because every key's
- * bias moves all scores of a query alike. */
+/* Of attention's joint bias the middle third, the keys', is left out: it is zero except for rounding, because every
+ * key's bias moves all scores of a query alike. */
 static double
 compare_gradient (EbbTensor *grad,
                   EbbTensor *expected,

@@ -8,8 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What is left of logits by penalty, temperature, top-k, top-p and min-p is what transformers' processors leave; draws
- * follow it. */
+/* Penalty, temperature, top-k, top-p and min-p leave the same logits as transformers' processors; draws follow them. */
 
 static double *
 read_numbers (const EbbJson *list)

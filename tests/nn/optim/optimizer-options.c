@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* What optimizers are made of: lists of parameters, and numbers that make sense. */
+/* The arguments of optimizers: lists of parameters, and numbers that make sense. */
 
 static void
 fill_grads (EbbOptimizer *optimizer, double value)

@@ -349,7 +349,7 @@ groups_have_their_own_rates (void)
   g_assert_cmpuint (ebb_optimizer_get_n_groups (optimizer), ==, 2);
   g_clear_error (&error);
 
-  /* What is spared decay keeps the rate of the group that it leaves. */
+  /* Parameters without decay keep the rate of the group that they leave. */
   g_assert_true (ebb_optimizer_exclude_from_decay (optimizer, &error));
   g_assert_cmpuint (ebb_optimizer_get_n_groups (optimizer), ==, 3);
   g_assert_cmpfloat (ebb_optimizer_get_group_lr (optimizer, 2), ==, 0.25);

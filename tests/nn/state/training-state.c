@@ -580,7 +580,7 @@ a_folder_has_one_owner (void)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
   g_clear_error (&error);
 
-  /* What a process that was killed has left locks nothing. */
+  /* The lock file of a killed process locks nothing. */
   g_assert_cmpint (g_mkdir (folder, 0700), ==, 0);
   g_free (owner);
   owner = g_build_filename (folder, ".ebb-lock", NULL);

@@ -164,7 +164,7 @@ it_grows_if_asked (void)
       ebb_handle_unref (handles[i]);
     }
   assert_counts (store, 3, 0, 5);
-  /* What it has grown to it keeps, and uses first. */
+  /* The store keeps the buffers that it has grown to, and uses them first. */
   for (guint i = 0; i < 5; i++)
     handles[i] = pack_row (store, i);
   assert_counts (store, 3, 5, 5);

@@ -261,7 +261,7 @@ a_late_failure_loses_nothing (void)
   }
 }
 
-/* Told once, by whoever comes first. */
+/* Reported once, by the first call. */
 static void
 the_next_caller_gets_the_error (void)
 {
@@ -317,7 +317,7 @@ what_can_t_be_read_is_tried_again (void)
   g_atomic_pointer_set (&ebb_disk_fault, NULL);
 }
 
-/* What is put goes to the fallback, without one more try each. */
+/* Tensors go to the fallback without another try each. */
 static void
 a_disk_that_fails_again_and_again_is_left_alone (void)
 {

@@ -121,7 +121,7 @@ a_named_file_works (void)
 
 /* -- sudden ends --------------------------------------------------------------------------------------------------- */
 
-/* Makes stores and uses them, and tells of each thing that it does, until it is killed. */
+/* Makes stores and uses them, and reports each step, until it is killed. */
 static void
 live (int tell)
 {

@@ -151,7 +151,7 @@ nobody_waits_for_what_has_its_place (void)
   g_assert_cmpuint (test_bytes_in_use (), ==, before);
 }
 
-/* What was put last need not be read; all else is. */
+/* The tensor that was stored last need not be read; all others are. */
 static void
 what_was_put_last_is_in_memory (void)
 {
@@ -189,7 +189,7 @@ what_was_put_last_is_in_memory (void)
   g_atomic_pointer_set (&ebb_disk_fault, NULL);
 }
 
-/* What earlier modules put leaves, though there would be room: here each packs 3 MiB and computes. */
+/* Tensors of earlier modules leave memory though there would be room: here each packs 3 MiB and computes. */
 static void
 only_the_last_modules_stay_in_memory (void)
 {

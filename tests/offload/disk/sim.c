@@ -319,7 +319,7 @@ compute_for_a_while (EbbTensor *x)
     }
 }
 
-/* What put waits for its place in staging memory. */
+/* A pack that waits for room in staging memory delays no computing, so it counts as no stall. */
 static void
 a_wait_beside_computing_is_no_stall (void)
 {

@@ -255,7 +255,7 @@ assert_refuses (EbbSavedTensorHooks *store,
   test_assert_error (error, EBB_ERROR_IO, folder, "120000 bytes", why);
   g_assert_true (ebb_tensor_equal (large, same));
   g_assert_cmpuint (test_held (store), ==, bytes);
-  /* What was stored is there, and there is room for what fits. */
+  /* The stored tensor is there, and there is room for another one that fits. */
   back = test_unpack (store, before);
   g_assert_true (ebb_tensor_equal (small, back));
   after = test_pack (store, same = (ebb_tensor_unref (same), test_randn (42, 1000, -1)));

@@ -119,7 +119,7 @@ the_limit_of_the_cpu_holds_for_pinned_memory (void)
   g_assert_null (try_pack (store, SIZE / 2, &error));
   test_assert_error (error, EBB_ERROR_NO_MEMORY, "on cpu", "32768 bytes", "activations 16384");
   g_clear_error (&error);
-  /* What is kept for later counts too, and makes room, whichever store keeps it. */
+  /* Cached memory counts too and is given up for new tensors, whichever store caches it. */
   g_clear_pointer (&a, ebb_handle_unref);
   g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, SIZE);
   b = try_pack (other, SIZE / 2, &error);

@@ -369,7 +369,7 @@ typedef struct
   guint64 n_bytes;
 } Spans;
 
-/* What the device itself says that its queues did. */
+/* The spans of the queues by the device's own trace. */
 static Spans
 take_spans (void)
 {

@@ -346,7 +346,7 @@ a_part_is_refused_in_the_forward (void)
   test_ranks_run (N_RANKS, pass_a_part, NULL);
 }
 
-/* What is no argument of a checkpoint is kept whole, apart from the whole tensor whose memory it looks at. */
+/* A tensor that is no argument of a checkpoint is kept in full, besides the full tensor that it views. */
 static gboolean
 pack_a_part (EbbProcessGroup *group,
              gpointer user_data,

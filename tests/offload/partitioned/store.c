@@ -139,7 +139,7 @@ look_at_counters (EbbProcessGroup *group,
   g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 0);
   g_assert_cmpuint (test_get_double (store, "bytes-full"), ==, 4012);
 
-  /* What is kept whole by choice. */
+  /* Small tensors are kept in full by choice. */
   g_clear_pointer (&a, ebb_handle_unref);
   g_clear_pointer (&back, ebb_tensor_unref);
   g_object_set (store, "least-elements", (guint64) 1004, NULL);

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What optimizers, clipping and modules ask of the owner of a parameter. */
+/* The calls of optimizers, clipping and modules to the owner of a parameter. */
 
 typedef struct
 {

@@ -384,7 +384,7 @@ nothing_is_held_with_gradients_off (void)
     }
 }
 
-/* What is recomputed goes when its node is done, however often the graph will be gone through. */
+/* A recomputed result is freed when its node is done, however many passes the graph is retained for. */
 static void
 retained_graph_holds_no_more_of_a_recompute (void)
 {
@@ -508,7 +508,7 @@ double_from_outside (EbbTensor *tensor)
     values[i] *= 2;
 }
 
-/* What the product reads is no longer what the op made: it is kept. */
+/* The product reads values that differ from the op's result, so they are saved. */
 static void
 result_that_changed_before_is_kept_as_it_is (gconstpointer data)
 {

@@ -179,7 +179,7 @@ what_needs_all_gradients_is_refused (void)
   g_assert_no_error (error);
 }
 
-/* What such a pass leaves alone, the step moves as ever. */
+/* The step moves parameters that such a pass leaves alone. */
 static void
 a_pass_that_keeps_its_graph_leaves_gradients (void)
 {

@@ -39,7 +39,7 @@ slot_fill (Slot *slot,
   slot->data[0] = slot->data[size / 2] = slot->data[size - 1] = mark;
 }
 
-/* Whoever else got a part of it has written another mark there. */
+/* Another owner of a part of it would have written another mark there. */
 static void
 slot_empty (Slot *slot)
 {
@@ -86,7 +86,7 @@ blocks_do_not_overlap (void)
     run_round (seed);
 }
 
-/* What stays was put among what goes, as an optimizer's state is in the first step. */
+/* Blocks that stay were allocated between blocks that are freed, as an optimizer's state is in the first step. */
 static void
 the_same_requests_find_the_same_places_again (void)
 {
@@ -169,7 +169,7 @@ threads_get_blocks_of_their_own (void)
     }
 }
 
-/* What ended threads leave serves those that come. */
+/* New threads reuse the memory of threads that ended. */
 static void
 a_thread_that_ends_leaves_its_small_blocks (void)
 {

@@ -133,7 +133,7 @@ does_nothing_where_nothing_is (gconstpointer data)
     }
 }
 
-/* What PyTorch 2.15 gives. Gradients of operands with elements are 0. */
+/* The results are those of PyTorch 2.15. Gradients of operands with elements are 0. */
 static void
 empties_are_pytorchs (void)
 {

@@ -5,7 +5,7 @@
 #include "tensor/autograd/op-private.h"
 #include "tensor/thread-private.h"
 
-/* What ops cost, seen as they pass. */
+/* The operations of ops, counted as they run. */
 
 typedef struct
 {

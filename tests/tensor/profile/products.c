@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What products cost, how they are told apart, and their floor. */
+/* The cost of products, which of them are the same work, and their floor. */
 
 static gint64
 get_op_number (JsonObject *object,
@@ -137,7 +137,7 @@ the_floor_is_measured_once_for_each_product (void)
   g_assert_cmpfloat (ebb_profiler_get_attention_floor_seconds (profiler), ==, 0);
   g_assert_cmpfloat_with_epsilon (ebb_profiler_get_floor_share (profiler), floor / ebb_profiler_get_seconds (profiler),
                                   1e-12);
-  /* What was measured is kept, to the last bit; what is new is not measured yet. */
+  /* Measured floors stay, to the last bit; new products are not measured yet. */
   ebb_profiler_measure_floor (profiler, &error);
   g_assert_cmpfloat (ebb_profiler_get_floor_seconds (profiler), ==, floor);
   test_profile_start (profiler);

@@ -198,7 +198,7 @@ an_old_failure_is_not_reported_for_a_new_one (void)
   assert_all_works ();
 }
 
-/* What a copy that was dropped has taken is nothing, and not what another one took. */
+/* A dropped copy takes no time, and isn't given the time of another one. */
 static void
 work_that_is_dropped_takes_no_time (void)
 {
@@ -368,7 +368,7 @@ work_and_fail (void *data)
   return NULL;
 }
 
-/* What arrives is right or there is an error, for each thread. */
+/* Each thread gets right values or an error. */
 static void
 threads_get_errors_of_their_own_work (void)
 {
@@ -423,7 +423,7 @@ a_forked_child_gets_an_error (void)
 
       g_clear_error (&error);
       g_clear_pointer (&x, ebb_tensor_unref);
-      /* What the threads held that the child has not looks like a leak. */
+      /* Memory of the parent's threads, which the child lacks, looks like a leak. */
 #if defined(__SANITIZE_ADDRESS__)
       _exit (ok ? 0 : 1);
 #endif

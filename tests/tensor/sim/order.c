@@ -376,7 +376,7 @@ only_whole_blocks_are_freed (Fixture *fixture,
   g_test_assert_expected_messages ();
 }
 
-/* What stores do, through what they do it with. */
+/* The transfers of stores, through the functions that stores call. */
 static void
 transfers_are_ordered (Fixture *fixture,
                        gconstpointer data)

@@ -382,7 +382,7 @@ a_trace_is_saved_whole_or_not_at_all (void)
   g_assert_false (ebb_stream_trace_save (device, nowhere, &error));
   test_assert_error (error, EBB_ERROR_IO, nowhere);
   g_clear_error (&error);
-  /* What was recorded is still there. */
+  /* The record is still there. */
   g_assert_true (ebb_stream_trace_save (device, path, &error));
   g_assert_true (json_parser_load_from_file (parser, path, &error));
   g_assert_no_error (error);

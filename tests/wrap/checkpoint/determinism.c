@@ -224,7 +224,7 @@ a_change_of_what_was_only_read_is_found (void)
   test_assert_error (error, EBB_ERROR_VERSION, "recompute of a checkpointed function: ",
                      "add reads a tensor of shape [4] that was changed in place since the forward read it");
   g_clear_error (&error);
-  /* What was asked not to be looked at is not, but a saved input is never overlooked. */
+  /* Without the check, values aren't compared; a saved input is compared in any case. */
   g_assert_true (change_between (x, other, other, EBB_DETERMINISM_CHECK_NONE, &error));
 }
 
@@ -549,7 +549,7 @@ exp_of_product (EbbArgs *args,
   return z ? ebb_args_new_for_tensor (z) : NULL;
 }
 
-/* What begins inside an input and ends beyond it is not to be had from what a store gives back for that input. */
+/* A view that begins inside an input and ends beyond it can't be restored from that input's block in a store. */
 static void
 rows_beyond_an_input_come_back (void)
 {

@@ -213,7 +213,7 @@ keep_tanh (const char *op, guint ordinal, guint64 n_bytes, gpointer user_data, G
   return g_str_equal (op, "tanh") ? EBB_CHECKPOINT_POLICY_MUST_SAVE : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
 
-/* What a policy keeps stands in for its op. */
+/* A result that a policy saves stands in for its op. */
 static void
 kept_results_do_not_run_again (void)
 {
@@ -282,7 +282,7 @@ twice (EbbArgs *args, gpointer user_data, GError **error)
   return b != NULL ? ebb_args_new_for_tensor (b) : NULL;
 }
 
-/* Whoever looks at what a node has saved may do so again, before backward and between two. */
+/* A node's saved tensors may be read repeatedly, before backward and between two backward passes. */
 static void
 saved_tensor_may_be_unpacked_twice (void)
 {

@@ -207,7 +207,7 @@ failure_leaves_nothing_behind (gconstpointer data)
           g_autoptr (GError) error = NULL;
           g_autoptr (TestOutcome) next = NULL;
           guint64 before;
-          gboolean ok, told = n % 2 == 0; /* whoever passes no GError must be as safe */
+          gboolean ok, told = n % 2 == 0; /* a caller that passes no GError must be as safe */
 
           ebb_module_zero_grad (model);
           before = test_state_now ().bytes;

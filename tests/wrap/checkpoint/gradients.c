@@ -298,7 +298,7 @@ forwards_told (EbbModule *module)
   return stats->n_forwards;
 }
 
-/* A wrapper that is idle is no shortcut around the module's hooks, and tells of nothing. */
+/* An idle wrapper is no shortcut around the module's hooks, and reports nothing. */
 static void
 idle_wrapper_calls_hooks_and_tells_of_nothing (void)
 {
@@ -327,7 +327,7 @@ idle_wrapper_calls_hooks_and_tells_of_nothing (void)
   g_assert_cmpuint (hooked.before, ==, 5); /* they are part of what is run again */
 }
 
-/* What backward needs is kept, as by the bare module. */
+/* A disabled wrapper saves the tensors for backward, as the bare module does. */
 static void
 check_disabled (EbbModule *module, EbbTensor *x, gboolean disabled)
 {

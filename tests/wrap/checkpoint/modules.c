@@ -137,7 +137,7 @@ unwrapping_takes_the_outermost_off (void)
   g_object_unref (stores[1]);
 }
 
-/* What was wrapped when it was called is run again as it was then, whatever was put on or taken off since. */
+/* A recompute runs with the wrappers of its forward, whatever was wrapped or unwrapped since. */
 static void
 wrappers_may_change_before_backward (void)
 {

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* What each policy keeps and runs again, in bytes and operations as computed by hand for one block of a GPT. */
+/* The bytes that each policy saves and the operations that it runs again, as computed by hand for one block of a GPT.
+ */
 
 enum
 {
@@ -379,7 +380,7 @@ test_errors_name_the_value (void)
   g_assert_false (ebb_checkpoint_options_set_policy_save_ops (options, NULL, NULL));
 }
 
-/* Adds the names that a source folder has, but for ops that no policy decides on. FALSE: there is no such folder. */
+/* Adds the names that a source folder has, except ops that no policy decides on. FALSE: there is no such folder. */
 static gboolean
 find_ops (GHashTable *found,
           const char *first,

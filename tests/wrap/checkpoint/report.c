@@ -6,7 +6,7 @@
 #include <json-glib/json-glib.h>
 #include <string.h>
 
-/* What wrappers count, and how it is told. */
+/* The counts of wrappers, and how they are reported. */
 
 #define ROWS 3
 #define WIDTH 8

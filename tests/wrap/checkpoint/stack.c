@@ -287,7 +287,7 @@ test_chunks_follow_the_layers_of_the_stack (void)
 
 /* -- sequences and lists of any module ----------------------------------------------------------------------------- */
 
-/* What modules of other signatures give goes through a chunk as it goes from one to the other. */
+/* Results of modules with other signatures pass through a chunk as from one module to the next. */
 static void
 test_a_list_shares_the_other_arguments (void)
 {

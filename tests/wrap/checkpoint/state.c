@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-/* What a forward finds around it, its recompute finds again, and afterwards all is as the user left it. */
+/* A recompute runs under the modes and random state of its forward, and afterwards the user's are restored. */
 
 /* -- random numbers ------------------------------------------------------------------------------------------------ */
 

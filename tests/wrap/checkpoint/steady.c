@@ -45,7 +45,7 @@ measure (void)
   Use use = { ebb_memory_stats_get_total (stats), ebb_memory_stats_get_reserved (stats),
               ebb_memory_stats_get_system_calls (stats), 0, 0 };
 
-  /* What is still enqueued has memory of its own. */
+  /* Work that is still enqueued holds memory. */
   g_assert_true (ebb_device_synchronize (test_device (), NULL));
 
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)

@@ -70,7 +70,7 @@ typedef struct
   gint n_steps, n_rounds; /* atomic */
 } Shared;
 
-/* What the hook is given is freed when the hook is removed, and no call may read it later. */
+/* The hook's data is freed when the hook is removed, and no call may read it later. */
 static gboolean
 read_data (EbbModule *module,
            EbbArgs *args,

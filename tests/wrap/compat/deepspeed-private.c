@@ -5,7 +5,7 @@
 #include "support/tensors.h"
 #include "support/training.h"
 
-/* What each key of "activation_checkpointing" does, on a device of its own. */
+/* The effect of each key of "activation_checkpointing", each on its own device. */
 
 enum
 {

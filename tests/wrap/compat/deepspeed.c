@@ -402,7 +402,7 @@ activations_are_partitioned_over_the_mpu (void)
     }
 }
 
-/* What an object says, and a mesh whose dimensions have other names. */
+/* Settings of an object, and a mesh whose dimensions have other names. */
 static gboolean
 partition_by_other_names (EbbProcessGroup *group, gpointer data, GError **error)
 {

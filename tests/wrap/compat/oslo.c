@@ -294,7 +294,7 @@ enum
   N_MARKS = 32 /* elements that a part may have beside its own, to compare */
 };
 
-/* What is seen of a step of a rank. */
+/* The observed values of one step on one rank. */
 typedef struct
 {
   double loss;

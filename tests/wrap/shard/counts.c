@@ -144,7 +144,7 @@ check_steps (EbbProcessGroup *group,
   return TRUE;
 }
 
-/* While another backward is to come, nothing is let go nor reduced. */
+/* While another backward is to come, nothing is freed or reduced. */
 static gboolean
 check_two_forwards (EbbProcessGroup *group,
                     gpointer user_data,
@@ -460,7 +460,7 @@ check_prefetch (EbbProcessGroup *group,
   return TRUE;
 }
 
-/* GPT-2 124M by blocks, but for its width. */
+/* GPT-2 124M by blocks, with another width. */
 static gboolean
 check_gpt2 (EbbProcessGroup *group,
             gpointer user_data,

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A rank fails, or leaves, at each phase of a step: the others end at once with an error that names it, nothing hangs,
- * and their models can still be let go. */
+ * and their models can still be freed. */
 
 #define N_RANKS 3
 #define FAILS 1

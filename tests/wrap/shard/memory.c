@@ -5,7 +5,7 @@
 
 #include <ebb/ebb.h>
 
-/* What a rank holds, by the counters of its own memory; and what it sends, against the formulas of Rajbhandari et al.,
+/* The memory of a rank, by its own counters, and the bytes that it sends, against the formulas of Rajbhandari et al.,
  * "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020: with P bytes of parameters, of which a
  * rank sends (N - 1) / N in each gather and each reduce-scatter: 2 P with sharded gradients and states, 3 P with
  * sharded parameters. */

@@ -244,7 +244,7 @@ check_unused (EbbProcessGroup *group,
       for (guint j = 0; j < a->len; j++)
         g_assert_false (isnan (g_array_index (a, float, j)));
     }
-  /* What no rank leads to has none, so that no optimizer decays it. */
+  /* A parameter that no rank's graph reaches has no gradient, so that no optimizer decays it. */
   parameters = ebb_module_get_parameters (still, TRUE, &n);
   for (guint i = 0; i < n; i++)
     {
@@ -256,7 +256,7 @@ check_unused (EbbProcessGroup *group,
   return TRUE;
 }
 
-/* What one replica leaves out has the mean of the others' gradients on that one too. */
+/* A parameter that one replica doesn't use has the mean of all gradients on that replica too. */
 static gboolean
 check_unused_on_a_replica (EbbProcessGroup *group,
                            gpointer user_data,

@@ -9,7 +9,7 @@
 #include <ebb/ebb.h>
 #include <string.h>
 
-/* What sharded modules refuse, and what unwrapping leaves. */
+/* The errors of sharded modules, and the state after unwrapping. */
 
 #define N_RANKS 3
 

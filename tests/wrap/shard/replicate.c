@@ -174,7 +174,7 @@ accumulate_mixed (EbbProcessGroup *group, gpointer data, GError **error)
   g_assert_cmpuint (count_reductions (group), ==, 2);
   assert_mean (module, group, 0, 3);
 
-  /* What no pass has reduced, the step does. */
+  /* The step reduces gradients that no pass has reduced. */
   ebb_push_gradient_sync (FALSE);
   RUN (module, 4);
   ebb_pop_gradient_sync ();
@@ -528,7 +528,7 @@ call_in_autocast (EbbModule *module, GError **error)
   return y;
 }
 
-/* What autocast worked out from a rank's own weights is not used any more. */
+/* Casts that autocast cached of a rank's own weights are not used any more. */
 static gboolean
 begin_after_autocast (EbbProcessGroup *group, gpointer data, GError **error)
 {

@@ -75,7 +75,7 @@ _disabled_mode = _mode(Ebb.push_checkpointing_disabled, Ebb.pop_checkpointing_di
 
 
 def skip_initialization():
-    """Layers made inside do not draw their weights, for whoever loads them right after."""
+    """Layers made inside do not draw their weights, for programs that load them right after."""
     return _skip_mode()
 
 

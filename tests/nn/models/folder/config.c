@@ -254,7 +254,7 @@ what_is_not_there_is_refused_by_its_key (void)
     }
 }
 
-/* What stands for a missing key is what transformers 5.23 has; LlamaConfig () and Gemma2Config () there. */
+/* A missing key has the default of transformers 5.23: of LlamaConfig () and Gemma2Config (). */
 static void
 missing_keys_are_the_usual_ones (void)
 {

@@ -65,7 +65,7 @@ compute_logits (EbbModule *model,
   return ebb_args_get_tensor (result, 0);
 }
 
-/* What is saved has the same tensors under the same names as what was opened. */
+/* A saved folder has the same tensors under the same names as the one that was opened. */
 static void
 folders_come_back_as_they_were (void)
 {

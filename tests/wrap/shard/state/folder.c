@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* What is split over ranks, saved in a folder and loaded on any number of ranks. */
+/* Sharded states, saved in a folder and loaded on any number of ranks. */
 
 #define N_STEPS 6
 #define HALF 3
@@ -80,7 +80,7 @@ load_and_go_on (EbbProcessGroup *group,
       double losses[N_STEPS];
 
       test_shard_run_start (&run, group, NULL, (TestSplit) split, 0, EBB_MOMENT_FORMAT_F32);
-      /* What was there before leaves no trace. */
+      /* The values from before the load leave no trace. */
       test_shard_run_steps (&run, group, 40, 1, NULL);
       if (!ebb_load_sharded_state (run.model, run.optimizer, saved->folder, error))
         return FALSE;
@@ -459,7 +459,7 @@ put_file (const char *folder,
   g_assert_no_error (error);
 }
 
-/* What a machine that stopped in the middle of a save left. */
+/* Files that a machine left when it stopped in the middle of a save. */
 static void
 test_leftovers (void)
 {

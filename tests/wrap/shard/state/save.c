@@ -17,7 +17,7 @@ typedef struct
   guint n_meetings; /* that the lost rank takes part in before it goes */
 } Loss;
 
-/* What a rank does with the others in a save: they agree on a number, hear it, hear what each has, and agree that all
+/* The exchanges of ranks in a save: they agree on a number, hear it, hear what each has, and agree that all
  * files are there. */
 static gboolean
 meet (EbbProcessGroup *group,

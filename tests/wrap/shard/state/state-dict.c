@@ -80,7 +80,7 @@ test_rank0_only (void)
   test_run_ranks (3, check_rank0_only, NULL);
 }
 
-/* What rank 0 keeps, and on the other rank no more than one unit at a time. */
+/* Rank 0 holds the full state, and the other rank at most one full unit at a time. */
 static gboolean
 check_memory (EbbProcessGroup *group,
               gpointer user_data,
@@ -214,7 +214,7 @@ test_load (void)
   ebb_args_unref (whole.optimizer);
 }
 
-/* What does not fit on one rank is told on all, and changes nothing. */
+/* A state that does not fit on one rank is an error on all ranks, and changes nothing. */
 static gboolean
 load_what_does_not_fit (EbbProcessGroup *group,
                         gpointer user_data,
