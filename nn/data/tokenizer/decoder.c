@@ -185,6 +185,7 @@ struct _EbbDecoding
   gboolean is_eager;
   EbbPatternSpace *space;
   StepState *states;
+  GString *text; /* of the call that runs */
 };
 
 EbbDecoding *
@@ -226,7 +227,6 @@ static gboolean push (EbbDecoding *self,
                       guint step,
                       const char *string,
                       gsize length,
-                      GString *text,
                       GError **error);
 
 /* A spelling in the byte alphabet; one with other characters stands for its own UTF-8. */
@@ -288,7 +288,6 @@ push_word_piece (EbbDecoding *self,
                  guint number,
                  const char *string,
                  gsize length,
-                 GString *text,
                  GError **error)
 {
   const EbbDecoderStep *step = &self->list->steps[number];
@@ -310,7 +309,7 @@ push_word_piece (EbbDecoding *self,
   g_string_append_len (state->made, string, (gssize) length);
   if (step->cleans_up)
     clean_up (state->made);
-  return push (self, number + 1, state->made->str, state->made->len, text, error);
+  return push (self, number + 1, state->made->str, state->made->len, error);
 }
 
 static gboolean
@@ -318,7 +317,6 @@ push_metaspace (EbbDecoding *self,
                 guint number,
                 const char *string,
                 gsize length,
-                GString *text,
                 GError **error)
 {
   const EbbDecoderStep *step = &self->list->steps[number];
@@ -335,7 +333,7 @@ push_metaspace (EbbDecoding *self,
       else if (!drops)
         g_string_append_c (state->made, ' ');
     }
-  return push (self, number + 1, state->made->str, state->made->len, text, error);
+  return push (self, number + 1, state->made->str, state->made->len, error);
 }
 
 /* Hands the bytes on that are held: those of complete characters if more may come, else all. */
@@ -343,7 +341,6 @@ static gboolean
 flush_bytes (EbbDecoding *self,
              guint number,
              gboolean is_end,
-             GString *text,
              GError **error)
 {
   StepState *state = &self->states[number];
@@ -371,7 +368,7 @@ flush_bytes (EbbDecoding *self,
         used += (gsize) n;
       }
   g_string_erase (state->held, 0, (gssize) used);
-  return push (self, number + 1, state->made->str, state->made->len, text, error);
+  return push (self, number + 1, state->made->str, state->made->len, error);
 }
 
 static gboolean
@@ -379,7 +376,6 @@ push_byte_fallback (EbbDecoding *self,
                     guint number,
                     const char *string,
                     gsize length,
-                    GString *text,
                     GError **error)
 {
   StepState *state = &self->states[number];
@@ -389,9 +385,9 @@ push_byte_fallback (EbbDecoding *self,
     {
       g_string_append_c (state->held,
                          (char) (g_ascii_xdigit_value (string[3]) << 4 | g_ascii_xdigit_value (string[4])));
-      return !self->is_eager || flush_bytes (self, number, FALSE, text, error);
+      return !self->is_eager || flush_bytes (self, number, FALSE, error);
     }
-  return flush_bytes (self, number, TRUE, text, error) && push (self, number + 1, string, length, text, error);
+  return flush_bytes (self, number, TRUE, error) && push (self, number + 1, string, length, error);
 }
 
 /* How many of at most @n characters at the end of the text are @c: their bytes. */
@@ -419,7 +415,6 @@ push_strip (EbbDecoding *self,
             guint number,
             const char *string,
             gsize length,
-            GString *text,
             GError **error)
 {
   const EbbDecoderStep *step = &self->list->steps[number];
@@ -444,17 +439,17 @@ push_strip (EbbDecoding *self,
   if (!step->is_fused)
     {
       n_end = measure_end (string, length, step->character, step->right);
-      return push (self, number + 1, string, length - n_end, text, error);
+      return push (self, number + 1, string, length - n_end, error);
     }
   if (step->right == 0)
-    return push (self, number + 1, string, length, text, error);
+    return push (self, number + 1, string, length, error);
   /* The end of the whole is not known: what may be dropped is held. */
   g_string_append_len (state->held, string, (gssize) length);
   g_string_truncate (state->made, 0);
   g_string_append_len (state->made, state->held->str, (gssize) state->held->len);
   n_end = measure_end (state->made->str, state->made->len, step->character, step->right);
   g_string_erase (state->held, 0, (gssize) (state->made->len - n_end));
-  return push (self, number + 1, state->made->str, state->made->len - n_end, text, error);
+  return push (self, number + 1, state->made->str, state->made->len - n_end, error);
 }
 
 /* Replacements may make a string longer, up to this. */
@@ -465,7 +460,6 @@ replace_and_push (EbbDecoding *self,
                   guint number,
                   const char *string,
                   gsize length,
-                  GString *text,
                   GError **error)
 {
   const EbbDecoderStep *step = &self->list->steps[number];
@@ -475,13 +469,13 @@ replace_and_push (EbbDecoding *self,
   g_string_truncate (state->made, 0);
   if (ebb_pattern_replace (step->pattern, self->space, string, length, step->content, MAX (MAX_REPLACED, length),
                            state->made, &failure))
-    return push (self, number + 1, state->made->str, state->made->len, text, error);
+    return push (self, number + 1, state->made->str, state->made->len, error);
   if (failure != NULL)
     {
       g_propagate_error (error, failure);
       return FALSE;
     }
-  return push (self, number + 1, string, length, text, error);
+  return push (self, number + 1, string, length, error);
 }
 
 static gboolean
@@ -489,7 +483,6 @@ push (EbbDecoding *self,
       guint number,
       const char *string,
       gsize length,
-      GString *text,
       GError **error)
 {
   const EbbDecoderStep *step = &self->list->steps[number];
@@ -497,33 +490,33 @@ push (EbbDecoding *self,
 
   if (number == self->list->n_steps)
     {
-      g_string_append_len (text, string, (gssize) length);
+      g_string_append_len (self->text, string, (gssize) length);
       return TRUE;
     }
   switch (step->kind)
     {
     case BYTE_LEVEL:
-      append_bytes (text, string, length);
+      append_bytes (self->text, string, length);
       return TRUE;
     case METASPACE:
-      return push_metaspace (self, number, string, length, text, error);
+      return push_metaspace (self, number, string, length, error);
     case WORD_PIECE:
-      return push_word_piece (self, number, string, length, text, error);
+      return push_word_piece (self, number, string, length, error);
     case BYTE_FALLBACK:
-      return push_byte_fallback (self, number, string, length, text, error);
+      return push_byte_fallback (self, number, string, length, error);
     case FUSE:
-      return push (self, number + 1, string, length, text, error);
+      return push (self, number + 1, string, length, error);
     case STRIP:
-      return push_strip (self, number, string, length, text, error);
+      return push_strip (self, number, string, length, error);
     case REPLACE:
       if (!step->is_fused)
-        return replace_and_push (self, number, string, length, text, error);
+        return replace_and_push (self, number, string, length, error);
       g_string_append_len (state->held, string, (gssize) length);
       return TRUE;
     case JOIN:
       if (state->n_strings++ > 0)
-        g_string_append_c (text, ' ');
-      g_string_append_len (text, string, (gssize) length);
+        g_string_append_c (self->text, ' ');
+      g_string_append_len (self->text, string, (gssize) length);
       return TRUE;
     }
   g_return_val_if_reached (FALSE);
@@ -535,7 +528,8 @@ ebb_decoding_push (EbbDecoding *self,
                    GString *text,
                    GError **error)
 {
-  return push (self, 0, token, strlen (token), text, error);
+  self->text = text;
+  return push (self, 0, token, strlen (token), error);
 }
 
 gboolean
@@ -545,18 +539,19 @@ ebb_decoding_finish (EbbDecoding *self,
 {
   gboolean ok = TRUE;
 
+  self->text = text;
   for (guint i = 0; i < self->list->n_steps; i++)
     {
       const EbbDecoderStep *step = &self->list->steps[i];
       StepState *state = &self->states[i];
 
       if (step->kind == BYTE_FALLBACK)
-        ok = ok && flush_bytes (self, i, TRUE, text, error);
+        ok = ok && flush_bytes (self, i, TRUE, error);
       else if (step->kind == REPLACE && step->is_fused && state->held->len > 0)
         {
           g_string_assign (state->other, "");
           g_string_append_len (state->other, state->held->str, (gssize) state->held->len);
-          ok = ok && replace_and_push (self, i, state->other->str, state->other->len, text, error);
+          ok = ok && replace_and_push (self, i, state->other->str, state->other->len, error);
         }
       g_string_truncate (state->held, 0);
       state->n_strings = 0;
