@@ -89,7 +89,7 @@ store_integer (EbbDType dtype, void *data, gint64 i, gint64 value)
     }
 }
 
-static inline bool
+static __host__ __device__ __forceinline__ bool
 is_float_dtype (EbbDType dtype)
 {
   return dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16 || dtype == EBB_DTYPE_F16;

@@ -1,0 +1,343 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+/* Cross entropy of rows of logits, whole or of some of the classes, and its gradient. A row is read once forward: each
+ * thread keeps a running maximum and sum of exponentials. Logits may have a soft cap, which is applied wherever one is
+ * read. A logarithm of a sum of exponentials is kept as the sum of two numbers. */
+
+#include "tensor/cuda/kernels/math.cuh"
+#include "tensor/cuda/kernels/row.cuh"
+
+#define PART_SIZE 3 /* logsumexp as two numbers, the target's logit */
+
+typedef struct
+{
+  const void *logits, *target;
+  bool is_wide; /* targets are i64, else i32 */
+  gint64 n_rows, n, first, n_classes, first_row, ignore_index;
+  double smoothing;
+  float cap;
+  float *loss, *logsumexp, *part; /* each may be NULL */
+  EbbCudaFault *fault;
+  guint32 serial;
+} CrossEntropy;
+
+static __device__ __forceinline__ float
+cap_logit (const CrossEntropy &self, float logit)
+{
+  return self.cap != 0.0f ? soft_cap (logit, self.cap) : logit;
+}
+
+/* The class of a row, or ignore_index; one that is out of range is reported and ignored. */
+static __device__ __forceinline__ gint64
+get_target (const CrossEntropy &self, gint64 row)
+{
+  const gint64 target = self.is_wide ? ((const gint64 *) self.target)[row] : ((const gint32 *) self.target)[row];
+
+  if (target == self.ignore_index || (target >= 0 && target < self.n_classes))
+    return target;
+  if (threadIdx.x == 0)
+    fault_report (self.fault, self.serial, self.first_row + row, target, self.n_classes);
+  return self.ignore_index;
+}
+
+static __device__ __forceinline__ void
+put_logsumexp (float *to, double logsumexp)
+{
+  to[0] = (float) logsumexp;
+  to[1] = isfinite (to[0]) ? (float) (logsumexp - to[0]) : 0.0f;
+}
+
+/* log (sum (exp (x))) of a row, and the sum of x. */
+template <typename T>
+static __device__ __forceinline__ double
+reduce_logits (const CrossEntropy &self, const T *row, double *plain_sum, float *scratch, double *wide_scratch)
+{
+  const int run = VectorSize<T>::value;
+  float maximum = -INFINITY, sum = 0.0f, most;
+  double plain = 0, total;
+
+  for (gint64 i = get_first_run<T> (); i < self.n; i += get_run_step<T> ())
+    {
+      float values[run], best = -INFINITY;
+
+      load_row_run (row, i, self.n, values);
+#pragma unroll
+      for (int k = 0; k < run; k++)
+        {
+          values[k] = i + k < self.n ? cap_logit (self, values[k]) : -INFINITY;
+          best = fmaxf (best, values[k]);
+        }
+      if (best > maximum)
+        {
+          sum *= expf (maximum - best);
+          maximum = best;
+        }
+#pragma unroll
+      for (int k = 0; k < run; k++)
+        if (i + k < self.n)
+          {
+            sum += expf (values[k] - (maximum == -INFINITY ? 0.0f : maximum)); /* a NaN stays */
+            plain += values[k];
+          }
+    }
+  most = block_max (maximum, scratch);
+  total = block_reduce<Sum> ((double) sum * exp ((double) maximum - (most == -INFINITY ? 0.0 : (double) most)),
+                             wide_scratch);
+  if (self.smoothing > 0)
+    *plain_sum = block_reduce<Sum> (plain, wide_scratch);
+  return most + log (total);
+}
+
+template <typename T>
+__global__ void __launch_bounds__ (ROW_MOST_THREADS)
+cross_entropy_rows (CrossEntropy self)
+{
+  EBB_SHARED_ARRAY (float, scratch, [ROW_MOST_WARPS]);
+  EBB_SHARED_ARRAY (double, wide_scratch, [ROW_MOST_WARPS]);
+
+  for (gint64 row = blockIdx.x; row < self.n_rows; row += gridDim.x)
+    {
+      const T *logits = (const T *) self.logits + row * self.n;
+      const gint64 target = get_target (self, row), column = target - self.first;
+      double result = 0, value = 0, logit = 0, plain_sum = 0;
+
+      if (target != self.ignore_index)
+        {
+          result = reduce_logits (self, logits, &plain_sum, scratch, wide_scratch);
+          if (column >= 0 && column < self.n)
+            logit = cap_logit (self, load (logits + column));
+          value = result - logit;
+          if (self.smoothing > 0)
+            value = (1 - self.smoothing) * value + self.smoothing * (result - plain_sum / (double) self.n);
+        }
+      if (threadIdx.x != 0)
+        continue;
+      if (self.loss != NULL)
+        self.loss[row] = (float) value;
+      if (self.logsumexp != NULL)
+        put_logsumexp (self.logsumexp + 2 * row, result);
+      if (self.part == NULL)
+        continue;
+      put_logsumexp (self.part + PART_SIZE * row, result);
+      self.part[PART_SIZE * row + 2] = (float) logit;
+    }
+}
+
+static void
+cross_entropy_init (CrossEntropy *self, const EbbLaunch *launch, const EbbView *logits, const EbbView *target,
+                    const EbbCudaQueue *queue)
+{
+  *self = CrossEntropy{};
+  self->logits = logits->data;
+  self->target = target->data;
+  self->is_wide = target->dtype == EBB_DTYPE_I64;
+  self->n_rows = count_rows (logits);
+  self->n = count_columns (logits);
+  self->first = launch->params.xent.first;
+  self->n_classes = launch->params.xent.n_classes;
+  self->first_row = launch->params.xent.first_row;
+  self->ignore_index = launch->params.xent.ignore_index;
+  self->smoothing = launch->params.xent.smoothing;
+  self->cap = (float) launch->params.xent.cap;
+  self->fault = queue->fault;
+  self->serial = queue->serial;
+}
+
+static unsigned
+limit_blocks (gint64 n)
+{
+  return (unsigned) (n < G_MAXINT32 ? n : G_MAXINT32);
+}
+
+static cudaError_t
+launch_rows (const CrossEntropy &self, EbbDType dtype, const EbbCudaQueue *queue)
+{
+  if (self.n_rows == 0)
+    return cudaSuccess;
+  if (dtype == EBB_DTYPE_F32)
+    return EBB_CUDA_LAUNCH (cross_entropy_rows<float>, limit_blocks (self.n_rows), count_row_threads (self.n, dtype), 0,
+                            queue->stream, self);
+  return EBB_CUDA_LAUNCH (cross_entropy_rows<Bf16>, limit_blocks (self.n_rows), count_row_threads (self.n, dtype), 0,
+                          queue->stream, self);
+}
+
+EBB_CUDA_KERNEL (cross_entropy)
+{
+  const EbbView *logits = launch->inputs[0];
+  CrossEntropy self;
+
+  cross_entropy_init (&self, launch, logits, launch->inputs[1], queue);
+  self.loss = get_floats (get_output (launch, 0));
+  self.logsumexp = get_floats (get_output (launch, 1));
+  return launch_rows (self, logits->dtype, queue);
+}
+
+EBB_CUDA_KERNEL (cross_entropy_part)
+{
+  const EbbView *logits = launch->inputs[0];
+  CrossEntropy self;
+
+  cross_entropy_init (&self, launch, logits, launch->inputs[1], queue);
+  self.smoothing = 0;
+  self.part = get_floats (launch->outputs[0]);
+  return launch_rows (self, logits->dtype, queue);
+}
+
+/* -- parts --------------------------------------------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+join_parts (CrossEntropy self, gint64 n_parts)
+{
+  const float *parts = (const float *) self.logits;
+
+  for (gint64 row = get_thread (); row < self.n_rows; row += count_threads ())
+    {
+      const gint64 target = self.is_wide ? ((const gint64 *) self.target)[row] : ((const gint32 *) self.target)[row];
+      double maximum = -INFINITY, sum = 0, logit = 0, result = 0;
+
+      if (target != self.ignore_index)
+        {
+          for (gint64 i = 0; i < n_parts; i++)
+            {
+              const float *part = parts + (i * self.n_rows + row) * PART_SIZE;
+
+              maximum = fmax (maximum, (double) part[0] + (double) part[1]);
+            }
+          for (gint64 i = 0; i < n_parts; i++)
+            {
+              const float *part = parts + (i * self.n_rows + row) * PART_SIZE;
+
+              sum += exp ((double) part[0] + (double) part[1] - (maximum == -INFINITY ? 0.0 : maximum));
+              logit += (double) part[2];
+            }
+          result = maximum + log (sum);
+        }
+      self.loss[row] = (float) (result - logit);
+      put_logsumexp (self.logsumexp + 2 * row, result);
+    }
+}
+
+EBB_CUDA_KERNEL (cross_entropy_join)
+{
+  const EbbView *parts = launch->inputs[0];
+  CrossEntropy self;
+
+  cross_entropy_init (&self, launch, parts, launch->inputs[1], queue);
+  self.n_rows = parts->shape[1];
+  self.loss = get_floats (launch->outputs[0]);
+  self.logsumexp = get_floats (launch->outputs[1]);
+  if (self.n_rows == 0)
+    return cudaSuccess;
+  return EBB_CUDA_LAUNCH (join_parts, count_blocks (self.n_rows, queue), ELEMENTWISE_THREADS, 0, queue->stream, self,
+                          parts->shape[0]);
+}
+
+/* -- gradient ------------------------------------------------------------------------------------------------------ */
+
+typedef struct
+{
+  CrossEntropy of;
+  const float *d_loss;
+  gint64 d_loss_stride;
+  void *d_logits;
+} CrossEntropyGrad;
+
+/* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss, times the slope of the cap */
+static __device__ __forceinline__ float
+differentiate_logit (const CrossEntropy &self, float x, const float *logsumexp, float d_loss, bool is_target)
+{
+  const float logit = cap_logit (self, x), uniform = (float) (self.smoothing / (double) self.n);
+  float d;
+
+  if (is_target)
+    d = (float) (exp ((double) logit - ((double) logsumexp[0] + (double) logsumexp[1])) - (1 - self.smoothing)
+                 - self.smoothing / (double) self.n);
+  else
+    d = expf (logit - logsumexp[0] - logsumexp[1]) - uniform;
+  if (self.cap != 0.0f)
+    d *= soft_cap_slope (logit, self.cap);
+  return d_loss * d;
+}
+
+/* d_logits may be the logits: a thread writes what it has read. */
+template <typename From, typename To>
+__global__ void __launch_bounds__ (ROW_MOST_THREADS)
+cross_entropy_grad_rows (CrossEntropyGrad self)
+{
+  const int run = VectorSize<From>::value < VectorSize<To>::value ? VectorSize<From>::value : VectorSize<To>::value;
+  const CrossEntropy &of = self.of;
+
+  for (gint64 row = blockIdx.x; row < of.n_rows; row += gridDim.x)
+    {
+      const From *logits = (const From *) of.logits + row * of.n;
+      To *d_logits = (To *) self.d_logits + row * of.n;
+      const gint64 target = get_target (of, row), column = target - of.first;
+      const float d_loss = self.d_loss[row * self.d_loss_stride];
+      const bool is_ignored = target == of.ignore_index;
+
+      for (gint64 i = (gint64) threadIdx.x * run; i < of.n; i += (gint64) blockDim.x * run)
+        {
+#pragma unroll
+          for (int k = 0; k < run; k++)
+            if (i + k < of.n)
+              store (d_logits + i + k, is_ignored ? 0.0f
+                                                  : differentiate_logit (of, load (logits + i + k),
+                                                                         of.logsumexp + 2 * row, d_loss,
+                                                                         i + k == column));
+        }
+    }
+}
+
+/* The same, 16 bytes at a time: rows and addresses allow it. */
+template <typename T>
+__global__ void __launch_bounds__ (ROW_MOST_THREADS)
+cross_entropy_grad_runs (CrossEntropyGrad self)
+{
+  const int run = VectorSize<T>::value;
+  const CrossEntropy &of = self.of;
+
+  for (gint64 row = blockIdx.x; row < of.n_rows; row += gridDim.x)
+    {
+      const T *logits = (const T *) of.logits + row * of.n;
+      const gint64 target = get_target (of, row), column = target - of.first;
+      const float d_loss = self.d_loss[row * self.d_loss_stride];
+
+      for (gint64 i = get_first_run<T> (); i < of.n; i += get_run_step<T> ())
+        {
+          float values[run];
+
+          load_row_run (logits, i, of.n, values);
+#pragma unroll
+          for (int k = 0; k < run; k++)
+            values[k] = target == of.ignore_index
+                            ? 0.0f
+                            : differentiate_logit (of, values[k], of.logsumexp + 2 * row, d_loss, i + k == column);
+          store_row_run ((T *) self.d_logits + row * of.n, i, of.n, values);
+        }
+    }
+}
+
+EBB_CUDA_KERNEL (cross_entropy_grad)
+{
+  const EbbView *d_loss = launch->inputs[0], *logits = launch->inputs[1], *output = launch->outputs[0];
+  const int last = d_loss->n_dims - 1;
+  CrossEntropyGrad self;
+  unsigned n_blocks, n_threads;
+
+  cross_entropy_init (&self.of, launch, logits, launch->inputs[2], queue);
+  self.of.logsumexp = get_floats (launch->inputs[3]);
+  self.d_loss = (const float *) d_loss->data;
+  self.d_loss_stride = last >= 0 && d_loss->shape[last] > 1 ? d_loss->strides[last] : 0;
+  self.d_logits = output->data;
+  if (self.of.n_rows == 0 || self.of.n == 0)
+    return cudaSuccess;
+  n_blocks = limit_blocks (self.of.n_rows);
+  n_threads = count_row_threads (self.of.n, logits->dtype);
+  if (logits->dtype == EBB_DTYPE_F32 && output->dtype == EBB_DTYPE_F32)
+    return EBB_CUDA_LAUNCH (cross_entropy_grad_runs<float>, n_blocks, n_threads, 0, queue->stream, self);
+  if (logits->dtype == EBB_DTYPE_F32)
+    return EBB_CUDA_LAUNCH (cross_entropy_grad_rows<float, Bf16>, n_blocks, n_threads, 0, queue->stream, self);
+  if (output->dtype == EBB_DTYPE_F32)
+    return EBB_CUDA_LAUNCH (cross_entropy_grad_rows<Bf16, float>, n_blocks, n_threads, 0, queue->stream, self);
+  return EBB_CUDA_LAUNCH (cross_entropy_grad_runs<Bf16>, n_blocks, n_threads, 0, queue->stream, self);
+}
