@@ -228,7 +228,7 @@ static cudaError_t
 sort_index (const Index &index, gint64 k, void *workspace, const EbbCudaQueue *queue, const SortItem **sorted)
 {
   cudaError_t status;
-  Sort self;
+  Sort self = {};
 
   self.items = (SortItem *) workspace;
   self.moved = self.items + k;
