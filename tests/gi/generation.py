@@ -206,17 +206,21 @@ class Interrupts(TestCase):
         self.assertEqual(Ebb.memory_stats()["cache"]["current"], 0)
 
     def interrupt(self, **keywords):
-        """Generates without an end, and sends SIGINT from another thread once there is a cache of keys and values."""
+        """Generates many tokens, and sends SIGINT from another thread while generate() has the signals."""
+        is_over = threading.Event()
+
         def send():
-            while not Ebb.memory_stats()["cache"]["current"]:
+            while signal.getsignal(signal.SIGINT) is self.handler and not is_over.is_set():
                 pass
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            if not is_over.is_set():
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
         thread = threading.Thread(target=send)
         thread.start()
         try:
-            self.model.generate([5], max_tokens=10**6, slides=True, stop_tokens=[], **keywords)
+            self.model.generate([5], max_tokens=1000, slides=True, stop_tokens=[], **keywords)
         finally:
+            is_over.set()
             thread.join()
 
     def test_ctrl_c_ends_generation(self):
@@ -260,6 +264,20 @@ class Interrupts(TestCase):
         finally:
             signal.signal(signal.SIGINT, self.handler)
         self.assertEqual((heard, made.ends), ([signal.SIGINT] * 4, ["length"]))
+
+    def test_generation_inside_a_callback_is_left_too(self):
+        def take(*_):
+            self.model.generate([7], max_tokens=9, on_token=lambda *_: os.kill(os.getpid(), signal.SIGINT))
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.model.generate([5], max_tokens=20, on_token=take)
+
+    def test_a_handler_that_a_callback_sets_stays(self):
+        def mine(*_):
+            pass
+
+        self.model.generate([5], max_tokens=1, on_token=lambda *_: signal.signal(signal.SIGINT, mine))
+        self.assertIs(signal.signal(signal.SIGINT, self.handler), mine)
 
     def test_other_threads_generate(self):
         results = []

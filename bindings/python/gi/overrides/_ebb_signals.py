@@ -50,7 +50,8 @@ class HeldSignals:
 
     def __exit__(self, *_):
         for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) == self._handle:  # the user's code may have set another one
+                signal.signal(number, handler)
         failure, self.failure = self.failure, None
         try:
             if failure is not None:
