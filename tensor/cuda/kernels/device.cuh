@@ -41,7 +41,7 @@ ebb_cuda_launch (const char *,
                  cudaStream_t stream,
                  A &&...arguments)
 {
-  /* clang-format off: it knows no launches */
+  /* clang-format off */
   kernel<<<grid, block, shared_bytes, stream>>> (static_cast<A &&> (arguments)...);
   /* clang-format on */
   return cudaGetLastError ();

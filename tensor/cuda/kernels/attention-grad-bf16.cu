@@ -1,0 +1,454 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+/* Attention of bf16, backward: a kernel whose blocks own keys, for the gradients of keys and values, and one whose
+ * blocks own queries. Both copy the next tile of the other side while they multiply. */
+
+#include "tensor/cuda/kernels/attention-grad.cuh"
+#include "tensor/cuda/kernels/attention-mma.cuh"
+
+/* -- keys and values ----------------------------------------------------------------------------------------------- */
+
+/* A tile of queries in shared memory. */
+typedef struct
+{
+  guint16 *q, *d_o;
+  float *maximum, *log_sum, *delta;
+  int *begin, *end; /* the keys that a query sees */
+} QueryTile;
+
+template <int QUERIES, int WIDTH>
+static __device__ __forceinline__ QueryTile
+get_query_tile (guint16 *shared,
+                int stage)
+{
+  constexpr int SIZE = 2 * QUERIES * TILE_PITCH (guint16, WIDTH) + 10 * QUERIES;
+  guint16 *q = shared + stage * SIZE, *d_o = q + QUERIES * TILE_PITCH (guint16, WIDTH);
+  float *numbers = (float *) (d_o + QUERIES * TILE_PITCH (guint16, WIDTH));
+
+  return { q,
+           d_o,
+           numbers,
+           numbers + QUERIES,
+           numbers + 2 * QUERIES,
+           (int *) (numbers + 3 * QUERIES),
+           (int *) (numbers + 4 * QUERIES) };
+}
+
+static __device__ __forceinline__ void
+put_query (const QueryTile &tile,
+           int i,
+           const AttentionGradQuery &query)
+{
+  tile.maximum[i] = query.maximum;
+  tile.log_sum[i] = query.log_sum;
+  tile.delta[i] = query.delta;
+  tile.begin[i] = query.bounds.begin;
+  tile.end[i] = query.bounds.end;
+}
+
+/* Products [keys, queries] become probabilities after dropout, and the derivatives by them those by the products. */
+template <int M_TILES, int QUERIES, bool IS_GENERAL>
+static __device__ __forceinline__ void
+differentiate_keys (const Attention &a,
+                    int batch,
+                    int head,
+                    int first_key,
+                    int first_query,
+                    bool is_edge,
+                    const QueryTile &tile,
+                    float (&scores)[M_TILES][QUERIES / 8][4],
+                    float (&d_scores)[M_TILES][QUERIES / 8][4])
+{
+  int lane = threadIdx.x % 32;
+  gint64 mask_start = 0;
+  guint64 draw_start = 0;
+
+  if (IS_GENERAL)
+    {
+      mask_start = attention_mask_start (a, batch, head, first_query);
+      draw_start = (guint64) attention_row_index (a, batch, head, first_query) * a.n_keys;
+    }
+#pragma unroll
+  for (int n = 0; n < QUERIES / 8; n++)
+    {
+      int column = 8 * n + lane % 4 * 2;
+      float2 maximum = *(const float2 *) (tile.maximum + column), log_sum = *(const float2 *) (tile.log_sum + column);
+      float2 delta = *(const float2 *) (tile.delta + column);
+      int2 begin = { 0, 0 }, end = { 0, 0 };
+
+      if (IS_GENERAL || is_edge)
+        {
+          begin = *(const int2 *) (tile.begin + column);
+          end = *(const int2 *) (tile.end + column);
+        }
+#pragma unroll
+      for (int m = 0; m < M_TILES; m++)
+        {
+          float keep[4] = { 1.0f, 1.0f, 1.0f, 1.0f };
+
+          if (IS_GENERAL && a.drops)
+            tile_draw_queries (a, draw_start + (guint64) (8 * n) * a.n_keys + first_key + 16 * m, keep);
+#pragma unroll
+          for (int i = 0; i < 4; i++)
+            {
+              int key = first_key + 16 * m + lane / 4 + i / 2 * 8;
+              bool is_seen = key >= (i % 2 ? begin.y : begin.x) && key < (i % 2 ? end.y : end.x);
+              float *score = &scores[m][n][i], slope = 1.0f;
+
+              if (IS_GENERAL)
+                *score = attention_finish_score (a, *score, is_seen, mask_start + (column + i % 2) * a.mask.strides[2],
+                                                 key, &slope);
+              else if (is_edge && !is_seen)
+                *score = -INFINITY;
+              attention_differentiate (a, i % 2 ? maximum.y : maximum.x, i % 2 ? log_sum.y : log_sum.x,
+                                       i % 2 ? delta.y : delta.x, keep[i], slope, score, &d_scores[m][n][i]);
+            }
+        }
+    }
+}
+
+template <int WIDTH, int M_TILES>
+static __device__ __forceinline__ void
+store_keys (const Attention &a,
+            const AttentionRows &to,
+            int batch,
+            int key_head,
+            int first_key,
+            const float (&result)[M_TILES][WIDTH / 8][4],
+            float factor,
+            guint16 *shared)
+{
+  if (!to.data)
+    return;
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+    tile_put<WIDTH> (shared + 16 * m * TILE_PITCH (guint16, WIDTH), result[m], factor, factor);
+  __syncwarp ();
+  tile_store<16 * M_TILES, WIDTH> (shared, a.width, to.is_aligned, [&] (int row) {
+    return first_key + row < a.n_keys ? attention_row<guint16> (to, batch, key_head, first_key + row) : NULL;
+  });
+}
+
+/* HAS_K, HAS_V: which gradients; the registers don't hold both of wide heads. */
+template <int WIDTH, int M_TILES, int QUERIES, bool IS_GENERAL, bool HAS_K, bool HAS_V>
+static __global__ void __launch_bounds__ (ATTENTION_THREADS)
+differentiate_by_keys (const Attention a,
+                       int n_tiles)
+{
+  constexpr int PITCH = TILE_PITCH (guint16, WIDTH), KEYS = 16 * M_TILES * ATTENTION_WARPS;
+  EBB_SHARED (guint16, shared);
+  guint16 *k = shared, *v = k + KEYS * PITCH, *tiles = v + KEYS * PITCH;
+  int key_head = (int) (blockIdx.x / n_tiles % a.n_key_heads), batch = (int) (blockIdx.x / n_tiles / a.n_key_heads);
+  int block_key = (int) (blockIdx.x % n_tiles) * KEYS, row = (int) threadIdx.x / 32 * 16 * M_TILES, stage = 0;
+  bool has_keys = block_key + row < a.n_keys;
+  AttentionQueries queries = attention_find_queries (a, block_key, KEYS);
+  AttentionStep step = attention_find_step<QUERIES> (a, batch, queries, block_key, KEYS, { 0, 0 });
+  float d_k[HAS_K ? M_TILES : 1][WIDTH / 8][4] = { 0 }, d_v[HAS_V ? M_TILES : 1][WIDTH / 8][4] = { 0 };
+  auto load_keys = [&] (guint16 *to, const AttentionRows &from) {
+    tile_load<guint16, KEYS, WIDTH> (to, a.width, from.is_aligned, [&] (int i) {
+      return block_key + i < a.n_keys ? attention_row<const guint16> (from, batch, key_head, block_key + i) : NULL;
+    });
+  };
+  auto load_queries = [&] (guint16 *to, const AttentionRows &from, const AttentionStep &at) {
+    tile_load<guint16, QUERIES, WIDTH> (to, a.width, from.is_aligned, [&] (int i) {
+      return at.query + i < a.n_queries
+                 ? attention_row<const guint16> (from, batch, key_head * a.n_shared + at.head, at.query + i)
+                 : NULL;
+    });
+  };
+
+  load_keys (k, a.k);
+  load_keys (v, a.v);
+  if (step.head < a.n_shared)
+    {
+      QueryTile tile = get_query_tile<QUERIES, WIDTH> (tiles, 0);
+
+      load_queries (tile.q, a.q, step);
+      load_queries (tile.d_o, a.d_o, step);
+      if (threadIdx.x < QUERIES)
+        put_query (tile, threadIdx.x,
+                   attention_load_grad_query (a, batch, key_head * a.n_shared + step.head,
+                                              step.query + (int) threadIdx.x));
+    }
+  cp_async_commit ();
+#pragma unroll 1
+  while (step.head < a.n_shared)
+    {
+      QueryTile tile = get_query_tile<QUERIES, WIDTH> (tiles, stage);
+      QueryTile next_tile = get_query_tile<QUERIES, WIDTH> (tiles, 1 - stage);
+      AttentionStep next = attention_find_step<QUERIES> (a, batch, queries, block_key, KEYS,
+                                                         { step.head, step.query + QUERIES });
+      AttentionGradQuery next_query;
+      bool loads_query = next.head < a.n_shared && threadIdx.x < QUERIES;
+
+      /* This tile is there, and all warps are through with the last one, whose place the next one takes. */
+      cp_async_wait<0> ();
+      __syncthreads ();
+      if (next.head < a.n_shared)
+        {
+          load_queries (next_tile.q, a.q, next);
+          load_queries (next_tile.d_o, a.d_o, next);
+        }
+      cp_async_commit ();
+      if (loads_query)
+        next_query = attention_load_grad_query (a, batch, key_head * a.n_shared + next.head,
+                                                next.query + (int) threadIdx.x);
+      if (has_keys)
+        {
+          float scores[M_TILES][QUERIES / 8][4], d_scores[M_TILES][QUERIES / 8][4] = { 0 };
+          bool is_edge = a.starts.data || step.query + QUERIES > a.n_queries || tile.end[0] < block_key + KEYS
+                         || tile.begin[QUERIES - 1] > block_key;
+
+          tile_multiply_transposed<M_TILES, QUERIES, WIDTH> (scores, k, row, tile.q);
+          if (HAS_K)
+            tile_multiply_transposed<M_TILES, QUERIES, WIDTH> (d_scores, v, row, tile.d_o);
+          differentiate_keys<M_TILES, QUERIES, IS_GENERAL> (a, batch, key_head * a.n_shared + step.head,
+                                                            block_key + row, step.query, is_edge, tile, scores,
+                                                            d_scores);
+          if (HAS_V)
+            tile_multiply_add<M_TILES, QUERIES, WIDTH> (d_v, scores, tile.d_o);
+          if (HAS_K)
+            tile_multiply_add<M_TILES, QUERIES, WIDTH> (d_k, d_scores, tile.q);
+        }
+      if (loads_query)
+        put_query (next_tile, threadIdx.x, next_query);
+      step = next;
+      stage = 1 - stage;
+    }
+  cp_async_wait<0> ();
+  __syncthreads ();
+  if (!has_keys)
+    return;
+  if (HAS_K)
+    store_keys<WIDTH, M_TILES> (a, a.d_k, batch, key_head, block_key + row, d_k, a.scale, k + row * PITCH);
+  if (HAS_V)
+    store_keys<WIDTH, M_TILES> (a, a.d_v, batch, key_head, block_key + row, d_v, 1.0f, v + row * PITCH);
+}
+
+/* -- queries ------------------------------------------------------------------------------------------------------- */
+
+/* A lane's row of queries. */
+typedef struct
+{
+  AttentionGradQuery query;
+  gint64 mask_start;
+  guint64 draw_start;
+} QueryRow;
+
+/* As differentiate_keys (), of products [queries, keys]. */
+template <int M_TILES, int KEYS, bool IS_GENERAL>
+static __device__ __forceinline__ void
+differentiate_queries (const Attention &a,
+                       int first_key,
+                       bool is_edge,
+                       const QueryRow (&rows)[M_TILES][2],
+                       float (&scores)[M_TILES][KEYS / 8][4],
+                       float (&d_scores)[M_TILES][KEYS / 8][4])
+{
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+      {
+        float keep[4] = { 1.0f, 1.0f, 1.0f, 1.0f };
+
+        if (IS_GENERAL && a.drops)
+          tile_draw_keys (a, rows[m][0].draw_start + first_key + 8 * n, rows[m][1].draw_start + first_key + 8 * n,
+                          keep);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          {
+            const QueryRow &row = rows[m][i / 2];
+            const AttentionGradQuery &query = row.query;
+            int key = first_key + 8 * n + (int) threadIdx.x % 4 * 2 + i % 2;
+            bool is_seen = key >= query.bounds.begin && key < query.bounds.end;
+            float *score = &scores[m][n][i], slope = 1.0f;
+
+            if (IS_GENERAL)
+              *score = attention_finish_score (a, *score, is_seen, row.mask_start, key, &slope);
+            else if (is_edge && !is_seen)
+              *score = -INFINITY;
+            attention_differentiate (a, query.maximum, query.log_sum, query.delta, keep[i], slope, score,
+                                     &d_scores[m][n][i]);
+          }
+      }
+}
+
+template <int WIDTH, int M_TILES, int KEYS, bool IS_GENERAL>
+static __global__ void __launch_bounds__ (ATTENTION_THREADS)
+differentiate_by_queries (const Attention a,
+                          int n_tiles)
+{
+  constexpr int PITCH = TILE_PITCH (guint16, WIDTH), QUERIES = 16 * M_TILES * ATTENTION_WARPS;
+  EBB_SHARED (guint16, shared);
+  guint16 *q = shared, *d_o = q + QUERIES * PITCH, *tiles = d_o + QUERIES * PITCH;
+  int head = (int) (blockIdx.x / n_tiles % a.n_heads), batch = (int) (blockIdx.x / n_tiles / a.n_heads);
+  int block_query = (n_tiles - 1 - (int) (blockIdx.x % n_tiles)) * QUERIES, stage = 0;
+  int first_row = (int) threadIdx.x / 32 * 16 * M_TILES, first_query = block_query + first_row;
+  bool has_queries = first_query < a.n_queries;
+  AttentionRange range = attention_find_range (a, batch, block_query, min (block_query + QUERIES, a.n_queries) - 1);
+  QueryRow rows[M_TILES][2];
+  float d_q[M_TILES][WIDTH / 8][4] = { 0 };
+  auto load_queries = [&] (guint16 *to, const AttentionRows &from) {
+    tile_load<guint16, QUERIES, WIDTH> (to, a.width, from.is_aligned, [&] (int i) {
+      return block_query + i < a.n_queries ? attention_row<const guint16> (from, batch, head, block_query + i) : NULL;
+    });
+  };
+  auto load_keys = [&] (guint16 *to, const AttentionRows &from, int key) {
+    tile_load<guint16, KEYS, WIDTH> (to, a.width, from.is_aligned, [&] (int i) {
+      return key + i < a.n_keys ? attention_row<const guint16> (from, batch, head / a.n_shared, key + i) : NULL;
+    });
+  };
+
+  range.begin = range.begin / KEYS * KEYS;
+  load_queries (q, a.q);
+  load_queries (d_o, a.d_o);
+  if (range.begin < range.end)
+    {
+      load_keys (tiles, a.k, range.begin);
+      load_keys (tiles + KEYS * PITCH, a.v, range.begin);
+    }
+  cp_async_commit ();
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      {
+        int query = first_query + 16 * m + 8 * half + (int) threadIdx.x % 32 / 4;
+
+        rows[m][half].query = attention_load_grad_query (a, batch, head, query);
+        rows[m][half].mask_start = attention_mask_start (a, batch, head, query);
+        rows[m][half].draw_start = (guint64) attention_row_index (a, batch, head, query) * a.n_keys;
+      }
+#pragma unroll 1
+  for (int key = range.begin; key < range.end; key += KEYS, stage = 1 - stage)
+    {
+      guint16 *k = tiles + stage * 2 * KEYS * PITCH, *v = k + KEYS * PITCH;
+      guint16 *next_k = tiles + (1 - stage) * 2 * KEYS * PITCH;
+
+      /* This tile is there, and all warps are through with the last one, whose place the next one takes. */
+      cp_async_wait<0> ();
+      __syncthreads ();
+      if (key + KEYS < range.end)
+        {
+          load_keys (next_k, a.k, key + KEYS);
+          load_keys (next_k + KEYS * PITCH, a.v, key + KEYS);
+        }
+      cp_async_commit ();
+      if (has_queries)
+        {
+          float scores[M_TILES][KEYS / 8][4], d_scores[M_TILES][KEYS / 8][4];
+
+          tile_multiply_transposed<M_TILES, KEYS, WIDTH> (scores, q, first_row, k);
+          tile_multiply_transposed<M_TILES, KEYS, WIDTH> (d_scores, d_o, first_row, v);
+          differentiate_queries<M_TILES, KEYS, IS_GENERAL> (
+              a, key, key < range.all_begin || key + KEYS > range.all_end, rows, scores, d_scores);
+          tile_multiply_add<M_TILES, KEYS, WIDTH> (d_q, d_scores, k);
+        }
+    }
+  cp_async_wait<0> ();
+  __syncthreads ();
+  if (!has_queries)
+    return;
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+    tile_put<WIDTH> (q + (first_row + 16 * m) * PITCH, d_q[m], a.scale, a.scale);
+  __syncwarp ();
+  tile_store<16 * M_TILES, WIDTH> (q + first_row * PITCH, a.width, a.d_q.is_aligned, [&] (int row) {
+    return first_query + row < a.n_queries ? attention_row<guint16> (a.d_q, batch, head, first_query + row) : NULL;
+  });
+}
+
+/* -- launches ------------------------------------------------------------------------------------------------------ */
+
+static cudaError_t
+launch_tiles (void (*kernel) (const Attention, int),
+              const Attention *a,
+              gint64 n_tiles,
+              gint64 n_heads,
+              int size,
+              cudaStream_t stream)
+{
+  gint64 n_blocks = a->n_batches * n_heads * n_tiles;
+  cudaError_t error;
+
+  if (n_blocks == 0)
+    return cudaSuccess;
+  if (n_blocks > G_MAXINT32)
+    return cudaErrorNotSupported;
+  error = ebb_cuda_allow_shared (kernel, (size_t) size);
+  if (error != cudaSuccess)
+    return error;
+  return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) n_blocks), dim3 (ATTENTION_THREADS), size, stream, *a,
+                          (int) n_tiles);
+}
+
+template <int WIDTH, int M_TILES, int QUERIES, bool IS_GENERAL>
+static cudaError_t
+launch_by_keys (const Attention *a,
+                cudaStream_t stream)
+{
+  constexpr int PITCH = TILE_PITCH (guint16, WIDTH), ROWS = 16 * M_TILES * ATTENTION_WARPS;
+  constexpr int SIZE = (2 * (ROWS + 2 * QUERIES) * PITCH + 20 * QUERIES) * (int) sizeof (guint16);
+
+  gint64 n_tiles = ((gint64) a->n_keys + ROWS - 1) / ROWS;
+
+  if constexpr (WIDTH <= 128)
+    return launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, true, true>, a, n_tiles,
+                         a->n_key_heads, SIZE, stream);
+  else
+    {
+      cudaError_t error = launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, true, false>, a,
+                                        n_tiles, a->n_key_heads, SIZE, stream);
+
+      if (error != cudaSuccess)
+        return error;
+      return launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, false, true>, a, n_tiles,
+                           a->n_key_heads, SIZE, stream);
+    }
+}
+
+template <int WIDTH, int M_TILES, int KEYS, bool IS_GENERAL>
+static cudaError_t
+launch_by_queries (const Attention *a,
+                   cudaStream_t stream)
+{
+  constexpr int PITCH = TILE_PITCH (guint16, WIDTH), ROWS = 16 * M_TILES * ATTENTION_WARPS;
+  constexpr int SIZE = 2 * (ROWS + 2 * KEYS) * PITCH * (int) sizeof (guint16);
+
+  return launch_tiles (differentiate_by_queries<WIDTH, M_TILES, KEYS, IS_GENERAL>, a,
+                       ((gint64) a->n_queries + ROWS - 1) / ROWS, a->n_heads, SIZE, stream);
+}
+
+/* Tiles of 16 x 4 x M_TILES rows against OTHERS of the other side. */
+template <int WIDTH, int KEY_M_TILES, int KEY_OTHERS, int QUERY_M_TILES, int QUERY_OTHERS, int GENERAL_OTHERS>
+static cudaError_t
+launch_width (const Attention *a,
+              cudaStream_t stream)
+{
+  bool is_general = a->drops || a->softcap > 0.0f || a->mask.kind != ATTENTION_MASK_NONE;
+  cudaError_t error = cudaSuccess;
+
+  if (a->d_k.data || a->d_v.data)
+    error = is_general ? launch_by_keys<WIDTH, 1, GENERAL_OTHERS, true> (a, stream)
+                       : launch_by_keys<WIDTH, KEY_M_TILES, KEY_OTHERS, false> (a, stream);
+  if (error != cudaSuccess || !a->d_q.data)
+    return error;
+  return is_general ? launch_by_queries<WIDTH, 1, GENERAL_OTHERS, true> (a, stream)
+                    : launch_by_queries<WIDTH, QUERY_M_TILES, QUERY_OTHERS, false> (a, stream);
+}
+
+cudaError_t
+ebb_cuda_attention_grad_bf16 (const Attention *a,
+                              cudaStream_t stream)
+{
+  if (a->width <= 32)
+    return launch_width<32, 1, 64, 1, 64, 64> (a, stream);
+  if (a->width <= 64)
+    return launch_width<64, 1, 64, 2, 32, 32> (a, stream);
+  if (a->width <= 96)
+    return launch_width<96, 1, 32, 1, 64, 32> (a, stream);
+  if (a->width <= 128)
+    return launch_width<128, 1, 32, 1, 64, 32> (a, stream);
+  return launch_width<256, 1, 16, 1, 16, 16> (a, stream);
+}

@@ -1,0 +1,49 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Tiles of rows of either dtype, from memory to shared memory. */
+
+#include "tensor/cuda/kernels/attention.cuh"
+
+/* Elements from one row to the next: 16 bytes that nobody uses follow a row, so that eight rows begin in different
+ * banks. */
+#define TILE_PITCH(type, width) ((width) + 16 / (int) sizeof (type))
+
+/* Rows of at most WIDTH elements into shared memory, by all threads of a block, up to the next wait for copies. find
+ * (row) is where a row lies, NULL for one that does not exist; that and the columns from width on become 0. */
+template <typename T, int ROWS, int WIDTH, typename Find>
+static __device__ __forceinline__ void
+tile_load (T *shared,
+           int width,
+           bool is_aligned,
+           Find find)
+{
+  constexpr int CHUNK = 16 / (int) sizeof (T), CHUNKS = WIDTH / CHUNK, ALL = ROWS * CHUNKS;
+
+  if (is_aligned)
+    {
+#pragma unroll
+      for (int first = 0; first < ALL; first += ATTENTION_THREADS)
+        {
+          int i = first + (int) threadIdx.x, row = i / CHUNKS, column = i % CHUNKS * CHUNK;
+
+          if (ALL % ATTENTION_THREADS != 0 && i >= ALL)
+            continue;
+          const T *from = find (row);
+          T *to = shared + row * TILE_PITCH (T, WIDTH) + column;
+
+          bool is_there = from && column < width;
+
+          cp_async_16 (to, is_there ? from + column : NULL, is_there);
+        }
+      return;
+    }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < ROWS * WIDTH; i += ATTENTION_THREADS)
+    {
+      int row = i / WIDTH, column = i % WIDTH;
+      const T *from = find (row);
+
+      shared[row * TILE_PITCH (T, WIDTH) + column] = from && column < width ? from[column] : (T) 0;
+    }
+}
