@@ -18,6 +18,7 @@ typedef struct
   EbbGptLayout layout;
   int width, heads, kv_heads, head_width, hidden;
   double dropout;
+  double attention_dropout; /* below 0: dropout's */
   gboolean causal;
   EbbActivation activation;
   gboolean gated;
@@ -49,6 +50,12 @@ EbbModule *ebb_block_config_new_norm (const EbbBlockConfig *self,
                                       int width,
                                       GError **error);
 
+/* Changes the probabilities of dropout of the blocks in a list, or of attention alone. */
+void ebb_transformer_blocks_set_dropout (EbbModule *list,
+                                         double dropout,
+                                         double attention_dropout);
+void ebb_multi_head_attention_set_dropout (EbbModule *self,
+                                           double dropout);
 /* Of attention: how many heads of keys and values there are, on all ranks together. */
 int ebb_multi_head_attention_get_kv_heads (EbbModule *self);
 

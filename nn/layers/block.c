@@ -13,6 +13,7 @@ ebb_block_config_new (void)
   EbbBlockConfig *self = g_atomic_rc_box_new0 (EbbBlockConfig);
 
   self->heads = 1;
+  self->attention_dropout = -1;
   self->activation = EBB_ACTIVATION_GELU_TANH;
   self->norm_eps = 1e-5;
   self->bias = TRUE;

@@ -634,12 +634,19 @@ ebb_multi_head_attention_new_cross (int width, int heads, int context_width, dou
 EbbModule *
 ebb_multi_head_attention_new_from (EbbBlockConfig *config, GError **error)
 {
+  const double dropout = config->attention_dropout < 0 ? config->dropout : config->attention_dropout;
   EbbMultiHeadAttention *self = g_object_new (EBB_TYPE_MULTI_HEAD_ATTENTION, "width", config->width, "heads",
-                                              config->heads, "dropout", config->dropout, "causal", config->causal,
+                                              config->heads, "dropout", dropout, "causal", config->causal,
                                               "bias", config->bias || config->qkv_bias, NULL);
 
   self->config = ebb_block_config_ref (config);
   return ebb_layer_build (EBB_MODULE (self), error);
+}
+
+void
+ebb_multi_head_attention_set_dropout (EbbModule *self, double dropout)
+{
+  EBB_MULTI_HEAD_ATTENTION (self)->dropout = dropout;
 }
 
 int

@@ -5,6 +5,7 @@
 #include "nn/layers/block-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/layers/mlp.h"
+#include "nn/layers/module-list.h"
 #include "nn/layers/multi-head-attention.h"
 #include "tensor/ops/normalization.h"
 
@@ -27,7 +28,7 @@ struct _EbbTransformerBlock
   int width;
   int heads;
   int hidden;
-  double dropout;
+  double dropout, attention_dropout;
   gboolean causal;
   gboolean pre_norm;
   EbbActivation activation;
@@ -62,7 +63,13 @@ G_DEFINE_TYPE (EbbTransformerBlock, ebb_transformer_block, EBB_TYPE_MODULE)
 /**
  * EbbTransformerBlock:dropout:
  *
- * The probability of dropout in attention and on both parts' results.
+ * The probability of dropout on both parts' results, and in attention unless #EbbTransformerBlock:attention-dropout
+ * says otherwise.
+ */
+/**
+ * EbbTransformerBlock:attention-dropout:
+ *
+ * The probability with which a weight of attention is dropped, below 0 for #EbbTransformerBlock:dropout.
  */
 /**
  * EbbTransformerBlock:causal:
@@ -95,6 +102,8 @@ static const EbbLayerProperty properties[] = {
   { "hidden", "Size inside the feed-forward part, 0 for four times the width", EBB_LAYER_INT,
     offsetof (EbbTransformerBlock, hidden), 0 },
   { "dropout", "Probability of dropout", EBB_LAYER_DOUBLE, offsetof (EbbTransformerBlock, dropout), 0 },
+  { "attention-dropout", "Probability of dropping a weight of attention, below 0 for dropout", EBB_LAYER_DOUBLE,
+    offsetof (EbbTransformerBlock, attention_dropout), -1 },
   { "causal", "Whether only earlier positions are seen", EBB_LAYER_BOOLEAN, offsetof (EbbTransformerBlock, causal),
     FALSE },
   { "pre-norm", "Whether normalisations stand before the parts", EBB_LAYER_BOOLEAN,
@@ -167,6 +176,7 @@ make_config (EbbTransformerBlock *self)
   config->heads = self->heads;
   config->hidden = self->hidden;
   config->dropout = self->dropout;
+  config->attention_dropout = self->attention_dropout;
   config->causal = self->causal;
   config->norm_order = self->pre_norm ? EBB_NORM_ORDER_PRE : EBB_NORM_ORDER_POST;
   config->activation = self->activation;
@@ -181,7 +191,9 @@ ebb_transformer_block_build (EbbModule *module, GError **error)
   EbbTransformerBlock *self = EBB_TRANSFORMER_BLOCK (module);
   const Child *child;
 
-  if (!ebb_layer_check_probability (module, "dropout", self->dropout, error))
+  if (!ebb_layer_check_probability (module, "dropout", self->dropout, error)
+      || (!(self->attention_dropout < 0)
+          && !ebb_layer_check_probability (module, "attention-dropout", self->attention_dropout, error)))
     return FALSE;
   if (self->config == NULL)
     self->config = make_config (self);
@@ -349,10 +361,27 @@ ebb_transformer_block_new_from (EbbBlockConfig *config, GError **error)
 {
   EbbTransformerBlock *self =
       g_object_new (EBB_TYPE_TRANSFORMER_BLOCK, "width", config->width, "heads", config->heads, "hidden",
-                    config->hidden, "dropout", config->dropout, "causal", config->causal, "pre-norm",
-                    config->norm_order != EBB_NORM_ORDER_POST, "activation", config->activation, "norm-eps",
-                    config->norm_eps, "bias", config->bias, NULL);
+                    config->hidden, "dropout", config->dropout, "attention-dropout", config->attention_dropout,
+                    "causal", config->causal, "pre-norm", config->norm_order != EBB_NORM_ORDER_POST, "activation",
+                    config->activation, "norm-eps", config->norm_eps, "bias", config->bias, NULL);
 
   self->config = ebb_block_config_ref (config);
   return ebb_layer_build (EBB_MODULE (self), error);
+}
+
+void
+ebb_transformer_blocks_set_dropout (EbbModule *list, double dropout, double attention_dropout)
+{
+  for (guint i = 0; i < ebb_module_list_get_length (EBB_MODULE_LIST (list)); i++)
+    {
+      g_autoptr (EbbModule) module = ebb_module_list_get (EBB_MODULE_LIST (list), i);
+      EbbTransformerBlock *block = EBB_IS_TRANSFORMER_BLOCK (module) ? EBB_TRANSFORMER_BLOCK (module) : NULL;
+
+      if (block == NULL) /* somebody put another module there, which has its own dropout */
+        continue;
+      block->dropout = dropout;
+      block->attention_dropout = attention_dropout;
+      if (EBB_IS_MULTI_HEAD_ATTENTION (block->attention))
+        ebb_multi_head_attention_set_dropout (block->attention, attention_dropout < 0 ? dropout : attention_dropout);
+    }
 }

@@ -57,6 +57,7 @@ ebb_bert_config_new_preset (const char *name)
   self->layers = preset->layers;
   self->hidden = 4 * self->width;
   self->dropout = 0.1;
+  self->attention_dropout = -1;
   self->norm_eps = 1e-12;
   return self;
 }
@@ -131,5 +132,6 @@ ebb_bert_config_check (const EbbBertConfig *self, GError **error)
   return ebb_model_config_check_preset (self->unknown_preset, ebb_bert_config_get_preset_names (), error)
          && ebb_model_config_check_sizes ("Bert", sizes, G_N_ELEMENTS (sizes), error)
          && ebb_model_config_check_heads ("Bert", self->width, self->heads, error)
-         && ebb_model_config_check_rates ("Bert", self->dropout, self->norm_eps, error);
+         && ebb_model_config_check_dropout ("Bert", self->dropout, self->attention_dropout, error)
+         && ebb_model_config_check_norm_eps ("Bert", self->norm_eps, error);
 }

@@ -20,8 +20,9 @@ G_BEGIN_DECLS
  * @heads: the number of attention heads, which divides the width
  * @layers: the number of blocks
  * @hidden: the size inside the feed-forward parts, 0 for four times the width
- * @dropout: the probability of dropout on embeddings, in attention and on each part's result
+ * @dropout: the probability of dropout on embeddings and on each part's result
  * @norm_eps: what the normalisations add to the variance
+ * @attention_dropout: the probability with which a weight of attention is dropped; below 0 for @dropout
  *
  * The sizes and choices that make a BERT. Set the fields as you like; ebb_bert_config_check() and ebb_bert_new() report
  * values that make no model.
@@ -37,6 +38,7 @@ typedef struct
   int hidden;
   double dropout;
   double norm_eps;
+  double attention_dropout;
 
   /*< private >*/
   char *unknown_preset;

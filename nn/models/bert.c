@@ -3,10 +3,12 @@
 
 #include "nn/args-private.h"
 #include "nn/initialization.h"
+#include "nn/layers/block-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/layers/module-list.h"
 #include "nn/layers/stack-private.h"
 #include "nn/layers/transformer-block.h"
+#include "nn/models/model-config-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/activation.h"
 #include "tensor/ops/creation.h"
@@ -88,11 +90,11 @@ add_blocks (EbbBert *self, GError **error)
     return FALSE;
   for (int i = 0; i < config->layers; i++)
     {
-      g_autoptr (EbbModule) block = ebb_layer_new (
-          EBB_TYPE_TRANSFORMER_BLOCK, error, "width", config->width, "heads",
-          config->heads, "hidden", config->hidden, "dropout",
-          config->dropout, "causal", FALSE, "pre-norm", FALSE, "activation", EBB_ACTIVATION_GELU, "norm-eps",
-          config->norm_eps, "bias", TRUE, NULL);
+      g_autoptr (EbbModule) block =
+          ebb_layer_new (EBB_TYPE_TRANSFORMER_BLOCK, error, "width", config->width, "heads", config->heads, "hidden",
+                         config->hidden, "dropout", config->dropout, "attention-dropout", config->attention_dropout,
+                         "causal", FALSE, "pre-norm", FALSE, "activation", EBB_ACTIVATION_GELU, "norm-eps",
+                         config->norm_eps, "bias", TRUE, NULL);
 
       if (!ebb_module_list_append (EBB_MODULE_LIST (self->layer), block, error))
         return FALSE;
@@ -439,6 +441,32 @@ ebb_bert_get_config (EbbBert *self)
   g_return_val_if_fail (EBB_IS_BERT (self), NULL);
 
   return self->config != NULL ? ebb_bert_config_copy (self->config) : NULL;
+}
+
+/**
+ * ebb_bert_set_dropout:
+ * @self: a model
+ * @dropout: the probability of dropout on embeddings and on each part's result
+ * @attention_dropout: that of a weight of attention, below 0 for @dropout
+ * @error: return location for an error
+ *
+ * Changes the dropout of a model that is there, as one from a folder is.
+ *
+ * Returns: %TRUE, or %FALSE with @error set to %EBB_ERROR_INVALID_ARGUMENT if one of them is no probability below 1
+ */
+gboolean
+ebb_bert_set_dropout (EbbBert *self, double dropout, double attention_dropout, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_BERT (self), FALSE);
+
+  if (!ebb_model_config_check_dropout ("Bert", dropout, attention_dropout, error))
+    return FALSE;
+  self->config->dropout = dropout;
+  self->config->attention_dropout = attention_dropout;
+  ebb_transformer_blocks_set_dropout (self->layer, dropout, attention_dropout);
+  return TRUE;
 }
 
 /**

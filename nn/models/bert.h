@@ -23,6 +23,12 @@ EBB_AVAILABLE_IN_ALL
 EbbBertConfig *ebb_bert_get_config (EbbBert *self);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_bert_set_dropout (EbbBert *self,
+                               double dropout,
+                               double attention_dropout,
+                               GError **error);
+
+EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_bert_loss (EbbBert *self,
                           EbbTensor *tokens,
                           EbbTensor *segments,

@@ -60,6 +60,7 @@ ebb_gpt_config_new_preset (const char *name)
   self->heads = preset->heads;
   self->layers = preset->layers;
   self->dropout = 0.1;
+  self->attention_dropout = -1;
   self->tied = TRUE;
   self->activation = EBB_ACTIVATION_GELU_TANH;
   self->norm_eps = 1e-5;
@@ -351,7 +352,8 @@ ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
 
   if (!ebb_model_config_check_preset (self->unknown_preset, ebb_gpt_config_get_preset_names (), error)
       || !ebb_model_config_check_sizes ("Gpt", sizes, G_N_ELEMENTS (sizes), error) || !check_heads (self, error)
-      || !ebb_model_config_check_rates ("Gpt", self->dropout, self->norm_eps, error) || !check_choices (self, error)
+      || !ebb_model_config_check_dropout ("Gpt", self->dropout, self->attention_dropout, error)
+      || !ebb_model_config_check_norm_eps ("Gpt", self->norm_eps, error) || !check_choices (self, error)
       || !check_scales (self, error) || !check_pattern (self, error) || !check_layout (self, error)
       || !check_rotary (self, error))
     return FALSE;

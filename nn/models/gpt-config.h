@@ -37,7 +37,7 @@ typedef enum
  * @width: the size of a token's vector
  * @heads: the number of attention heads, which divides the width
  * @layers: the number of blocks
- * @dropout: the probability of dropout on embeddings, in attention and on each part's result
+ * @dropout: the probability of dropout on embeddings and on each part's result
  * @tied: whether the output product shares the weight of the token embedding
  * @activation: the activation inside the MLPs
  * @norm_eps: what the normalisations add to the variance or mean square
@@ -63,6 +63,7 @@ typedef enum
  * @attention_softcap: the bound c of scores s, which become c tanh (s / c); 0 for none
  * @logit_softcap: the same of logits
  * @embedding_scale: what the embeddings of tokens are multiplied by; 0 for 1
+ * @attention_dropout: the probability with which a weight of attention is dropped; below 0 for @dropout
  *
  * The sizes and choices that make a decoder: by default GPT-2, and by other choices Llama, Mistral, Qwen, Gemma, Phi-3
  * or SmolLM. Set the fields as you like; ebb_gpt_config_check() and ebb_gpt_new() report values that make no model.
@@ -106,6 +107,7 @@ typedef struct
   double attention_softcap;
   double logit_softcap;
   double embedding_scale;
+  double attention_dropout;
 
   /*< private >*/
   char *unknown_preset;

@@ -212,12 +212,14 @@ take_rates (EbbGptConfig *config,
             const Source *source,
             GError **error)
 {
-  static const char *const dropouts[] = { "resid_pdrop", "embd_pdrop", "attn_pdrop" };
-  double eps = config->norm_eps, all = -1;
+  static const char *const dropouts[] = { "resid_pdrop", "embd_pdrop" };
+  double eps = config->norm_eps, all = -1, attention = -1;
 
   if (!find_number (source, NORM_EPS_KEY, G_MAXDOUBLE, &eps, error))
     return FALSE;
   config->norm_eps = eps;
+  if (!find_number (source, "attn_pdrop", 1, &attention, error))
+    return FALSE;
   for (guint i = 0; i < G_N_ELEMENTS (dropouts); i++)
     {
       double one = all;
@@ -225,13 +227,16 @@ take_rates (EbbGptConfig *config,
       if (!find_number (source, dropouts[i], 1, &one, error))
         return FALSE;
       if (all >= 0 && one != all)
-        g_message ("%s: %s is %g, and dropout is %g everywhere, as %s is", source->where, dropouts[i], one, all,
+        g_message ("%s: %s is %g, and dropout is %g on embeddings too, as %s is", source->where, dropouts[i], one, all,
                    dropouts[0]);
       else
         all = one;
     }
+  if (all < 0)
+    all = attention;
   if (all >= 0)
     config->dropout = all;
+  config->attention_dropout = attention == config->dropout ? -1 : attention;
   return TRUE;
 }
 

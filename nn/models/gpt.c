@@ -9,6 +9,7 @@
 #include "nn/layers/module-list.h"
 #include "nn/layers/rotary-private.h"
 #include "nn/layers/stack-private.h"
+#include "nn/models/model-config-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/loss.h"
@@ -71,6 +72,7 @@ make_block_config (const EbbGptConfig *config, gboolean is_sliding, gboolean is_
   block->head_width = config->head_width;
   block->hidden = config->hidden;
   block->dropout = config->dropout;
+  block->attention_dropout = config->attention_dropout;
   block->causal = TRUE;
   block->activation = config->activation;
   block->gated = config->gated;
@@ -524,6 +526,32 @@ ebb_gpt_get_config (EbbGpt *self)
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 
   return self->config != NULL ? ebb_gpt_config_copy (self->config) : NULL;
+}
+
+/**
+ * ebb_gpt_set_dropout:
+ * @self: a model
+ * @dropout: the probability of dropout on embeddings and on each part's result
+ * @attention_dropout: that of a weight of attention, below 0 for @dropout
+ * @error: return location for an error
+ *
+ * Changes the dropout of a model that is there, as one from a folder is.
+ *
+ * Returns: %TRUE, or %FALSE with @error set to %EBB_ERROR_INVALID_ARGUMENT if one of them is no probability below 1
+ */
+gboolean
+ebb_gpt_set_dropout (EbbGpt *self, double dropout, double attention_dropout, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_GPT (self), FALSE);
+
+  if (!ebb_model_config_check_dropout ("Gpt", dropout, attention_dropout, error))
+    return FALSE;
+  self->config->dropout = dropout;
+  self->config->attention_dropout = attention_dropout;
+  ebb_transformer_blocks_set_dropout (self->h, dropout, attention_dropout);
+  return TRUE;
 }
 
 /**

@@ -24,6 +24,12 @@ EBB_AVAILABLE_IN_ALL
 EbbGptConfig *ebb_gpt_get_config (EbbGpt *self);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_gpt_set_dropout (EbbGpt *self,
+                              double dropout,
+                              double attention_dropout,
+                              GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gint64 ebb_gpt_get_max_positions (EbbGpt *self);
 
 EBB_AVAILABLE_IN_ALL

@@ -44,9 +44,12 @@ gboolean ebb_model_config_check_heads (const char *model,
                                        int width,
                                        int heads,
                                        GError **error);
-gboolean ebb_model_config_check_rates (const char *model,
-                                       double dropout,
-                                       double norm_eps,
-                                       GError **error);
+gboolean ebb_model_config_check_dropout (const char *model,
+                                         double dropout,
+                                         double attention_dropout,
+                                         GError **error);
+gboolean ebb_model_config_check_norm_eps (const char *model,
+                                          double norm_eps,
+                                          GError **error);
 
 G_END_DECLS

@@ -66,15 +66,26 @@ ebb_model_config_check_heads (const char *model, int width, int heads, GError **
 }
 
 gboolean
-ebb_model_config_check_rates (const char *model, double dropout, double norm_eps, GError **error)
+ebb_model_config_check_dropout (const char *model, double dropout, double attention_dropout, GError **error)
 {
   if (!(dropout >= 0 && dropout < 1))
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: dropout is %g, it must be at least 0 and below 1",
                  model, dropout);
-  else if (!(norm_eps >= 0))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: norm_eps is %g, it must not be negative", model,
-                 norm_eps);
+  else if (!(attention_dropout < 1))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "%s: attention_dropout is %g, it must be below 1, or negative to be as dropout is", model,
+                 attention_dropout);
   else
     return TRUE;
+  return FALSE;
+}
+
+gboolean
+ebb_model_config_check_norm_eps (const char *model, double norm_eps, GError **error)
+{
+  if (norm_eps >= 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: norm_eps is %g, it must not be negative", model,
+               norm_eps);
   return FALSE;
 }

@@ -18,6 +18,7 @@
 #define NUMBER_OR_NULL(name, field, initial) ROW (name, NUMBER, field, initial, TRUE)
 #define SCALE(name, initial) ROW (name, SCALE, attention_scale, initial, FALSE)
 #define DROPOUT(name, initial) ROW (name, DROPOUT, dropout, initial, TRUE)
+#define ATTENTION_DROPOUT(name, initial) ROW (name, DROPOUT, attention_dropout, initial, TRUE)
 #define FLAG(name, field, initial) ROW (name, FLAG, field, initial, FALSE)
 #define ACTIVATION(name, initial) ROW (name, ACTIVATION, activation, initial, FALSE)
 #define ONLY(name, values)                     \
@@ -63,7 +64,7 @@ static const EbbConfigKeyRow gpt2_keys[] = {
   ACTIVATION ("activation_function", "\"gelu_new\""),
   DROPOUT ("resid_pdrop", "0.1"),
   DROPOUT ("embd_pdrop", "0.1"),
-  DROPOUT ("attn_pdrop", "0.1"),
+  ATTENTION_DROPOUT ("attn_pdrop", "0.1"),
   NUMBER ("layer_norm_epsilon", norm_eps, "1e-05"),
   FLAG ("tie_word_embeddings", tied, "true"),
   ONLY ("scale_attn_weights", "true"),
@@ -82,7 +83,7 @@ static const EbbConfigKeyRow llama_keys[] = {
   SIZE ("max_position_embeddings", context, "2048"),
   ACTIVATION ("hidden_act", "\"silu\""),
   NUMBER ("rms_norm_eps", norm_eps, "1e-06"),
-  DROPOUT ("attention_dropout", "0.0"),
+  ATTENTION_DROPOUT ("attention_dropout", "0.0"),
   FLAG ("attention_bias", qkv_bias, "false"),
   FLAG ("attention_bias", output_bias, "false"),
   FLAG ("mlp_bias", mlp_bias, "false"),
@@ -101,7 +102,7 @@ static const EbbConfigKeyRow mistral_keys[] = {
   SIZE ("max_position_embeddings", context, "131072"),
   ACTIVATION ("hidden_act", "\"silu\""),
   NUMBER ("rms_norm_eps", norm_eps, "1e-06"),
-  DROPOUT ("attention_dropout", "0.0"),
+  ATTENTION_DROPOUT ("attention_dropout", "0.0"),
   FLAG ("tie_word_embeddings", tied, "false"),
   END,
 };
@@ -117,7 +118,7 @@ static const EbbConfigKeyRow qwen2_keys[] = {
   SIZE ("max_position_embeddings", context, "32768"),
   ACTIVATION ("hidden_act", "\"silu\""),
   NUMBER ("rms_norm_eps", norm_eps, "1e-06"),
-  DROPOUT ("attention_dropout", "0.0"),
+  ATTENTION_DROPOUT ("attention_dropout", "0.0"),
   FLAG ("tie_word_embeddings", tied, "false"),
   END,
 };
@@ -133,7 +134,7 @@ static const EbbConfigKeyRow qwen3_keys[] = {
   SIZE ("max_position_embeddings", context, "32768"),
   ACTIVATION ("hidden_act", "\"silu\""),
   NUMBER ("rms_norm_eps", norm_eps, "1e-06"),
-  DROPOUT ("attention_dropout", "0.0"),
+  ATTENTION_DROPOUT ("attention_dropout", "0.0"),
   FLAG ("attention_bias", qkv_bias, "false"),
   FLAG ("attention_bias", output_bias, "false"),
   FLAG ("tie_word_embeddings", tied, "false"),
@@ -151,7 +152,7 @@ static const EbbConfigKeyRow gemma2_keys[] = {
   SIZE ("max_position_embeddings", context, "8192"),
   ACTIVATION ("hidden_activation", "\"gelu_pytorch_tanh\""),
   NUMBER ("rms_norm_eps", norm_eps, "1e-06"),
-  DROPOUT ("attention_dropout", "0.0"),
+  ATTENTION_DROPOUT ("attention_dropout", "0.0"),
   FLAG ("attention_bias", qkv_bias, "false"),
   FLAG ("attention_bias", output_bias, "false"),
   FLAG ("tie_word_embeddings", tied, "true"),
@@ -172,7 +173,7 @@ static const EbbConfigKeyRow gemma3_keys[] = {
   SIZE ("max_position_embeddings", context, "131072"),
   ACTIVATION ("hidden_activation", "\"gelu_pytorch_tanh\""),
   NUMBER ("rms_norm_eps", norm_eps, "1e-06"),
-  DROPOUT ("attention_dropout", "0.0"),
+  ATTENTION_DROPOUT ("attention_dropout", "0.0"),
   FLAG ("attention_bias", qkv_bias, "false"),
   FLAG ("attention_bias", output_bias, "false"),
   FLAG ("tie_word_embeddings", tied, "true"),
@@ -195,7 +196,7 @@ static const EbbConfigKeyRow phi3_keys[] = {
   NUMBER ("rms_norm_eps", norm_eps, "1e-05"),
   DROPOUT ("resid_pdrop", "0.0"),
   DROPOUT ("embd_pdrop", "0.0"),
-  DROPOUT ("attention_dropout", "0.0"),
+  ATTENTION_DROPOUT ("attention_dropout", "0.0"),
   FLAG ("tie_word_embeddings", tied, "false"),
   END,
 };
@@ -215,7 +216,7 @@ static const EbbConfigKeyRow bert_keys[] = {
   SIZE ("max_position_embeddings", context, "512"),
   SIZE ("type_vocab_size", segments, "2"),
   DROPOUT ("hidden_dropout_prob", "0.1"),
-  DROPOUT ("attention_probs_dropout_prob", "0.1"),
+  ATTENTION_DROPOUT ("attention_probs_dropout_prob", "0.1"),
   NUMBER ("layer_norm_eps", norm_eps, "1e-12"),
   ONLY ("hidden_act", "\"gelu\""),
   ONLY ("position_embedding_type", "\"absolute\""),

@@ -154,24 +154,27 @@ read_initial (const EbbConfigKeyRow *row,
   return read_value (&no_source, row, initial, field, NULL);
 }
 
-/* Ebb has one probability of dropout. */
+/* Ebb has one probability of dropout for embeddings and for the parts' results: the first key says it. */
 static gboolean
 read_dropout (const EbbConfigSource *source,
+              const EbbConfigKeyRow *rows,
               const EbbConfigKeyRow *row,
               const EbbJson *value,
-              const char **first,
               double *field,
               GError **error)
 {
+  const EbbConfigKeyRow *first = rows;
   double one = 0;
 
   if (value != NULL ? !read_value (source, row, value, &one, error) : !read_initial (row, &one))
     return FALSE;
-  if (*first == NULL)
+  while (first->kind != EBB_CONFIG_KEY_DROPOUT || first->offset != row->offset)
+    first++;
+  if (first == row)
     *field = one;
   else if (one != *field && !source->is_own)
-    g_message ("%s: %s is %g, and dropout is %g everywhere, as %s is", source->path, row->name, one, *field, *first);
-  *first = *first != NULL ? *first : row->name;
+    g_message ("%s: %s is %g, and dropout is %g on embeddings too, as %s is", source->path, row->name, one, *field,
+               first->name);
   return TRUE;
 }
 
@@ -181,8 +184,6 @@ ebb_config_read_rows (const EbbConfigSource *source,
                       gpointer config,
                       GError **error)
 {
-  const char *first_dropout = NULL;
-
   for (const EbbConfigKeyRow *row = rows; row->name != NULL; row++)
     {
       const EbbJson *value = ebb_json_get (source->document, row->name);
@@ -190,7 +191,7 @@ ebb_config_read_rows (const EbbConfigSource *source,
 
       if (row->kind == EBB_CONFIG_KEY_DROPOUT)
         {
-          if (!read_dropout (source, row, value, &first_dropout, field, error))
+          if (!read_dropout (source, rows, row, value, field, error))
             return FALSE;
         }
       else if (value != NULL)

@@ -18,6 +18,7 @@ begin_config (const EbbArchitecture *architecture,
               EbbGptConfig *config)
 {
   config->layout = architecture->layout;
+  config->dropout = 0; /* unless there is a key for it */
   config->norm = architecture->norm;
   config->norm_order = architecture->norm_order;
   config->gated = architecture->gated;
@@ -59,9 +60,8 @@ ebb_config_read_gpt (const EbbConfigSource *source,
                    MAX_LAYERS);
       return NULL;
     }
-  if (config->dropout > 0 && architecture->layout == EBB_GPT_LAYOUT_LLAMA
-      && architecture->original_context == 0 && !source->is_own) /* all but Phi-3 */
-    g_message ("%s: dropout of %g is everywhere, not in attention alone", source->path, config->dropout);
+  if (config->attention_dropout == config->dropout)
+    config->attention_dropout = -1;
   if (architecture->scales_embeddings)
     config->embedding_scale = sqrt (config->width);
   if (!ebb_config_read_layers (source, config, error)
@@ -81,6 +81,8 @@ ebb_config_read_bert (const EbbConfigSource *source,
       || !ebb_config_read_rows (source, source->architecture->keys, config, error)
       || !prefix_check (source, ebb_bert_config_check (config, error), error))
     return NULL;
+  if (config->attention_dropout == config->dropout)
+    config->attention_dropout = -1;
   return g_steal_pointer (&config);
 }
 
@@ -95,6 +97,7 @@ spell_out (const EbbGptConfig *config)
   copy->kv_heads = copy->kv_heads > 0 ? copy->kv_heads : copy->heads;
   copy->head_width = copy->head_width > 0 ? copy->head_width : copy->width / MAX (copy->heads, 1);
   copy->hidden = copy->hidden > 0 ? copy->hidden : 4 * copy->width;
+  copy->attention_dropout = copy->attention_dropout >= 0 ? copy->attention_dropout : copy->dropout;
   copy->qkv_bias = copy->qkv_bias || copy->bias;
   copy->output_bias = copy->output_bias || copy->bias;
   copy->mlp_bias = copy->mlp_bias || copy->bias;
@@ -197,7 +200,8 @@ write_gpt (const EbbArchitecture *architecture,
   const char *difference;
 
   write_class (architecture, written);
-  if (before == NULL || ebb_config_find_difference (before, config) != NULL || before->dropout != config->dropout)
+  if (before == NULL || ebb_config_find_difference (before, config) != NULL || before->dropout != config->dropout
+      || before->attention_dropout != config->attention_dropout)
     {
       full = spell_out (config);
       if (before != NULL)
@@ -239,6 +243,9 @@ write_bert (const EbbArchitecture *architecture,
   g_autoptr (EbbBertConfig) full = ebb_bert_config_copy (config);
 
   full->hidden = full->hidden > 0 ? full->hidden : 4 * full->width;
+  full->attention_dropout = full->attention_dropout >= 0 ? full->attention_dropout : full->dropout;
+  if (before != NULL && before->attention_dropout < 0)
+    before->attention_dropout = before->dropout;
   write_class (architecture, written);
   ebb_config_write_rows (architecture->keys, full, before, written);
   return written;

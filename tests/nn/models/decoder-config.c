@@ -44,6 +44,8 @@ CHANGE (choose_nan_scale, config->attention_scale = NAN)
 CHANGE (choose_negative_cap, config->attention_softcap = -1)
 CHANGE (choose_endless_cap, config->logit_softcap = INFINITY)
 CHANGE (choose_negative_embedding, config->embedding_scale = -2)
+CHANGE (choose_nan_dropout, config->attention_dropout = NAN)
+CHANGE (choose_full_dropout, config->attention_dropout = 1)
 CHANGE (choose_letters, ebb_gpt_config_set_layer_pattern (config, "fx\n"))
 CHANGE (choose_no_letter, ebb_gpt_config_set_layer_pattern (config, ""))
 CHANGE (choose_sliding, ebb_gpt_config_set_layer_pattern (config, "sf"))
@@ -81,6 +83,8 @@ static const Refusal refusals[] = {
   { "attention_softcap is -1", "llama2", choose_negative_cap },
   { "logit_softcap is inf", "llama2", choose_endless_cap },
   { "embedding_scale is -2", "llama2", choose_negative_embedding },
+  { "attention_dropout is nan", "llama2", choose_nan_dropout },
+  { "attention_dropout is 1, it must be below 1", "llama2", choose_full_dropout },
   { "the layer pattern is \"fx\\n\"", "mistral", choose_letters },
   { "the layer pattern is \"\"", "mistral", choose_no_letter },
   { "\"sf\" has sliding layers, but window is 0", "llama2", choose_sliding },

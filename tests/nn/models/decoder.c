@@ -412,6 +412,55 @@ a_block_keeps_what_it_must (void)
       }
 }
 
+/* -- dropout ------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+is_trained_as_evaluated (EbbModule *gpt, double dropout, double attention_dropout)
+{
+  const gint64 values[] = { 3, 1, 4, 1, 5, 9, 2, 6 };
+  g_autoptr (EbbTensor) tokens = new_indices (values, 2, 4);
+  g_autoptr (EbbTensor) evaluated = NULL;
+  g_autoptr (EbbTensor) trained = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (ebb_gpt_set_dropout (EBB_GPT (gpt), dropout, attention_dropout, &error));
+  g_assert_no_error (error);
+  ebb_module_set_training (gpt, FALSE);
+  evaluated = call (gpt, tokens, NULL, NULL, NULL);
+  ebb_module_set_training (gpt, TRUE);
+  trained = call (gpt, tokens, NULL, NULL, NULL);
+  return compare (trained, evaluated) <= CLOSE;
+}
+
+/* Where attention's results count for nothing, its dropout alone changes nothing, and any other does. */
+static void
+attention_has_its_own_dropout (gconstpointer name)
+{
+  g_autoptr (EbbModule) gpt = new_model (name);
+  g_autoptr (EbbArgs) state = ebb_module_get_state_dict (gpt);
+  g_autoptr (EbbGptConfig) config = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (is_trained_as_evaluated (gpt, 0, 0));
+  g_assert_true (is_trained_as_evaluated (gpt, 0, -1));
+  g_assert_false (is_trained_as_evaluated (gpt, 0, 0.5));
+  g_assert_false (is_trained_as_evaluated (gpt, 0.5, -1));
+  for (guint i = 0; i < ebb_args_get_length (state); i++)
+    {
+      g_autoptr (EbbTensor) weight = ebb_args_get_tensor (state, i);
+
+      if (g_pattern_match_simple ("*attn*_proj.*", ebb_args_get_key (state, i)))
+        g_assert_true (ebb_tensor_fill (weight, 0, NULL));
+    }
+  g_assert_true (is_trained_as_evaluated (gpt, 0, 0.5));
+  g_assert_false (is_trained_as_evaluated (gpt, 0.5, 0));
+  config = ebb_gpt_get_config (EBB_GPT (gpt));
+  g_assert_cmpfloat (config->dropout, ==, 0.5);
+  g_assert_cmpfloat (config->attention_dropout, ==, 0);
+  g_assert_false (ebb_gpt_set_dropout (EBB_GPT (gpt), 0.5, 1, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "Gpt: attention_dropout is 1", "below 1", NULL, NULL);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -425,7 +474,9 @@ main (int argc, char **argv)
         g_autofree char *documents = g_strdup_printf ("/decoder/documents/%s", *name);
         g_autofree char *padding = g_strdup_printf ("/decoder/padding/%s", *name);
         g_autofree char *cache = g_strdup_printf ("/decoder/cache/%s", *name);
+        g_autofree char *dropout = g_strdup_printf ("/decoder/dropout/%s", *name);
 
+        g_test_add_data_func (dropout, *name, attention_has_its_own_dropout);
         g_test_add_data_func (documents, *name, documents_do_not_see_each_other);
         g_test_add_data_func (padding, *name, padding_changes_nothing);
         g_test_add_data_func (cache, *name, parts_through_a_cache_give_the_whole);

@@ -180,6 +180,70 @@ bert_is_read_and_written (void)
   g_assert_cmpstr (ebb_json_get (same, "num_hidden_layers")->text, ==, "7");
 }
 
+/* Attention has its own probability, in every architecture; models like Llama have no other. */
+static void
+attention_has_its_own_dropout (void)
+{
+  static const struct
+  {
+    const char *row, *key;
+    double dropout;
+  } cases[] = { { "llama3", "attention_dropout", 0 },
+                { "qwen3", "attention_dropout", 0 },
+                { "gemma2", "attention_dropout", 0 },
+                { "phi3", "attention_dropout", 0 },
+                { "gpt2", "attn_pdrop", 0.1 } };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbJson) document = load (cases[i].row, "config.json");
+      g_autoptr (EbbGptConfig) config = NULL;
+      g_autoptr (EbbJson) same = NULL;
+      g_autoptr (EbbJson) fresh = NULL;
+      g_autoptr (EbbJson) changed = NULL;
+      const EbbArchitecture *architecture;
+
+      ebb_json_set (document, cases[i].key, "0.25");
+      if (cases[i].dropout > 0)
+        {
+          ebb_json_set (document, "resid_pdrop", "0.1");
+          ebb_json_set (document, "embd_pdrop", "0.1");
+        }
+      config = read_gpt (document, &architecture, &error);
+      g_assert_no_error (error);
+      g_assert_cmpfloat (config->dropout, ==, cases[i].dropout);
+      g_assert_cmpfloat (config->attention_dropout, ==, 0.25);
+      same = ebb_config_write (architecture, document, config, &error);
+      g_assert_true (is_text_equal (document, same));
+      fresh = ebb_config_write (architecture, NULL, config, &error);
+      g_assert_cmpstr (ebb_json_get (fresh, cases[i].key)->text, ==, "0.25");
+      config->attention_dropout = -1; /* as dropout */
+      changed = ebb_config_write (architecture, document, config, &error);
+      g_assert_cmpstr (ebb_json_get (changed, cases[i].key)->text, ==, cases[i].dropout > 0 ? "0.1" : "0.0");
+    }
+}
+
+static void
+bert_has_a_dropout_of_attention (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbJson) document = load ("bert", "config.json");
+  EbbConfigSource source = { ebb_architecture_find (document, "config.json", &error), "config.json", document };
+  g_autoptr (EbbBertConfig) config = NULL;
+  g_autoptr (EbbJson) changed = NULL;
+
+  ebb_json_set (document, "hidden_dropout_prob", "0.2");
+  ebb_json_set (document, "attention_probs_dropout_prob", "0.0");
+  config = ebb_config_read_bert (&source, &error);
+  g_assert_no_error (error);
+  g_assert_cmpfloat (config->dropout, ==, 0.2);
+  g_assert_cmpfloat (config->attention_dropout, ==, 0);
+  config->attention_dropout = -1;
+  changed = ebb_config_write (source.architecture, document, config, &error);
+  g_assert_cmpstr (ebb_json_get (changed, "attention_probs_dropout_prob")->text, ==, "0.2");
+}
+
 static void
 what_is_not_there_is_refused_by_its_key (void)
 {
@@ -288,6 +352,8 @@ main (int argc,
   g_test_add_func ("/model-folder/config/other-keys-survive-a-change", other_keys_survive_a_change);
   g_test_add_func ("/model-folder/config/a-missing-choice-is-named", a_choice_that_an_architecture_lacks_is_named);
   g_test_add_func ("/model-folder/config/bert-is-read-and-written", bert_is_read_and_written);
+  g_test_add_func ("/model-folder/config/dropout-of-attention", attention_has_its_own_dropout);
+  g_test_add_func ("/model-folder/config/dropout-of-attention-in-bert", bert_has_a_dropout_of_attention);
   g_test_add_func ("/model-folder/config/refused-by-its-key", what_is_not_there_is_refused_by_its_key);
   g_test_add_func ("/model-folder/config/missing-keys-are-the-usual-ones", missing_keys_are_the_usual_ones);
   return g_test_run ();
