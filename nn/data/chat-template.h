@@ -32,6 +32,9 @@ EBB_AVAILABLE_IN_ALL
 const char *ebb_chat_template_get_name (EbbChatTemplate *self);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_chat_template_has_thinking (EbbChatTemplate *self);
+
+EBB_AVAILABLE_IN_ALL
 const char *ebb_chat_template_get_end_of_turn (EbbChatTemplate *self);
 
 EBB_AVAILABLE_IN_ALL

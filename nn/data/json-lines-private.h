@@ -9,7 +9,7 @@
 
 G_BEGIN_DECLS
 
-/* The name of files with JSON lines ends in this. */
+/* The name of files with JSON lines ends in this, in small or capital letters. */
 #define EBB_JSON_LINES_SUFFIX ".jsonl"
 
 typedef struct

@@ -2,6 +2,7 @@
 /* Reads documents out of JSON lines. */
 #include "nn/data/json-lines-private.h"
 
+#include "nn/data/answers-private.h"
 #include "nn/files/json-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
@@ -126,7 +127,48 @@ read_text (Lines *self,
          && append_text (self->reader, text, strlen (text), TRUE, error) && end_document (self->reader, error);
 }
 
-/* Prompt and completion are encoded apart, as they are when the model answers a prompt. */
+/* Appends the tokens, of which @answers marks those that are learned. *any: whether there are some. */
+static gboolean
+append_marked (const EbbDocumentReader *self,
+               EbbTensor *tokens,
+               EbbTensor *answers,
+               gboolean *any,
+               GError **error)
+{
+  const gint64 n = ebb_tensor_get_n_elements (tokens);
+  const gint64 *data = ebb_tensor_get_data (tokens, NULL);
+  const guint8 *learned = ebb_tensor_get_data (answers, NULL);
+
+  *any = FALSE;
+  for (gint64 begin = 0, end; begin < n; begin = end)
+    {
+      for (end = begin + 1; end < n && learned[end] == learned[begin]; end++)
+        ;
+      if (!ebb_document_store_append (self->store, data + begin, end - begin, learned[begin], error))
+        return FALSE;
+      *any = *any || learned[begin];
+    }
+  return TRUE;
+}
+
+/* Prompt and completion are encoded as one text: many tokenizers write the beginning of a text in another way, and join
+ * characters across the border. */
+static gboolean
+append_joined (const EbbDocumentReader *self,
+               const char *prompt,
+               const char *completion,
+               GError **error)
+{
+  g_autofree char *text = g_strconcat (prompt, completion, NULL);
+  const gsize span[] = { strlen (prompt), strlen (text) };
+  g_autoptr (EbbTensor) tokens = ebb_encode_part (self->tokenizer, text, span[1], error);
+  g_autoptr (EbbTensor) answers =
+      tokens != NULL ? ebb_mark_answers (self->tokenizer, text, span, 2, tokens, error) : NULL;
+  gboolean any;
+
+  return answers != NULL && append_marked (self, tokens, answers, &any, error);
+}
+
 static gboolean
 read_prompt (Lines *self,
              const EbbJson *line,
@@ -136,9 +178,7 @@ read_prompt (Lines *self,
 
   return get_text (self, line, "prompt", TRUE, &prompt, error)
          && get_text (self, line, "completion", FALSE, &completion, error) && begin_document (self->reader, error)
-         && append_text (self->reader, prompt, strlen (prompt), FALSE, error)
-         && append_text (self->reader, completion, strlen (completion), TRUE, error)
-         && end_document (self->reader, error);
+         && append_joined (self->reader, prompt, completion, error) && end_document (self->reader, error);
 }
 
 /* Checks the messages and collects their roles and contents, which stay the line's. */
@@ -171,32 +211,6 @@ list_messages (Lines *self,
   return TRUE;
 }
 
-/* Appends the tokens, of which the answers are learned. */
-static gboolean
-append_answers (Lines *self,
-                EbbTensor *tokens,
-                EbbTensor *answers,
-                GError **error)
-{
-  const gint64 n = ebb_tensor_get_n_elements (tokens);
-  const gint64 *data = ebb_tensor_get_data (tokens, NULL);
-  const guint8 *learned = ebb_tensor_get_data (answers, NULL);
-  gboolean any = FALSE;
-
-  for (gint64 begin = 0, end; begin < n; begin = end)
-    {
-      for (end = begin + 1; end < n && learned[end] == learned[begin]; end++)
-        ;
-      if (!ebb_document_store_append (self->reader->store, data + begin, end - begin, learned[begin], error))
-        return FALSE;
-      any = any || learned[begin];
-    }
-  if (!any)
-    return fail (self, error, "messages have none of the assistant: there is nothing to learn");
-  ebb_document_store_end (self->reader->store);
-  return TRUE;
-}
-
 static gboolean
 read_messages (Lines *self,
                const EbbJson *line,
@@ -208,6 +222,7 @@ read_messages (Lines *self,
   g_autofree const char **contents = NULL;
   g_autoptr (EbbTensor) tokens = NULL;
   g_autoptr (EbbTensor) answers = NULL;
+  gboolean any;
 
   if (messages->kind != EBB_JSON_LIST)
     return fail (self, error, "messages is %s: it must be a list", describe (messages));
@@ -222,7 +237,12 @@ read_messages (Lines *self,
   if (!list_messages (self, messages, roles, contents, error))
     return FALSE;
   tokens = ebb_chat_template_encode (reader->template, reader->tokenizer, roles, contents, FALSE, &answers, error);
-  return tokens != NULL && append_answers (self, tokens, answers, error);
+  if (tokens == NULL || !append_marked (reader, tokens, answers, &any, error))
+    return FALSE;
+  if (!any)
+    return fail (self, error, "messages have none of the assistant: there is nothing to learn");
+  ebb_document_store_end (reader->store);
+  return TRUE;
 }
 
 static LineKind
@@ -423,11 +443,18 @@ read_whole_file (const EbbDocumentReader *reader,
   return FALSE;
 }
 
+static gboolean
+is_lines (const char *path)
+{
+  const gsize length = strlen (path), n = strlen (EBB_JSON_LINES_SUFFIX);
+
+  return length >= n && g_ascii_strcasecmp (path + length - n, EBB_JSON_LINES_SUFFIX) == 0;
+}
+
 gboolean
 ebb_read_documents (const EbbDocumentReader *self,
                     const char *path,
                     GError **error)
 {
-  return g_str_has_suffix (path, EBB_JSON_LINES_SUFFIX) ? read_file_lines (self, path, error)
-                                                        : read_whole_file (self, path, error);
+  return is_lines (path) ? read_file_lines (self, path, error) : read_whole_file (self, path, error);
 }

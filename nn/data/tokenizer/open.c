@@ -6,7 +6,9 @@
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_FILE_SIZE ((gsize) 256 << 20)
 
@@ -79,6 +81,46 @@ read_settings (EbbTokenizerPipeline *self,
   return ebb_tokenizer_settings_read_chat_template (folder, config, &self->chat_template, error);
 }
 
+/* Without tokenizer.json, which files there are says what would be right. */
+static gboolean
+check_is_there (const char *folder,
+                const char *path,
+                GError **error)
+{
+  static const struct
+  {
+    const char *name, *means;
+  } others[] = {
+    { "pytorch_model.bin*",
+      "it is of a model whose weights are no safetensors either: open it in transformers and save "
+      "model and tokenizer by save_pretrained ()" },
+    { "tokenizer.model", "save the tokenizer by transformers' AutoTokenizer, which writes one" },
+    { "spiece.model", "save the tokenizer by transformers' AutoTokenizer, which writes one" },
+    { "vocab.*", "save the tokenizer by transformers' AutoTokenizer, which writes one" },
+  };
+  g_auto (GStrv) names = NULL;
+  g_autofree char *shown = NULL;
+
+  if (access (path, F_OK) == 0 || errno != ENOENT)
+    return TRUE;
+  names = ebb_list_folder (folder, error);
+  if (names == NULL)
+    return FALSE;
+  shown = ebb_escape_text (folder);
+  for (guint i = 0; i < G_N_ELEMENTS (others); i++)
+    for (guint j = 0; names[j] != NULL; j++)
+      if (g_pattern_match_simple (others[i].name, names[j]))
+        {
+          g_autofree char *file = ebb_escape_text (names[j]);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s: there is no tokenizer.json, but %s: %s", shown, file,
+                       others[i].means);
+          return FALSE;
+        }
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s: there is no tokenizer.json", shown);
+  return FALSE;
+}
+
 /**
  * ebb_tokenizer_open:
  * @folder: (type filename): a folder with a `tokenizer.json`
@@ -106,7 +148,9 @@ ebb_tokenizer_open (const char *folder,
     return NULL;
 
   path = g_build_filename (folder, "tokenizer.json", NULL);
-  json = ebb_json_read_file (path, MAX_FILE_SIZE, error);
+  json = ebb_check_folder (folder, error) && check_is_there (folder, path, error)
+             ? ebb_json_read_file (path, MAX_FILE_SIZE, error)
+             : NULL;
   if (json == NULL)
     return NULL;
   pipeline = ebb_tokenizer_pipeline_new (path);

@@ -4,6 +4,7 @@
 #include "support/tensors.h"
 
 #include <glib/gstdio.h>
+#include <json-glib/json-glib.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -99,6 +100,56 @@ answers_alone_are_learned (void)
 
   g_object_set (self, "shuffle", FALSE, NULL);
   assert_row (self, 7, "2+2=4ye", "...4!es", "aaaaaff");
+}
+
+static void
+assert_prompt (EbbTokenizer *tokenizer, JsonObject *expected)
+{
+  g_autoptr (JsonNode) node = json_node_init_object (json_node_alloc (), expected);
+  g_autofree char *line = json_to_string (node, FALSE);
+  g_autoptr (GBytes) lines = g_bytes_new (line, strlen (line));
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbDocumentDataset) self = ebb_document_dataset_new_from_bytes (lines, tokenizer, 1, &error);
+  JsonArray *tokens = json_object_get_array_member (expected, "tokens");
+  const gint64 n = json_array_get_length (tokens) - 1, answer = json_object_get_int_member (expected, "answer");
+  Row row;
+
+  g_assert_no_error (error);
+  g_test_message ("%s", line);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (EBB_DATASET (self)), ==, n + 1);
+  row = take (EBB_DATASET (self), 1, n);
+  for (gint64 i = 0; i < n; i++)
+    {
+      const gint64 next = json_array_get_int_element (tokens, (guint) i + 1);
+
+      g_assert_cmpint (row.tokens[i], ==, json_array_get_int_element (tokens, (guint) i));
+      g_assert_cmpint (row.targets[i], ==, i + 1 < answer ? -100 : next);
+    }
+  clear (&row);
+}
+
+/* tests/fixtures/make_prompts.py wrote what transformers makes of the joined texts. */
+static void
+prompts_and_completions_are_one_text (void)
+{
+  static const char *const families[] = { "gpt2", "llama3", "qwen", "llama2", "mistral", "gemma" };
+  g_autofree char *path = g_test_build_filename (G_TEST_DIST, "fixtures", "prompts.json", NULL);
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  g_autoptr (GError) error = NULL;
+
+  json_parser_load_from_file (parser, path, &error);
+  g_assert_no_error (error);
+  for (guint i = 0; i < G_N_ELEMENTS (families); i++)
+    {
+      g_autofree char *folder = g_test_build_filename (G_TEST_DIST, "fixtures", "tokenizers", families[i], NULL);
+      g_autoptr (EbbTokenizer) tokenizer = ebb_tokenizer_open (folder, &error);
+      JsonArray *cases = json_object_get_array_member (json_node_get_object (json_parser_get_root (parser)),
+                                                       families[i]);
+
+      g_assert_no_error (error);
+      for (guint k = 0; k < json_array_get_length (cases); k++)
+        assert_prompt (tokenizer, json_array_get_object_element (cases, k));
+    }
 }
 
 /* Segments meet at one token: the last target of one, the first token of the next. What has nothing to learn is left
@@ -551,6 +602,7 @@ main (int argc, char **argv)
   test_init (&argc, &argv);
   g_test_add_func ("/document-dataset/rows", documents_share_rows_and_begin_anew);
   g_test_add_func ("/document-dataset/answers", answers_alone_are_learned);
+  g_test_add_func ("/document-dataset/prompts", prompts_and_completions_are_one_text);
   g_test_add_func ("/document-dataset/split", long_documents_are_split);
   g_test_add_func ("/document-dataset/messages", messages_have_the_form_of_their_template);
   g_test_add_func ("/document-dataset/date", messages_have_the_same_date_each_day);
