@@ -140,7 +140,8 @@ ebb_json_read_file (const char *path, gsize max_size, GError **error)
   gsize length;
   g_autofree char *text = ebb_read_file (path, max_size, &length, error);
 
-  return text != NULL ? ebb_json_parse (text, length, path, error) : NULL;
+  return text != NULL && ebb_check_is_content (path, text, length, error) ? ebb_json_parse (text, length, path, error)
+                                                                          : NULL;
 }
 
 static void

@@ -404,12 +404,13 @@ read_header (EbbSafetensorsReader *self,
              gsize size,
              GError **error)
 {
-  guint8 first[8] = { 0 };
+  guint8 first[64] = { 0 };
   gsize length = 0;
   g_autofree char *text = NULL;
   gboolean ok;
 
-  if (size >= 8 && !ebb_read_file_part (self->fd, self->path, 0, first, 8, error))
+  if (!ebb_read_file_part (self->fd, self->path, 0, first, MIN (size, sizeof first), error)
+      || !ebb_check_is_content (self->path, first, MIN (size, sizeof first), error))
     return FALSE;
   if (!ebb_safetensors_read_length (self->path, first, size, &length, error))
     return FALSE;

@@ -39,6 +39,9 @@ void ebb_atomic_file_clean (const char *folder,
 /* The names in @folder, which was read to its end; NULL with %EBB_ERROR_IO if it wasn't. */
 char **ebb_list_folder (const char *folder,
                         GError **error);
+/* Whether there is such a folder; if not, the error says that it is missing, or a file. */
+gboolean ebb_check_folder (const char *folder,
+                           GError **error);
 /* Opens a regular file for reading; -1 with an error that names it. */
 int ebb_open_regular_file (const char *path,
                            gsize *size,
@@ -55,6 +58,11 @@ char *ebb_read_file (const char *path,
                      gsize max_size,
                      gsize *size,
                      GError **error);
+/* Whether @data, with which the file begins, is the file's own: a clone without Git LFS has pointers in its place. */
+gboolean ebb_check_is_content (const char *path,
+                               const void *data,
+                               gsize size,
+                               GError **error);
 /* Maps it whole, privately: changes are never written back. Who cuts the file meanwhile ends the process (SIGBUS). */
 GBytes *ebb_map_file (const char *path,
                       GError **error);

@@ -260,6 +260,45 @@ ebb_atomic_file_leave (EbbAtomicFile *self)
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
 
+gboolean
+ebb_check_folder (const char *folder,
+                  GError **error)
+{
+  g_autofree char *shown = ebb_escape_text (folder);
+  struct stat status;
+
+  if (stat (folder, &status) == 0)
+    {
+      if (S_ISDIR (status.st_mode))
+        return TRUE;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s is no folder: name the one that has the model's files", shown);
+    }
+  else if (errno == ENOENT)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "there is no folder %s", shown);
+  else
+    fail (error, "read", folder, errno);
+  return FALSE;
+}
+
+#define LFS_POINTER "version https://git-lfs.github.com/spec/"
+
+gboolean
+ebb_check_is_content (const char *path,
+                      const void *data,
+                      gsize size,
+                      GError **error)
+{
+  g_autofree char *shown = NULL;
+
+  if (size < strlen (LFS_POINTER) || memcmp (data, LFS_POINTER, strlen (LFS_POINTER)) != 0)
+    return TRUE;
+  shown = ebb_escape_text (path);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+               "%s: it is a pointer of Git LFS, not the file itself: fetch the file by git lfs pull in its folder",
+               shown);
+  return FALSE;
+}
+
 int
 ebb_open_regular_file (const char *path,
                        gsize *size,

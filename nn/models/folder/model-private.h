@@ -22,6 +22,16 @@ typedef struct
 /* NULL: the model wasn't opened from a folder. */
 const EbbModelOrigin *ebb_model_get_origin (EbbModule *model);
 
+/* The tokenizer that a model is saved with. */
+typedef struct
+{
+  char *folder;
+  gint64 bos, eos, pad; /* its special tokens; -1: it has none */
+} EbbModelTokenizer;
+
+/* NULL: that of the folder that the model came from. */
+const EbbModelTokenizer *ebb_model_get_tokenizer (EbbModule *model);
+
 /* -- save.c */
 
 /* Full parameters for a save, on one rank or on several that call together. */

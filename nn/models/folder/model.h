@@ -5,6 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
+#include "nn/data/tokenizer.h"
 #include "nn/module.h"
 
 G_BEGIN_DECLS
@@ -24,6 +25,14 @@ EBB_AVAILABLE_IN_ALL
 EbbModule *ebb_model_open_full (const char *folder,
                                 int dtype,
                                 GError **error);
+
+EBB_AVAILABLE_IN_ALL
+const char *ebb_model_get_architecture (EbbModule *model);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_model_set_tokenizer (EbbModule *model,
+                              EbbTokenizer *tokenizer,
+                              const char *folder);
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_model_save (EbbModule *model,

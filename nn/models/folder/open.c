@@ -10,6 +10,7 @@
 #include "tensor/cpu/host-allocator-private.h"
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
+#include "tensor/util/atomic-file-private.h"
 
 /* Opens a model's folder: makes the model that config.json describes, without values, and reads its weights into it. */
 
@@ -229,7 +230,8 @@ open_model (const char *folder,
             GError **error)
 {
   g_autofree char *path = g_build_filename (folder, EBB_CONFIG_FILE, NULL);
-  g_autoptr (EbbJson) document = ebb_json_read_file (path, EBB_CONFIG_MAX_SIZE, error);
+  g_autoptr (EbbJson) document =
+      ebb_check_folder (folder, error) ? ebb_json_read_file (path, EBB_CONFIG_MAX_SIZE, error) : NULL;
   EbbConfigSource source = { .path = path, .document = document };
   g_autoptr (EbbWeightFiles) files = NULL;
   EbbModule *model;
@@ -308,4 +310,74 @@ const EbbModelOrigin *
 ebb_model_get_origin (EbbModule *model)
 {
   return g_object_get_qdata (G_OBJECT (model), get_origin_quark ());
+}
+
+/**
+ * ebb_model_get_architecture:
+ * @model: a model
+ *
+ * Returns: (nullable): the class that `config.json` names for a model that came from a folder, as `LlamaForCausalLM`;
+ *   %NULL for any other model
+ */
+const char *
+ebb_model_get_architecture (EbbModule *model)
+{
+  const EbbModelOrigin *origin;
+
+  g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
+
+  origin = ebb_model_get_origin (model);
+  return origin != NULL ? origin->architecture->class_name : NULL;
+}
+
+/* -- the tokenizer ------------------------------------------------------------------------------------------------- */
+
+static GQuark
+get_tokenizer_quark (void)
+{
+  return g_quark_from_static_string ("ebb-model-tokenizer");
+}
+
+static void
+tokenizer_free (gpointer data)
+{
+  EbbModelTokenizer *tokenizer = data;
+
+  g_free (tokenizer->folder);
+  g_free (tokenizer);
+}
+
+/**
+ * ebb_model_set_tokenizer:
+ * @model: an #EbbGpt or an #EbbBert
+ * @tokenizer: the tokenizer that the model is trained with
+ * @folder: (type filename): the folder that has its files
+ *
+ * Gives the model another tokenizer than its folder has: ebb_model_save() copies the tokenizer's files, chat template
+ * and `generation_config.json` from @folder, in place of those that are where it saves, and `config.json` names its
+ * special tokens.
+ */
+void
+ebb_model_set_tokenizer (EbbModule *model,
+                         EbbTokenizer *tokenizer,
+                         const char *folder)
+{
+  EbbModelTokenizer *made;
+
+  g_return_if_fail (EBB_IS_MODULE (model));
+  g_return_if_fail (EBB_IS_TOKENIZER (tokenizer));
+  g_return_if_fail (folder != NULL);
+
+  made = g_new (EbbModelTokenizer, 1);
+  *made = (EbbModelTokenizer){ .folder = g_canonicalize_filename (folder, NULL),
+                               .bos = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_BOS),
+                               .eos = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_EOS),
+                               .pad = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_PAD) };
+  g_object_set_qdata_full (G_OBJECT (model), get_tokenizer_quark (), made, tokenizer_free);
+}
+
+const EbbModelTokenizer *
+ebb_model_get_tokenizer (EbbModule *model)
+{
+  return g_object_get_qdata (G_OBJECT (model), get_tokenizer_quark ());
 }

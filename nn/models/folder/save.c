@@ -298,7 +298,27 @@ is_one_of (const char *const *patterns,
   return FALSE;
 }
 
-/* A file that is in the folder already is the user's and stays. @kept: names of those that differ. */
+/* Files of a tokenizer, and of how text is written for it. */
+static const char *const tokenizer_files[] = { "tokenizer*", "vocab*", "merges*", "special_tokens_map*",
+                                               "added_tokens*", "spiece.model", "sentencepiece*", "*.tiktoken",
+                                               "chat_template*", NULL };
+
+/* Another tokenizer's files replace those that are there, and so does its generation_config.json, which has tokens. */
+static gboolean
+is_of_tokenizer (const char *name)
+{
+  return is_one_of (tokenizer_files, name) || strcmp (name, "generation_config.json") == 0;
+}
+
+static gboolean
+is_replaced_with_tokenizer (const char *name)
+{
+  return is_replaced (name) || is_of_tokenizer (name);
+}
+
+/* A file that is in the folder already is the user's and stays. @kept: names of those that differ; NULL: it is
+ * replaced.
+ */
 static gboolean
 copy_other (Saving *saving,
             const char *from,
@@ -315,7 +335,7 @@ copy_other (Saving *saving,
   data = ebb_read_file (from, MAX_COPIED_SIZE, &size, error);
   if (data == NULL)
     return FALSE;
-  if (lstat (there, &status) != 0)
+  if (kept == NULL || lstat (there, &status) != 0)
     return ebb_atomic_folder_write (&saving->folder, name, data, size, error);
   old = ebb_read_file (there, MAX_COPIED_SIZE, &old_size, NULL);
   if (old == NULL || old_size != size || memcmp (old, data, size) != 0)
@@ -323,17 +343,47 @@ copy_other (Saving *saving,
   return TRUE;
 }
 
-/* The tokenizer, generation_config.json, chat templates, the licence. A folder with another tokenizer is reported, one
- * with another README is not. */
+/* What is copied is a file that is not too large. */
+static gboolean
+may_copy (const char *path)
+{
+  struct stat status;
+
+  if (stat (path, &status) != 0 || !S_ISREG (status.st_mode))
+    return FALSE;
+  if ((gsize) status.st_size <= MAX_COPIED_SIZE)
+    return TRUE;
+  g_message ("%s is not copied: it has more than 64 MiB", path);
+  return FALSE;
+}
+
+static gboolean
+copy_tokenizer (Saving *saving,
+                const EbbModelTokenizer *tokenizer,
+                GError **error)
+{
+  g_auto (GStrv) names = ebb_list_folder (tokenizer->folder, error);
+
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    {
+      g_autofree char *path = g_build_filename (tokenizer->folder, names[i], NULL);
+
+      if (is_of_tokenizer (names[i]) && may_copy (path) && !copy_other (saving, path, names[i], NULL, error))
+        return FALSE;
+    }
+  return names != NULL;
+}
+
+/* The tokenizer unless the model has @another, generation_config.json, chat templates, the licence. A folder with
+ * another tokenizer is reported, one with another README is not. */
 static gboolean
 copy_others (Saving *saving,
              const EbbModelOrigin *origin,
+             gboolean another,
              GError **error)
 {
-  static const char *const used[] = { "tokenizer*", "vocab*", "merges*", "special_tokens_map*",
-                                      "added_tokens*", "spiece.model", "sentencepiece*", "*.tiktoken",
-                                      "chat_template*", "generation_config.json",
-                                      "processor_config.json", "preprocessor_config.json", NULL };
+  static const char *const used[] = { "generation_config.json", "processor_config.json", "preprocessor_config.json",
+                                      NULL };
   static const char *const shown[] = { "README*", "LICENSE*", "LICENCE*", "COPYING*", "NOTICE*", "USE_POLICY*", NULL };
   g_autoptr (GError) failure = NULL;
   g_auto (GStrv) names = ebb_list_folder (origin->folder, &failure);
@@ -345,14 +395,11 @@ copy_others (Saving *saving,
   for (guint i = 0; names != NULL && names[i] != NULL; i++)
     {
       g_autofree char *path = g_build_filename (origin->folder, names[i], NULL);
-      struct stat status;
+      const gboolean is_used = is_one_of (used, names[i]) || is_one_of (tokenizer_files, names[i]);
 
-      if ((!is_one_of (used, names[i]) && !is_one_of (shown, names[i])) || stat (path, &status) != 0
-          || !S_ISREG (status.st_mode))
+      if ((!is_used && !is_one_of (shown, names[i])) || (another && is_of_tokenizer (names[i])) || !may_copy (path))
         continue;
-      if ((gsize) status.st_size > MAX_COPIED_SIZE)
-        g_message ("%s is not copied: it has more than 64 MiB", path);
-      else if (!copy_other (saving, path, names[i], is_one_of (used, names[i]) ? kept : texts, error))
+      if (!copy_other (saving, path, names[i], is_used ? kept : texts, error))
         return FALSE;
     }
   if (kept->len > 0)
@@ -389,6 +436,30 @@ set_dtype (Saving *saving,
   text = g_strdup_printf ("\"%s\"", name);
   if (old == NULL || g_strcmp0 (old->text, name) != 0)
     ebb_json_set (document, key, text);
+}
+
+/* The tokens that config.json names are those of the tokenizer. */
+static void
+set_tokens (const EbbModelTokenizer *tokenizer,
+            EbbJson *document)
+{
+  const struct
+  {
+    const char *key;
+    gint64 token;
+  } tokens[] = {
+    { "bos_token_id", tokenizer->bos },
+    { "eos_token_id", tokenizer->eos },
+    { "pad_token_id", tokenizer->pad },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (tokens); i++)
+    {
+      g_autofree char *text =
+          tokens[i].token >= 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, tokens[i].token) : g_strdup ("null");
+
+      ebb_json_set (document, tokens[i].key, text);
+    }
 }
 
 static gboolean
@@ -449,10 +520,17 @@ begin (Saving *saving,
        GError **error)
 {
   const EbbModelOrigin *origin = ebb_model_get_origin (model);
+  const EbbModelTokenizer *tokenizer = ebb_model_get_tokenizer (model);
   g_autoptr (EbbJson) document = make_document (model, saving->map->architecture, error);
 
-  return document != NULL && ebb_atomic_folder_open (&saving->folder, folder, EBB_CONFIG_FILE, is_replaced, error)
-         && (origin == NULL || copy_others (saving, origin, error)) && write_config (saving, document, error);
+  if (document != NULL && tokenizer != NULL)
+    set_tokens (tokenizer, document);
+  return document != NULL
+         && ebb_atomic_folder_open (&saving->folder, folder, EBB_CONFIG_FILE,
+                                    tokenizer != NULL ? is_replaced_with_tokenizer : is_replaced, error)
+         && (tokenizer == NULL || copy_tokenizer (saving, tokenizer, error))
+         && (origin == NULL || copy_others (saving, origin, tokenizer != NULL, error))
+         && write_config (saving, document, error);
 }
 
 static gboolean
@@ -620,8 +698,8 @@ ebb_model_save_full (EbbModule *model,
  * Saves a model as a folder in Hugging Face's format, which ebb_model_open() and `transformers` open. Of a model
  * that came from a folder, `config.json` keeps what Ebb does not know, and the files of the tokenizer,
  * `generation_config.json`, templates, the licence and the description are copied from that folder where @folder has
- * none of that name. Any other model gets the `config.json` of the architecture that has its choices. Weights have the
- * dtype of their parameters; tied ones are saved once.
+ * none of that name; ebb_model_set_tokenizer() replaces the tokenizer. Any other model gets the `config.json` of the
+ * architecture that has its choices. Weights have the dtype of their parameters; tied ones are saved once.
  *
  * The folder appears as a whole, after all of it has reached the disk: on an error, or if the machine stops in the
  * middle, what was at @folder before is still there and nothing else. A model that is there is replaced, and other

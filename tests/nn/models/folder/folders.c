@@ -376,9 +376,10 @@ folders_that_are_not_whole_are_refused (void)
   g_autofree char *weights = g_build_filename (folder, "model.safetensors", NULL);
   g_autofree char *nowhere = test_scratch_path ("nowhere");
   g_autofree char *half = g_strndup (config, strlen (config) / 2);
+  const char *lfs_pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
 
-  assert_refused (nowhere, EBB_ERROR_IO, "nowhere/config.json", "No such file", NULL);
-  assert_refused (weights, EBB_ERROR_IO, "model.safetensors/config.json", NULL, NULL);
+  assert_refused (nowhere, EBB_ERROR_IO, "there is no folder ", "nowhere", NULL);
+  assert_refused (weights, EBB_ERROR_IO, "model.safetensors is no folder", NULL, NULL);
   test_folder_write (folder, "config.json", half);
   assert_refused (folder, EBB_ERROR_FORMAT, "config.json", NULL, NULL);
   test_folder_write (folder, "config.json", "[]");
@@ -386,6 +387,11 @@ folders_that_are_not_whole_are_refused (void)
   test_folder_write (folder, "config.json", config);
   test_folder_write (folder, "model.safetensors", "much too short");
   assert_refused (folder, EBB_ERROR_FORMAT, "model.safetensors", NULL, NULL);
+  test_folder_write (folder, "model.safetensors", lfs_pointer);
+  assert_refused (folder, EBB_ERROR_FORMAT, "model.safetensors", "a pointer of Git LFS", "git lfs pull");
+  test_folder_write (folder, "config.json", lfs_pointer);
+  assert_refused (folder, EBB_ERROR_FORMAT, "config.json", "a pointer of Git LFS", "git lfs pull");
+  test_folder_write (folder, "config.json", config);
   g_assert_cmpint (g_remove (weights), ==, 0);
   assert_refused (folder, EBB_ERROR_FORMAT, "neither model.safetensors nor model.safetensors.index.json", NULL, NULL);
   test_folder_write (folder, "pytorch_model.bin", "pickle");

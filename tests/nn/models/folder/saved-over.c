@@ -128,6 +128,48 @@ files_of_the_target_are_not_replaced (void)
   g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
 }
 
+/* A tokenizer that the model was given replaces all of another one, with the tokens that config.json names. */
+static void
+another_tokenizer_replaces_that_of_the_folder (void)
+{
+  g_autofree char *other = g_test_build_filename (G_TEST_DIST, "fixtures", "tokenizers", "llama2", NULL);
+  g_autofree char *folder = test_model_copy ("qwen2");
+  g_autofree char *target = test_scratch_path ("target");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = ebb_tokenizer_open (other, &error);
+  g_autoptr (EbbModule) model = NULL;
+  g_autofree char *wanted = test_folder_read (other, "tokenizer.json");
+
+  g_assert_no_error (error);
+  test_folder_write (folder, "tokenizer.json", "{\"of the origin\": 1}");
+  test_folder_write (folder, "special_tokens_map.json", "{}");
+  test_folder_write (folder, "LICENSE", "free");
+  model = test_model_open (folder);
+  ebb_model_set_tokenizer (model, tokenizer, other);
+  for (guint i = 0; i < 2; i++) /* into a new folder, and over the one that the model came from */
+    {
+      const char *path = i == 0 ? target : folder;
+      g_autoptr (EbbModule) again = NULL;
+      g_autofree char *saved = NULL;
+      g_autofree char *config = NULL;
+
+      test_remove_tree (target);
+      test_model_save (model, path);
+      saved = test_folder_read (path, "tokenizer.json");
+      g_assert_cmpstr (saved, ==, wanted);
+      g_assert_true (test_folder_has (path, "tokenizer_config.json"));
+      g_assert_true (test_folder_has (path, "LICENSE"));
+      g_assert_false (test_folder_has (path, "special_tokens_map.json"));
+      g_assert_false (test_folder_has (path, "generation_config.json"));
+      config = test_folder_read (path, "config.json");
+      g_assert_nonnull (strstr (config, "\"bos_token_id\": 0,"));
+      g_assert_nonnull (strstr (config, "\"eos_token_id\": 1,"));
+      again = test_model_open (path);
+      test_assert_same_weights (model, again);
+    }
+  test_remove_tree (target);
+}
+
 static void
 the_current_folder_stays_the_current_one (void)
 {
@@ -237,6 +279,7 @@ main (int argc,
   g_test_add_func ("/model-folder/folder-without-a-model-gets-one", a_folder_without_a_model_gets_one);
   g_test_add_func ("/model-folder/failed-save-changes-nothing", a_save_that_fails_changes_nothing);
   g_test_add_func ("/model-folder/files-of-the-target-stay", files_of_the_target_are_not_replaced);
+  g_test_add_func ("/model-folder/another-tokenizer", another_tokenizer_replaces_that_of_the_folder);
   g_test_add_func ("/model-folder/current-folder", the_current_folder_stays_the_current_one);
   g_test_add_func ("/model-folder/failure-in-the-middle-is-undone", a_save_that_fails_in_the_middle_is_undone);
   g_test_add_func ("/model-folder/old-files-get-their-names-back", old_files_get_their_names_back);
