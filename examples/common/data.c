@@ -2,9 +2,12 @@
 /* Opens the text or the documents to train on, and the held-out part. */
 #include "data.h"
 
+#include <json-glib/json-glib.h>
+#include <stdio.h>
 #include <string.h>
 
 #define JSON_LINES ".jsonl"
+#define PEEKED ((gsize) 1 << 20)
 
 /* A number is a share of the data; anything else is a file. */
 static gboolean
@@ -23,10 +26,26 @@ has_eval (const Options *options)
   return options->eval[0] != '\0';
 }
 
+/* In small or capital letters. */
+static gboolean
+has_suffix (const char *path,
+            const char *suffix)
+{
+  const gsize length = strlen (path), n = strlen (suffix);
+
+  return length >= n && g_ascii_strcasecmp (path + length - n, suffix) == 0;
+}
+
+static gboolean
+is_lines (const char *path)
+{
+  return has_suffix (path, JSON_LINES);
+}
+
 gboolean
 data_is_packed (const Options *options)
 {
-  return options->pack || g_str_has_suffix (options->data != NULL ? options->data[0] : options->eval, JSON_LINES);
+  return options->pack || is_lines (options->data != NULL ? options->data[0] : options->eval);
 }
 
 static gboolean
@@ -39,7 +58,7 @@ check_kinds (const Options *options,
   if (options->data == NULL || options->pack)
     return TRUE;
   for (guint i = 1; options->data[i] != NULL; i++)
-    if (g_str_has_suffix (options->data[i], JSON_LINES) != data_is_packed (options))
+    if (is_lines (options->data[i]) != data_is_packed (options))
       return options_refuse (error,
                              "--data %s and %s: one is text and one JSON lines: with --pack each text is a document",
                              options->data[0], options->data[i]);
@@ -71,17 +90,88 @@ check_eval (const Options *options,
            || options_refuse (error, "--eval %s: a share of the text must be more than 0 and less than 1",
                               options->eval);
   if (!options->pack && options->data != NULL
-      && g_str_has_suffix (options->eval, JSON_LINES) != data_is_packed (options))
+      && is_lines (options->eval) != data_is_packed (options))
     return options_refuse (error, "--eval %s: it must be %s, as --data %s is", options->eval,
                            data_is_packed (options) ? "JSON lines" : "text", options->data[0]);
   return TRUE;
+}
+
+/* The beginning of a file; NULL if it can't be read, which is reported where all of it is. */
+static char *
+peek (const char *path)
+{
+  g_autofree char *text = NULL;
+  FILE *file = g_file_test (path, G_FILE_TEST_IS_REGULAR) ? fopen (path, "re") : NULL;
+  gsize n;
+
+  if (file == NULL)
+    return NULL;
+  text = g_malloc (PEEKED + 1);
+  n = fread (text, 1, PEEKED, file);
+  fclose (file);
+  text[n] = '\0';
+  return g_strndup (text, n);
+}
+
+/* Whether a line is what JSON lines have. */
+static gboolean
+looks_like_lines (const char *line)
+{
+  static const char *const keys[] = { "text", "prompt", "completion", "messages", NULL };
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  JsonNode *root;
+
+  if (*line != '{' || !json_parser_load_from_data (parser, line, (gssize) strcspn (line, "\n"), NULL))
+    return FALSE;
+  root = json_parser_get_root (parser);
+  for (guint i = 0; root != NULL && JSON_NODE_HOLDS_OBJECT (root) && keys[i] != NULL; i++)
+    if (json_object_has_member (json_node_get_object (root), keys[i]))
+      return TRUE;
+  return FALSE;
+}
+
+/* Trained as text, JSON would teach its brackets and keys. */
+static gboolean
+check_is_text (const char *option,
+               const char *path,
+               GError **error)
+{
+  g_autofree char *text = is_lines (path) ? NULL : peek (path);
+  const char *begin = text;
+
+  if (begin == NULL)
+    return TRUE;
+  if (g_str_has_prefix (begin, "\357\273\277")) /* a byte order mark */
+    begin += 3;
+  begin += strspn (begin, " \t\r\n");
+  if (looks_like_lines (begin))
+    return options_refuse (error, "--%s %s: it has JSON lines: give it a name that ends in " JSON_LINES, option, path);
+  if (has_suffix (path, ".json") && (*begin == '[' || *begin == '{'))
+    return options_refuse (
+        error,
+        "--%s %s: it is one JSON %s, which is not trained on: write an object with text, with prompt "
+        "and completion, or with messages on each line of a file whose name ends in " JSON_LINES,
+        option, path, *begin == '[' ? "array" : "object");
+  return TRUE;
+}
+
+static gboolean
+check_texts (const Options *options,
+             GError **error)
+{
+  double share;
+
+  for (guint i = 0; options->data != NULL && options->data[i] != NULL; i++)
+    if (!check_is_text ("data", options->data[i], error))
+      return FALSE;
+  return !has_eval (options) || get_share (options, &share) || check_is_text ("eval", options->eval, error);
 }
 
 gboolean
 data_check (const Options *options,
             GError **error)
 {
-  return check_kinds (options, error) && check_eval (options, error);
+  return check_kinds (options, error) && check_eval (options, error) && check_texts (options, error);
 }
 
 static EbbDataset *

@@ -59,6 +59,8 @@ measure (Trainer *self,
   if (self->ranks != NULL && !ranks_sum (self->ranks, &sum.loss, error))
     return FALSE;
   *loss = sum.loss / sum.n;
+  if (isnan (*loss))
+    *loss = NAN; /* without a sign, which would mean nothing */
   return TRUE;
 }
 

@@ -63,7 +63,7 @@ const OptionRow gpt_options[] = {
   { OPTION_INT, "vocab", AT (vocab), .metavar = "N", .fallback = "0", POSITIVE,
     .shown = "the preset's, or else the tokenizer's: 256", .help = "Size of the vocabulary" },
   { OPTION_DOUBLE, "dropout", AT (dropout), .metavar = "P", .fallback = "0.1", SAVED,
-    .help = "Probability of dropout" },
+    .shown = "0.1, with --model its own", .help = "Probability of dropout" },
 
   { OPTION_GROUP, "training", .metavar = "Training:" },
   { OPTION_INT64, "steps", 'n', AT (steps), .metavar = "N", .fallback = "100", ANY_INT64,

@@ -90,6 +90,20 @@ report (Failures *self,
   return FALSE;
 }
 
+/* Where the best weights are, if they are of this run. */
+static void
+note_best (Trainer *trainer,
+           Progress *progress)
+{
+  gboolean is_written = FALSE;
+
+  for (guint i = 0; i < trainer->evaluations->len; i++)
+    is_written |= g_array_index (trainer->evaluations, Evaluation, i).is_best;
+  if (is_written)
+    progress_note (progress, "Best weights, of step %" G_GINT64_FORMAT ": %s", trainer->best_step,
+                   trainer->options->save_best);
+}
+
 /* Saves state and weights, unless an interrupt came before the first step. */
 static gboolean
 save (Trainer *trainer,
@@ -113,6 +127,8 @@ save (Trainer *trainer,
       if (!attempt (failures, ok, &failure))
         return FALSE;
     }
+  if (options->save_best != NULL)
+    note_best (trainer, progress);
   attempt (failures, report_write (trainer, progress, table, &failure), &failure);
   if (options->resume != NULL && trainer->saved_step == trainer->step)
     progress_note (progress, "State of step %" G_GINT64_FORMAT ": %s", trainer->step, options->resume);

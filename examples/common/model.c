@@ -29,6 +29,59 @@ model_make_tokenizer (const Options *options,
                                    : ebb_bpe_tokenizer_new (vocab, merges, error);
 }
 
+gboolean
+model_has_other_tokenizer (const Options *options)
+{
+  return options->model[0] != '\0' && strcmp (options->tokenizer, "byte") != 0;
+}
+
+gboolean
+model_check_loaded_tokenizer (const Options *options,
+                              GError **error)
+{
+  static const char *const names[] = { "tokenizer.json", "vocab.json" };
+  g_autofree char *folder = g_path_get_dirname (options->load);
+
+  for (guint i = 0; i < G_N_ELEMENTS (names) && !OPTION_WAS_GIVEN (options, tokenizer); i++)
+    {
+      g_autofree char *path = g_build_filename (folder, names[i], NULL);
+
+      if (access (path, F_OK) == 0)
+        return options_refuse (error,
+                               "--load %s: %s beside it has the tokens of these weights: add --tokenizer %s, or "
+                               "--tokenizer byte to train on bytes",
+                               options->load, names[i], folder);
+    }
+  return TRUE;
+}
+
+gboolean
+model_check_remembered (const Options *options,
+                        const char *saved,
+                        GError **error)
+{
+  const struct
+  {
+    const char *name, *folder;
+    gboolean is_given;
+  } folders[] = {
+    { "model", options->model, OPTION_WAS_GIVEN (options, model) },
+    { "tokenizer", strcmp (options->tokenizer, "byte") == 0 ? "" : options->tokenizer,
+      OPTION_WAS_GIVEN (options, tokenizer) },
+  };
+
+  for (guint i = 0; saved != NULL && i < G_N_ELEMENTS (folders); i++)
+    if (*folders[i].folder != '\0' && !folders[i].is_given && !g_file_test (folders[i].folder, G_FILE_TEST_IS_DIR))
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                     "--resume %s: the training was begun with --%s %s, and there is no such folder: say where it is "
+                     "by --%s",
+                     options->resume, folders[i].name, folders[i].folder, folders[i].name);
+        return FALSE;
+      }
+  return TRUE;
+}
+
 /* -- sizes --------------------------------------------------------------------------------------------------------- */
 
 /* The configuration in the file of --load and in a config.json beside it. */
@@ -144,9 +197,12 @@ check_vocab (const Options *options,
 {
   if ((guint) vocab >= n_tokens)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "a vocabulary of %d: --tokenizer %s has %u tokens, so --vocab must be at least that", vocab,
-               options->tokenizer, n_tokens);
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+      "a vocabulary of %d: %s %s has %u tokens, so %s must be at least that", vocab,
+      options->model[0] == '\0' || strcmp (options->tokenizer, "byte") != 0 ? "--tokenizer" : "the tokenizer of",
+      options->model[0] != '\0' && strcmp (options->tokenizer, "byte") == 0 ? options->model : options->tokenizer,
+      n_tokens, options->model[0] != '\0' ? "the model's" : "--vocab");
   return FALSE;
 }
 
@@ -174,7 +230,10 @@ find_gpt (const Options *options,
   TAKE (context);
   TAKE (vocab);
   if (weights == NULL || OPTION_WAS_GIVEN (options, dropout))
-    config->dropout = options->dropout;
+    {
+      config->dropout = options->dropout;
+      config->attention_dropout = -1;
+    }
   if (strcmp (options->residual, "bf16") == 0)
     config->residual_dtype = EBB_DTYPE_BF16;
   return ebb_gpt_config_check (config, error) && check_vocab (options, config->vocab, n_tokens, error)
@@ -222,7 +281,6 @@ count_tokens (const Options *options,
 /* Opens the folder of --model, in f32 to be trained. */
 static gboolean
 open_folder (const Options *options,
-             guint n_tokens,
              ModelSource *source,
              GError **error)
 {
@@ -241,7 +299,78 @@ open_folder (const Options *options,
     source->bert = ebb_bert_get_config (EBB_BERT (source->opened));
   else
     source->gpt = ebb_gpt_get_config (EBB_GPT (source->opened));
-  return check_vocab (options, source->bert != NULL ? source->bert->vocab : source->gpt->vocab, n_tokens, error);
+  return TRUE;
+}
+
+/* Whether the folder has the model that the resumed training was begun with, as far as sizes say it. */
+static gboolean
+check_same_model (const Options *options,
+                  const Sizes *saved,
+                  const ModelSource *source,
+                  GError **error)
+{
+  const EbbGptConfig *gpt = source->gpt;
+  const EbbBertConfig *bert = source->bert;
+  const struct
+  {
+    const char *name;
+    int saved, here;
+  } sizes[] = {
+    { "layers", saved->layers, gpt != NULL ? gpt->layers : bert->layers },
+    { "width", saved->width, gpt != NULL ? gpt->width : bert->width },
+    { "heads", saved->heads, gpt != NULL ? gpt->heads : bert->heads },
+    { "vocab", saved->vocab, gpt != NULL ? gpt->vocab : bert->vocab },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    if (sizes[i].saved != sizes[i].here)
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                     "--model %s: it is another model than that of the training in %s (%s %d in place of %d): name the "
+                     "folder of that one",
+                     options->model, options->resume, sizes[i].name, sizes[i].here, sizes[i].saved);
+        return FALSE;
+      }
+  return TRUE;
+}
+
+/* -- dropout ------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+was_dropout_given (const char *saved)
+{
+  g_autoptr (JsonNode) root = saved != NULL ? option_table_parse_json (saved) : NULL;
+
+  return root != NULL
+         && json_object_get_boolean_member_with_default (json_node_get_object (root), "changes_dropout", FALSE);
+}
+
+/* --dropout changes that of a folder's model, where its kind has any: models like Llama have it in attention alone. */
+static gboolean
+change_dropout (Options *options,
+                const char *saved,
+                ModelSource *source,
+                GError **error)
+{
+  const double rate = options->dropout;
+  gboolean ok;
+
+  options->changes_dropout = OPTION_WAS_GIVEN (options, dropout) || was_dropout_given (saved);
+  if (!options->changes_dropout)
+    return TRUE;
+  if (source->bert != NULL)
+    {
+      source->bert->dropout = rate;
+      source->bert->attention_dropout = -1;
+      return ebb_bert_set_dropout (EBB_BERT (source->opened), rate, -1, error);
+    }
+  if (source->gpt->layout == EBB_GPT_LAYOUT_LLAMA && source->gpt->dropout == 0)
+    ok = ebb_gpt_set_dropout (EBB_GPT (source->opened), 0, rate, error);
+  else
+    ok = ebb_gpt_set_dropout (EBB_GPT (source->opened), rate, -1, error);
+  g_clear_pointer (&source->gpt, ebb_gpt_config_free);
+  source->gpt = ebb_gpt_get_config (EBB_GPT (source->opened));
+  return ok;
 }
 
 /* Rows of a folder's model may be shorter than its context, which is often more than memory holds. */
@@ -279,7 +408,10 @@ model_find (Options *options,
       if (saved != NULL && !read_saved_sizes (saved, options, &sizes, NULL, error))
         return FALSE;
       context = MAX (context, sizes.context);
-      if (!open_folder (options, n_tokens, source, error))
+      if (!open_folder (options, source, error)
+          || (saved != NULL && !check_same_model (options, &sizes, source, error))
+          || !check_vocab (options, source->bert != NULL ? source->bert->vocab : source->gpt->vocab, n_tokens, error)
+          || !change_dropout (options, saved, source, error))
         return FALSE;
     }
   else if (options->program->is_masked)

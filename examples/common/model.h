@@ -11,6 +11,16 @@ G_BEGIN_DECLS
 EbbTokenizer *model_make_tokenizer (const Options *options,
                                     GError **error);
 
+/* Whether --model is trained with the tokenizer of another folder. */
+gboolean model_has_other_tokenizer (const Options *options);
+/* Whether weights of --load are trained with bytes though a tokenizer's files are beside them. */
+gboolean model_check_loaded_tokenizer (const Options *options,
+                                       GError **error);
+/* Whether the folders that @saved, the options of a resumed training, remembers are there; NULL: there is none. */
+gboolean model_check_remembered (const Options *options,
+                                 const char *saved,
+                                 GError **error);
+
 /* The source of the model: a configuration, or a folder that was opened. */
 typedef struct
 {

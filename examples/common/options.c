@@ -104,7 +104,6 @@ check_model (const Options *self,
     { "width", OPTION_WAS_GIVEN (self, width) },
     { "heads", OPTION_WAS_GIVEN (self, heads) },
     { "vocab", OPTION_WAS_GIVEN (self, vocab) },
-    { "dropout", OPTION_WAS_GIVEN (self, dropout) },
     { "residual", OPTION_WAS_GIVEN (self, residual) },
     { "load", OPTION_WAS_GIVEN (self, load) },
   };
@@ -326,7 +325,8 @@ options_set_config (Options *self,
   self->heads = config->heads;
   self->context = config->context;
   self->vocab = config->vocab;
-  self->dropout = config->dropout;
+  if (!self->changes_dropout)
+    self->dropout = config->dropout > 0 ? config->dropout : MAX (config->attention_dropout, 0);
   self->tied = config->tied;
   self->bias = config->bias;
   self->norm_eps = config->norm_eps;
@@ -354,6 +354,8 @@ options_add_json (const Options *self,
 {
   json_builder_begin_object (builder);
   option_table_add_json (&self->state, builder);
+  json_builder_set_member_name (builder, "changes_dropout");
+  json_builder_add_boolean_value (builder, self->changes_dropout);
   json_builder_set_member_name (builder, "tied");
   json_builder_add_boolean_value (builder, self->tied);
   json_builder_set_member_name (builder, "bias");

@@ -45,7 +45,8 @@ struct _Options
   char *preset;
   int layers, width, heads, context, vocab;
   double dropout;
-  gboolean tied, bias; /* these and the next two come from the file of --load */
+  gboolean changes_dropout; /* of the folder of --model */
+  gboolean tied, bias;      /* these and the next two come from the file of --load */
   double norm_eps;
   EbbActivation activation;
 

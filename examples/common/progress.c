@@ -244,17 +244,34 @@ print_documents (Progress *self)
   const gint64 context = trainer->options->context;
   g_autofree char *split = NULL;
   EbbDocumentDataset *data;
-  gint64 n_split;
+  gint64 n_split, n_documents, n_rows;
 
   if (!EBB_IS_DOCUMENT_DATASET (trainer->dataset))
     return;
   data = EBB_DOCUMENT_DATASET (trainer->dataset);
   n_split = ebb_document_dataset_count_split (data, context);
+  n_documents = ebb_document_dataset_get_n_documents (data);
+  n_rows = ebb_dataset_get_n_rows (trainer->dataset, context);
   if (n_split > 0)
-    split = g_strdup_printf ("; %" G_GINT64_FORMAT " are longer than a row and are split", n_split);
-  progress_note (self, "%" G_GINT64_FORMAT " documents, packed into %" G_GINT64_FORMAT " rows%s",
-                 ebb_document_dataset_get_n_documents (data), ebb_dataset_get_n_rows (trainer->dataset, context),
+    split = g_strdup_printf ("; %" G_GINT64_FORMAT " %s longer than a row and %s split", n_split,
+                             n_split == 1 ? "is" : "are", n_split == 1 ? "is" : "are");
+  progress_note (self, "%" G_GINT64_FORMAT " document%s, packed into %" G_GINT64_FORMAT " row%s%s", n_documents,
+                 n_documents == 1 ? "" : "s", n_rows, n_rows == 1 ? "" : "s",
                  split != NULL ? split : "");
+}
+
+/* "Llama" of LlamaForCausalLM; a GPT came from no folder. */
+static char *
+name_model (const Trainer *trainer)
+{
+  const char *architecture = ebb_model_get_architecture (trainer->model);
+  const char *end = architecture != NULL ? strstr (architecture, "For") : NULL;
+
+  if (trainer->options->program->is_masked)
+    return g_strdup ("BERT");
+  if (end == NULL)
+    return g_strdup (architecture != NULL ? "GPT-2" : "GPT");
+  return g_strndup (architecture, (gsize) (end - architecture));
 }
 
 void
@@ -262,14 +279,15 @@ progress_begin (Progress *self)
 {
   const Trainer *trainer = self->trainer;
   const Options *options = trainer->options;
+  g_autofree char *name = name_model (trainer);
 
   self->began = g_get_monotonic_time ();
   if (trainer->dataset == NULL || trainer->step >= options->steps)
     return;
   progress_note (self,
-                 "%s of %d layers, width %d, %d heads, context %d, vocabulary %d: %" G_GUINT64_FORMAT " parameters",
-                 options->program->is_masked ? "BERT" : "GPT",
-                 options->layers, options->width, options->heads, options->context, options->vocab,
+                 "%s of %d layer%s, width %d, %d head%s, context %d, vocabulary %d: %" G_GUINT64_FORMAT " parameters",
+                 name, options->layers, options->layers == 1 ? "" : "s", options->width, options->heads,
+                 options->heads == 1 ? "" : "s", options->context, options->vocab,
                  trainer->n_parameters);
   progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d thread%s on %s",
                  ebb_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,

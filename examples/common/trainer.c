@@ -44,6 +44,8 @@ make_model (Trainer *self,
   self->model = model_make (self->options, source, weights, error);
   if (self->model == NULL)
     return FALSE;
+  if (model_has_other_tokenizer (self->options))
+    ebb_model_set_tokenizer (self->model, self->tokenizer, self->options->tokenizer);
   self->n_parameters = ebb_module_count_parameters (self->model);
   return ebb_module_to_device (self->model, self->device, error);
 }
@@ -129,6 +131,20 @@ keep_best (Trainer *self)
   g_object_set (self->state, "values", values, NULL);
 }
 
+/* Always FALSE. */
+static gboolean
+fail_resume (Trainer *self,
+             GError **error)
+{
+  const Options *options = self->options;
+
+  if (OPTION_WAS_GIVEN (options, model)) /* another model has other tokens, weights and sizes */
+    g_prefix_error (error, "--resume with --model %s: ", options->model);
+  else
+    g_prefix_error (error, "--resume: ");
+  return FALSE;
+}
+
 /* The state brings the optimizer's settings; those of the command line override them. */
 static gboolean
 load_state (Trainer *self,
@@ -143,10 +159,7 @@ load_state (Trainer *self,
   if (self->found != 0)
     {
       if (!ebb_training_state_load (self->state, options->resume, &self->step, error))
-        {
-          g_prefix_error (error, "--resume: ");
-          return FALSE;
-        }
+        return fail_resume (self, error);
       if (!trainer_set_optimizer (self, error))
         return FALSE;
     }
@@ -242,10 +255,7 @@ load_whole (Trainer *self,
   g_object_set (optimizer, "moment-format", get_moment_format (options), NULL);
   state = ebb_training_state_new (self->model, optimizer, self->dataset);
   if (!ebb_training_state_load (state, options->resume, &self->step, error))
-    {
-      g_prefix_error (error, "--resume: ");
-      return FALSE;
-    }
+    return fail_resume (self, error);
   self->whole_optimizer = ebb_optimizer_get_state (optimizer);
   return TRUE;
 }
@@ -274,10 +284,11 @@ prepare (Trainer *self,
   else if (options->load != NULL)
     {
       weights = ebb_load_safetensors_full (options->load, &metadata, error);
-      if (weights == NULL)
+      if (weights == NULL || !model_check_loaded_tokenizer (options, error))
         return FALSE;
     }
-  if (options->resume != NULL && !options_take_saved (options, saved, error))
+  if (options->resume != NULL
+      && (!options_take_saved (options, saved, error) || !model_check_remembered (options, saved, error)))
     return FALSE;
   self->tokenizer = model_make_tokenizer (options, error);
   if (self->tokenizer == NULL)
@@ -637,7 +648,7 @@ trainer_step (Trainer *self,
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    "the loss of step %" G_GINT64_FORMAT " is %g: a smaller --lr than %g, or --clip 1, may help",
-                   self->step + 1, *loss, options->lr);
+                   self->step + 1, isnan (*loss) ? (double) NAN : *loss, options->lr); /* without a sign */
       if (self->ranks != NULL)
         self->ranks->failure_shared = TRUE;
       return FALSE;

@@ -150,6 +150,7 @@ chat_converse (Session *session,
   Chat self;
 
   chat_init (&self, session);
+  session->is_conversation = TRUE;
   if (is_terminal)
     puts ("/reset begins a new conversation, /quit ends it, Ctrl-C stops an answer");
   while (ok && read_line (is_terminal, &line))

@@ -64,6 +64,14 @@ open_template (Session *self,
   if (self->template == NULL)
     return FALSE;
   g_object_set (self->template, "thinking", !self->options->no_thinking, NULL);
+  if (self->options->no_thinking && !ebb_chat_template_has_thinking (self->template))
+    {
+      g_autofree char *message =
+          g_strdup_printf ("--no-thinking changes nothing: the chat template %s has no such switch",
+                           ebb_chat_template_get_name (self->template));
+
+      command_fail (0, message);
+    }
   token = ebb_tokenizer_find_token (self->tokenizer, ebb_chat_template_get_end_of_turn (self->template));
   if (token >= 0)
     ebb_generation_options_add_stop_token (self->generation, token);
@@ -236,7 +244,7 @@ tell_context (Session *self)
     {
       message = g_strdup_printf ("the text ends here: the model has %" G_GINT64_FORMAT " positions%s",
                                  ebb_gpt_get_max_positions (EBB_GPT (self->model)),
-                                 self->template != NULL ? "; /reset begins a new conversation" : "");
+                                 self->is_conversation ? "; /reset begins a new conversation" : "");
       command_fail (0, message);
     }
   self->met_context = FALSE;
@@ -343,7 +351,8 @@ session_answer (Session *self,
   g_ptr_array_set_size (roles, (int) roles->len - 1);
   g_ptr_array_set_size (contents, (int) contents->len - 1);
   if (prompt == NULL
-      || !check_length (self, ebb_tensor_get_dim (prompt, 0), "the conversation (/reset begins a new one)", error))
+      || !check_length (self, ebb_tensor_get_dim (prompt, 0),
+                        self->is_conversation ? "the conversation (/reset begins a new one)" : "the question", error))
     return FALSE;
   g_ptr_array_add (self->prompts, g_strdup (contents->pdata[contents->len - 1]));
   result = generate (self, &prompt, 1, &printing, error);

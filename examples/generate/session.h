@@ -16,6 +16,7 @@ typedef struct
   EbbGenerationOptions *generation;
   EbbChatTemplate *template; /* NULL without --chat */
   gboolean met_context;      /* a text that was just generated ended because the model has no more positions */
+  gboolean is_conversation;  /* of many questions */
   GPtrArray *prompts;        /* texts, for the report */
   GPtrArray *results;        /* EbbGeneration: one for each prompt, or one for all of --batch */
 } Session;

@@ -18,23 +18,25 @@ static const Way ways[] = {
 
 G_STATIC_ASSERT (G_N_ELEMENTS (ways) <= TABLE_MAX_WAYS);
 
-static gboolean
-print_head (const Options *options,
-            EbbProcessGroup *group,
-            GError **error)
+typedef struct
 {
-  g_autoptr (EbbModule) model = options_make_model (options, error);
-  g_autoptr (EbbGptConfig) config = model != NULL ? ebb_gpt_get_config (EBB_GPT (model)) : NULL;
+  const Options *options;
+  const EbbGptConfig *config;
+} Job;
 
-  if (config == NULL)
-    return FALSE;
-  printf ("%s of %d layers, width %d, %d heads, vocabulary %d, on %u tensor ranks (%s) of %s; %d x %d tokens\n",
+static void
+print_head (const Job *job,
+            EbbProcessGroup *group)
+{
+  const Options *options = job->options;
+  const EbbGptConfig *config = job->config;
+
+  printf ("%s of %d layer%s, width %d, %d heads, vocabulary %d, on %u tensor ranks (%s) of %s; %d x %d tokens\n",
           options->model != NULL ? options->model : "GPT-2",
-          config->layers, config->width, config->heads,
+          config->layers, config->layers == 1 ? "" : "s", config->width, config->heads,
           config->vocab, ebb_process_group_get_size (group),
           ebb_process_group_get_backend (group), options->device, options->batch, options->sequence);
   table_print_head ();
-  return TRUE;
 }
 
 /* Runs one rank. */
@@ -43,7 +45,8 @@ run_rank (EbbProcessGroup *group,
           gpointer user_data,
           GError **error)
 {
-  const Options *options = user_data;
+  const Job *job = user_data;
+  const Options *options = job->options;
   const gboolean speaks = ebb_process_group_get_rank (group) == 0;
   Table table = { 0 };
   Text text;
@@ -51,7 +54,8 @@ run_rank (EbbProcessGroup *group,
 
   if (options->threads > 0)
     ebb_set_num_threads (options->threads);
-  ok = ok && (!speaks || print_head (options, group, error));
+  if (ok && speaks)
+    print_head (job, group);
   for (guint i = 0; ok && i < G_N_ELEMENTS (ways); i++)
     {
       gint64 figures[N_FIGURES] = { 0 };
@@ -73,17 +77,23 @@ static gboolean
 run (Options *options,
      GError **error)
 {
-  EbbProcessGroup *group;
+  EbbProcessGroup *group = NULL;
+  g_autoptr (EbbGptConfig) config = NULL;
+  Job job = { .options = options };
   gboolean ok;
 
   /* Sources in flight are on the device too; without any the columns add up. */
   g_object_set (ebb_host_store_get_default (), "in-flight", 0, NULL);
+  config = options_find_config (options, (guint) (options->ranks > 0 ? options->ranks : launcher_count ()), error);
+  if (config == NULL)
+    return FALSE;
+  job.config = config;
   if (options->ranks > 0)
-    return ebb_run_ranks ((guint) options->ranks, run_rank, options, error);
+    return ebb_run_ranks ((guint) options->ranks, run_rank, &job, error);
   group = ebb_init_process_group ("auto", error);
   if (group == NULL)
     return FALSE;
-  ok = run_rank (group, options, error);
+  ok = run_rank (group, &job, error);
   g_object_unref (group);
   if (ok)
     ebb_destroy_process_group ();

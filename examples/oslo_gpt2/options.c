@@ -17,8 +17,9 @@
 static const OptionRow rows[] = {
   { OPTION_GROUP, "options", .metavar = "Options:" },
   { OPTION_PATH, "model", AT (model), .metavar = "FOLDER", .shown = "random weights",
-    .help = "GPT-2 in Hugging Face's format: its weights, its configuration and its tokenizer, which pads with the "
-            "token that ends a text. A line of --data is a text" },
+    .help = "GPT-2, Llama or another decoder in Hugging Face's format: its weights, its configuration and its "
+            "tokenizer, which pads with the token that ends a text. The ranks must divide its heads, and those of keys "
+            "and values. A line of --data is a text" },
   { OPTION_TEXT, "preset", AT (preset), .metavar = "NAME", .fallback = "gpt2",
     .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
   { OPTION_INT, "layers", AT (layers), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
@@ -247,4 +248,29 @@ options_make_model (const Options *self,
     return open_folder (self, error);
   config = make_config (self, error);
   return config != NULL ? ebb_gpt_new (config, error) : NULL;
+}
+
+EbbGptConfig *
+options_find_config (const Options *self,
+                     guint n_ranks,
+                     GError **error)
+{
+  g_autoptr (EbbModule) model = self->model != NULL ? options_make_model (self, error) : NULL;
+  g_autoptr (EbbGptConfig) config = NULL;
+  int kv_heads, divisor;
+
+  if (self->model == NULL)
+    return make_config (self, error);
+  if (model == NULL)
+    return NULL;
+  config = ebb_gpt_get_config (EBB_GPT (model));
+  kv_heads = config->kv_heads > 0 ? config->kv_heads : config->heads;
+  if (config->heads % (int) n_ranks == 0 && kv_heads % (int) n_ranks == 0)
+    return g_steal_pointer (&config);
+  for (divisor = MIN (kv_heads, (int) n_ranks); config->heads % divisor != 0 || kv_heads % divisor != 0;)
+    divisor--;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "--model %s: its %d heads and %d heads of keys and values can't be divided among %u ranks: take %d",
+               self->model, config->heads, kv_heads, n_ranks, divisor);
+  return NULL;
 }

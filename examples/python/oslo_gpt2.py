@@ -135,8 +135,20 @@ def print_rows(name, rows):
               + f" {seconds:8.2f}  {loss:.6f}", flush=True)
 
 
+def check_heads(options, n_ranks):
+    """Whether the ranks can divide the heads of the folder's model."""
+    config = Ebb.open_model(options.model).config
+    kv_heads = config.kv_heads or config.heads
+    if config.heads % n_ranks or kv_heads % n_ranks:
+        most = max(n for n in range(1, n_ranks + 1) if config.heads % n == 0 and kv_heads % n == 0)
+        raise ValueError(f"--model {options.model}: its {config.heads} heads and {kv_heads} heads of keys and values "
+                         f"can't be divided among {n_ranks} ranks: take {most}")
+
+
 def run_rank(group, options):
     text = options.text
+    if options.model:
+        check_heads(options, group.size)
     if group.rank == 0:
         print(f"{options.model or options.preset} on {group.size} tensor ranks ({group.backend}) of {options.device}; "
               f"{options.batch} x {options.sequence} tokens\nMiB of each rank when the forward pass ends: what the "
@@ -274,8 +286,9 @@ def read_options(words):
     parser = Parser(description=__doc__.split("\n\n", maxsplit=1)[0], allow_abbrev=False,
                     epilog="Defaults are in parentheses.")
     parser.add_argument("--model", metavar="FOLDER",
-                        help="GPT-2 in Hugging Face's format: its weights, its configuration and its tokenizer, which "
-                        "pads with the token that ends a text; a line of --data is a text (random weights)")
+                        help="GPT-2, Llama or another decoder in Hugging Face's format: its weights, its configuration "
+                        "and its tokenizer, which pads with the token that ends a text. The ranks must divide its "
+                        "heads, and those of keys and values. A line of --data is a text (random weights)")
     parser.add_argument("--preset", choices=Ebb.GptConfig.get_preset_names(),
                         help="size of the model (gpt2)")
     for name, text in (("layers", "number of transformer blocks"), ("width", "size of a token's vector"),

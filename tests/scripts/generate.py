@@ -117,7 +117,7 @@ class Generate(unittest.TestCase):
                 seen.extend(os.read(terminal, 4096))
             del seen[:seen.index(text) + len(text)]
 
-        read_until(b"> ")
+        read_until(b"/reset begins a new conversation, /quit ends it, Ctrl-C stops an answer\r\n> ")
         os.kill(pid, signal.SIGINT)
         read_until(b"/quit ends the conversation")
         read_until(b"> ")
@@ -126,6 +126,12 @@ class Generate(unittest.TestCase):
         os.write(terminal, b"/quit\n")
         status = os.waitpid(pid, 0)[1]
         self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+
+    def test_a_switch_that_the_template_lacks_is_named(self):
+        done = run("--model", MODEL, "--threads", 1, "--tokens", 400, "--no-thinking", "--chat", EXPECTED["question"])
+        self.assertEqual((done.returncode, done.stderr),
+                         (0, "generate: --no-thinking changes nothing: the chat template ChatML has no such switch\n"
+                             "generate: the text ends here: the model has 192 positions\n"))
 
     def test_stop_texts_end_the_text(self):
         stop = TEXT["text"][-3:]
@@ -155,6 +161,10 @@ class Generate(unittest.TestCase):
         shutil.copytree(MODEL, damaged)
         with open(os.path.join(damaged, "tokenizer_config.json"), "w", encoding="utf-8") as file:
             file.write('{"chat_template": "### {{ messages }}"}')
+        pointer = self.path("pointer")
+        shutil.copytree(MODEL, pointer)
+        with open(os.path.join(pointer, "model.safetensors"), "w", encoding="utf-8") as file:
+            file.write("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 8\n")
         prompt = ("--prompt", "x")
         cases = [(2, (), "--model is missing"),
                  (2, ("--model", MODEL, *prompt, "--file", "f"), "--prompt and --file: give one of them"),
@@ -166,7 +176,8 @@ class Generate(unittest.TestCase):
                  (2, ("--model", MODEL, *prompt, "--device", "abacus"), "--device abacus"),
                  (2, ("--model", MODEL, *prompt, "--system", "x"), "--system: it needs --chat"),
                  (2, ("--model", MODEL, "--batch", "f", "--chat"), "--batch and --chat"),
-                 (1, ("--model", self.path("none"), *prompt), "none"),
+                 (1, ("--model", self.path("none"), *prompt), "generate: there is no folder "),
+                 (1, ("--model", pointer, *prompt), "model.safetensors: it is a pointer of Git LFS"),
                  (1, ("--model", MODEL, "--prompt", ""), "the prompt is empty"),
                  (1, ("--model", MODEL, "--prompt", "a" * 400),
                   "generate: the prompt has 400 tokens, more than the model's 192 positions"),

@@ -132,6 +132,13 @@ class Folder(OsloTest):
                     self.assertEqual((done.returncode, done.stderr.count("\n")), (status, 1), done.stderr)
                     self.assertIn(said, done.stderr)
 
+    def test_heads_that_the_ranks_do_not_divide_are_named_before_the_table(self):
+        for program in [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON):
+            done = run(program, "--model", self.folder, "--data", self.text, *self.SIZES, "--ranks", 3)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+            self.assertIn("its 4 heads and 4 heads of keys and values can't be divided among 3 ranks: take 2",
+                          done.stderr)
+
 
 class Failures(OsloTest):
     programs = [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON)

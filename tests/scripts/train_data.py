@@ -97,6 +97,23 @@ class HeldOut(DataTest):
             for mine, other in zip(one["evaluations"], many["evaluations"], strict=True):
                 self.assertAlmostEqual(mine["loss"], other["loss"], delta=2e-6)
 
+    def test_a_loss_that_is_no_number_is_reported_and_never_the_best(self):
+        done = self.run_program(*MODEL, "--data", "text.txt", "--eval", "held.txt", "--steps", 1, "--lr", 1e38,
+                                "--save-best", "best", "--report", "report.json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("Held out, after step 1: loss nan, perplexity nan\n", done.stdout)
+        self.assertNotIn("Best weights", done.stdout)
+        self.assertEqual(json.loads(self.read("report.json"))["evaluations"],
+                         [{"step": 1, "loss": None, "perplexity": None}])
+        self.assertFalse(os.path.exists(self.path("best")))
+        self.refuse("the loss of step 2 is nan: a smaller --lr", "--data", "text.txt", "--steps", 2, "--lr", 1e38,
+                    status=1)
+
+    def test_the_end_names_the_files(self):
+        done = self.run_program(*MODEL, "--data", "text.txt", "--eval", "held.txt", "--steps", 1, "--save", "last",
+                                "--save-best", "best")
+        self.assertIn("Weights: last\nBest weights, of step 1: best\n", done.stdout)
+
     def test_what_does_not_fit_is_refused(self):
         text = ["--data", "text.txt"]
         self.refuse("--eval 1.5: a share of the text must be more than 0 and less than 1", *text, "--eval", 1.5)
@@ -151,6 +168,26 @@ class Documents(DataTest):
             self.write(name, text)
             self.refuse(message, "--data", name, status=1)
         self.refuse("line 2", "--data", "docs.jsonl", "--eval", "mixed.jsonl", status=1)
+
+    def test_names_of_json_lines_may_have_capitals(self):
+        shutil.copy(self.path("docs.jsonl"), self.path("DOCS.JSONL"))
+        words = ["--steps", 2, "--eval", 0.1]
+        self.assertEqual(self.train("--data", "DOCS.JSONL", *words)["losses"],
+                         self.train("--data", "docs.jsonl", *words)["losses"])
+
+    def test_json_is_not_trained_on_as_text(self):
+        lines = self.read("docs.jsonl").decode()
+        self.write("array.json", "[\n" + ",\n".join(lines.splitlines()) + "]\n")
+        self.write("object.JSON", json.dumps({"documents": lines}, indent=1))
+        for name in "lines.json", "lines.txt":
+            self.write(name, "\n" + lines)
+            self.refuse(f"--data {name}: it has JSON lines: give it a name that ends in .jsonl", "--data", name)
+        self.refuse("--data array.json: it is one JSON array, which is not trained on: write an object with text",
+                    "--data", "text.txt", "array.json")
+        self.refuse("--data object.JSON: it is one JSON object", "--data", "object.JSON", "--pack")
+        self.refuse("--eval lines.txt: it has JSON lines", "--data", "text.txt", "--eval", "lines.txt")
+        self.write("braces.txt", '{"name": 1}\n' + "{ a text with braces }\n" * 50)
+        self.train("--data", "braces.txt", "--steps", 1)
 
     def test_another_held_out_share_is_another_text(self):
         self.train("--data", "docs.jsonl", "--eval", 0.1, "--steps", 2, "--resume", "state")
@@ -244,6 +281,88 @@ class Folder(DataTest):
             again = self.train("--model", "many", "--steps", 0, "--eval", 0.1)
             self.assertAlmostEqual(again["evaluations"][0]["loss"], many["evaluations"][-1]["loss"], delta=1e-5)
 
+    def write_tokenizer(self, folder, **others):
+        """The same words under other numbers."""
+        os.mkdir(self.path(folder))
+        made = json.loads(self.read("model/tokenizer.json"))
+        made["model"]["vocab"] = {word: len(WORDS["vocab"]) - 1 - i for word, i in WORDS["vocab"].items()}
+        for name, text in {"tokenizer.json": made, **others}.items():
+            self.write(f"{folder}/{name}", json.dumps(text))
+
+    def test_the_tokenizer_that_was_trained_with_is_saved(self):
+        self.write_tokenizer("words", **{"tokenizer_config.json": {"eos_token": ","}})
+        self.write("model/special_tokens_map.json", json.dumps({"eos_token": "the"}))
+        self.write("model/LICENSE", "free")
+        shutil.copytree(self.path("model"), self.path("bare"), ignore=shutil.ignore_patterns("*token*"))
+        for model, save, program, more in [("model", "saved", "train_gpt", []), ("bare", "bare-saved", "train_gpt", []),
+                                           ("model", "ranks", "fsdp_gpt", ["--ranks", 2]),
+                                           ("model", "model", "train_gpt", [])]:
+            done = self.run_program("--model", model, "--tokenizer", "words", "--data", "text.txt", "--quiet",
+                                    "--steps", 2, "--batch", 2, "--context", 8, "--save", save, "--save-best", "best",
+                                    "--eval", 0.1, *more, program=program)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            for folder in save, "best":
+                self.assertEqual(sorted(os.listdir(self.path(folder))),
+                                 ["LICENSE", "config.json", "model.safetensors", "tokenizer.json",
+                                  "tokenizer_config.json"])
+                self.assertEqual(self.read(f"{folder}/tokenizer.json"), self.read("words/tokenizer.json"))
+                self.assertEqual(json.loads(self.read(f"{folder}/config.json"))["eos_token_id"], 0)
+
+    def test_dropout_of_a_folder_is_changed(self):
+        words = ["--model", "model", "--lr", 1e-2]
+        plain = self.train(*words, "--steps", 6, "--save", "plain")
+        self.assertEqual(self.train(*words, "--steps", 6, "--dropout", 0)["losses"], plain["losses"])
+        straight = self.train(*words, "--steps", 6, "--dropout", 0.5, "--save", "straight")
+        self.assertNotEqual(straight["losses"], plain["losses"])
+        self.assertEqual(straight["config"]["dropout"], 0.5)
+        self.train(*words, "--steps", 3, "--dropout", 0.5, "--resume", "state")
+        rest = self.train("--steps", 6, "--resume", "state", "--save", "rest")
+        self.assertEqual(self.read("rest/model.safetensors"), self.read("straight/model.safetensors"))
+        self.assertEqual(rest["losses"], straight["losses"][3:])
+        self.assertEqual(json.loads(self.read("rest/config.json"))["attention_dropout"], 0.5)
+        again = self.train("--model", "rest", "--steps", 1, "--dropout", 0)
+        self.assertEqual(again["config"]["dropout"], 0)
+
+    def test_a_resumed_training_names_the_folder_that_it_remembers(self):
+        def refuse(message, *words):
+            done = self.run_program("--resume", "state", "--data", "text.txt", "--steps", 4, *words)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+            self.assertIn(message, done.stderr)
+        self.write_tokenizer("words")
+        self.train("--model", "model", "--tokenizer", "words", "--steps", 2, "--resume", "state")
+        os.rename(self.path("model"), self.path("moved"))
+        refuse("--resume state: the training was begun with --model model, and there is no such folder: say where it "
+               "is by --model")
+        os.rename(self.path("words"), self.path("moved-words"))
+        refuse("begun with --tokenizer words, and there is no such folder", "--model", "moved")
+        rest = self.train("--resume", "state", "--model", "moved", "--tokenizer", "moved-words", "--steps", 4)
+        self.assertEqual(len(rest["losses"]), 2)
+        write_gpt2_folder(self.path("other"))
+        refuse("--model other: it is another model than that of the training in state (", "--model", "other",
+               "--tokenizer", "other")
+        refuse("--resume with --model moved: ", "--model", "moved", "--tokenizer", "moved")
+
+    def test_the_kind_of_model_is_named(self):
+        for program, model, says in [("train_gpt", [], "GPT of 1 layer, width 8, 1 head, "),
+                                     ("train_gpt", ["--model", "model"], "Llama of 2 layers, width "),
+                                     ("train_bert", [], "BERT of 1 layer, width 8, 1 head, ")]:
+            sizes = ["--layers", 1, "--width", 8, "--heads", 1] if not model else []
+            done = self.run_program("--data", "text.txt", "--steps", 1, "--context", 8, "--batch", 1, "--threads", 1,
+                                    *model, *sizes, program=program)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertTrue(done.stdout.startswith(says), done.stdout)
+            self.assertIn("1 thread on cpu", done.stdout)
+            self.assertIn("\n1 step in ", done.stdout)
+
+    def test_weights_beside_a_tokenizer_are_not_trained_on_bytes(self):
+        self.train("--layers", 1, "--width", 8, "--heads", 1, "--steps", 1, "--save", "model/gpt.safetensors")
+        os.remove(self.path("model/config.json"))
+        done = self.run_program("--load", "model/gpt.safetensors", "--heads", 1, "--data", "text.txt")
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+        self.assertIn("--load model/gpt.safetensors: tokenizer.json beside it has the tokens of these weights: add "
+                      "--tokenizer model, or --tokenizer byte to train on bytes", done.stderr)
+        self.train("--load", "model/gpt.safetensors", "--heads", 1, "--tokenizer", "byte", "--steps", 1)
+
     def test_messages_have_the_form_of_the_folders_template(self):
         form = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
                 "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
@@ -274,7 +393,11 @@ class Folder(DataTest):
         refuse("--model model and --load", "--load", "x")
         refuse("--model model and --tokenizer byte", "--tokenizer", "byte")
         refuse("--context 9999: --model model has", "--context", 9999)
-        refuse("absent", "--model", "absent", status=1)
+        refuse("train_gpt: there is no folder absent", "--model", "absent", status=1)
+        os.remove(self.path("model/tokenizer.json"))
+        refuse("model: there is no tokenizer.json", status=1)
+        os.rename(self.path("model/model.safetensors"), self.path("model/pytorch_model.bin"))
+        refuse("model: there is no tokenizer.json, but pytorch_model.bin: it is of a model whose weights", status=1)
 
 
 if __name__ == "__main__":
