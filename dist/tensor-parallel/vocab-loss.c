@@ -28,6 +28,7 @@ launch (EbbOpCall *call,
   EbbLaunch launch;
 
   ebb_launch_init (&launch, kernel);
+  launch.op = call->op->name;
   launch.params.xent = call->params.xent;
   launch.inputs[launch.n_inputs++] = from;
   launch.inputs[launch.n_inputs++] = targets;

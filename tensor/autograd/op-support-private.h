@@ -39,13 +39,11 @@ gboolean ebb_op_dense_rows (EbbOpCall *call,
                             GError **error);
 /* The next thing saved is nothing: comes back NULL. */
 void ebb_op_save_nothing (EbbOpCall *call);
-/* Input @index, of integers: fails unless each is in [0, limit) or @ignore. Makes it contiguous. Waits for the device.
- * FALSE: error, call cleared. */
-gboolean ebb_op_check_indices (EbbOpCall *call,
-                               guint index,
-                               gint64 limit,
-                               const gint64 *ignore,
-                               GError **error);
+/* Input @index: fails unless it is of i64 or i32, and makes it contiguous. Kernels check the values. FALSE: error, call
+ * cleared. */
+gboolean ebb_op_prepare_indices (EbbOpCall *call,
+                                 guint index,
+                                 GError **error);
 
 /* @source as it is seen in @shape, to which it is known to broadcast. */
 void ebb_view_expand_to (EbbView *view,

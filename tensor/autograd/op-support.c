@@ -7,9 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-/* The result of EBB_KERNEL_INDEX_CHECK if all indices are in range. */
-#define NO_BAD_INDEX (-(G_GINT64_CONSTANT (1) << 62))
-
 /* -- checks ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -106,36 +103,13 @@ ebb_op_save_nothing (EbbOpCall *call)
 }
 
 gboolean
-ebb_op_check_indices (EbbOpCall *call, guint index, gint64 limit, const gint64 *ignore, GError **error)
+ebb_op_prepare_indices (EbbOpCall *call, guint index, GError **error)
 {
-  const gint64 shape[] = { 1 };
-  g_autoptr (EbbTensor) worst = NULL;
-  EbbKernelParams params = *EBB_NO_PARAMS;
-  gint64 value;
+  const EbbDType dtype = call->inputs[index]->view.dtype;
 
-  if (call->inputs[index]->view.dtype != EBB_DTYPE_I64 && call->inputs[index]->view.dtype != EBB_DTYPE_I32)
-    return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "indices must be i64 or i32, not %s",
-                        ebb_dtype_get_name (call->inputs[index]->view.dtype));
-  if (!ebb_op_contiguous (call, index, error))
-    return FALSE;
-  /* After the early stop of a recompute there is nothing to read; the first forward has seen the same indices. */
-  if (call->inputs[index]->n_elements == 0 || call->inputs[index]->storage->placeholder || ebb_is_stopped ())
-    return TRUE;
-
-  worst = ebb_tensor_new_uninitialized (shape, 1, EBB_DTYPE_I64, EBB_DEVICE_OF (call->inputs[index]), error);
-  if (worst == NULL)
-    return ebb_op_clear (call);
-  params.index.limit = limit;
-  params.index.has_ignore = ignore != NULL;
-  params.index.ignore = ignore != NULL ? *ignore : 0;
-  if (!EBB_LAUNCH (EBB_KERNEL_INDEX_CHECK, &params, 1, error, call->inputs[index], worst)
-      || !ebb_tensor_get_item_int (worst, &value, error))
-    return ebb_op_clear (call);
-  if (value != NO_BAD_INDEX)
-    return ebb_op_fail (call, error, EBB_ERROR_INDEX,
-                        "index %" G_GINT64_FORMAT " is out of range; indices must be in [0, %" G_GINT64_FORMAT ")",
-                        value, limit);
-  return TRUE;
+  if (dtype != EBB_DTYPE_I64 && dtype != EBB_DTYPE_I32)
+    return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "indices must be i64 or i32, not %s", ebb_dtype_get_name (dtype));
+  return ebb_op_contiguous (call, index, error);
 }
 
 /* -- views -------------------------------------------------------------------------------------------------------- */

@@ -128,7 +128,6 @@ typedef enum
                                 * split y's rows (or inner), never atomics */
   EBB_KERNEL_GATHER,       /* (x, index i64 of y's shape) -> y: along index.dim; any strides */
   EBB_KERNEL_SCATTER_ADD,  /* (source, index) -> y += : along index.dim, y of its own shape; fixed order */
-  EBB_KERNEL_INDEX_CHECK,  /* (index i64/i32) -> worst i64 [1]: goes as soon as the kernels above check */
 
   /* -- positions --------------------------------------------------------------------------------------------------- */
   EBB_KERNEL_ROTARY, /* (x [B, T, H, D], inverse frequencies f32 [P], starts i64/i32 [B, T] or NULL) -> y: rotates x[i]
@@ -329,8 +328,6 @@ typedef union
   struct
   {
     int dim;
-    gint64 limit, ignore;
-    gboolean has_ignore;
   } index;
   struct
   {

@@ -48,7 +48,6 @@ static const char *const names[EBB_N_KERNELS] = {
   [EBB_KERNEL_INDEX_ADD] = "index_add",
   [EBB_KERNEL_GATHER] = "gather",
   [EBB_KERNEL_SCATTER_ADD] = "scatter_add",
-  [EBB_KERNEL_INDEX_CHECK] = "index_check",
   [EBB_KERNEL_ROTARY] = "rotary",
   [EBB_KERNEL_MATMUL] = "matmul",
   [EBB_KERNEL_ATTENTION] = "attention",

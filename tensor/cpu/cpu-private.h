@@ -35,6 +35,17 @@ const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);
 /* How many bytes of workspace each of them needs; an entry that is NULL: none. */
 const EbbCpuWorkspaceFunc *ebb_cpu_get_workspaces_of (const char *simd_name);
 
+/* What kernels do before they trust indices: FALSE with @error set (EBB_ERROR_INDEX) at the first of @index, of any
+ * strides, outside [0, limit). */
+gboolean ebb_cpu_check_indices (const EbbLaunch *launch,
+                                const EbbView *index,
+                                gint64 limit,
+                                GError **error);
+/* The same of a loss: its parameters say how many classes there are, and which target is ignored. */
+gboolean ebb_cpu_check_targets (const EbbLaunch *launch,
+                                const EbbView *targets,
+                                GError **error);
+
 gboolean ebb_cpu_matmul (const EbbLaunch *launch,
                          GError **error);
 gsize ebb_cpu_matmul_workspace (const EbbLaunch *launch);

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Ops that select elements by indices which are data, checked before the kernels trust them. */
+/* Ops that select elements by indices. These are data, which the kernels check before they trust them. */
 
 static void
 keep_shape (EbbOpCall *call, EbbTensor *x, int dim)
@@ -42,13 +42,18 @@ view_selected (EbbView *view, const EbbView *whole, EbbTensor *selected, gint64 
 static gboolean
 select_run (EbbOpCall *call, GError **error)
 {
+  EbbLaunch launch;
   EbbView x, indices, y;
 
   ebb_view_around_dim (&x, &call->inputs[0]->view, (int) call->extra.i[EBB_MAX_DIMS + 1]);
   flatten_indices (&indices, call->inputs[1]);
   view_selected (&y, &x, call->outputs[0], call->inputs[1]->n_elements);
-  return EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (call->inputs[0]), EBB_KERNEL_INDEX_SELECT, EBB_NO_PARAMS, 2, error, &x,
-                           &indices, &y);
+  ebb_launch_init (&launch, EBB_KERNEL_INDEX_SELECT);
+  launch.op = call->op->name;
+  launch.inputs[launch.n_inputs++] = &x;
+  launch.inputs[launch.n_inputs++] = &indices;
+  launch.outputs[launch.n_outputs++] = &y;
+  return ebb_launch (EBB_DEVICE_OF (call->inputs[0]), &launch, error);
 }
 
 /* Adds the gradient of each selected row to that of the row it came from. */
@@ -72,6 +77,7 @@ select_backward (EbbBackward *ctx, GError **error)
   flatten_indices (&indices, ctx->saved[0]);
   view_selected (&dy_view, &dx_view, dy, ctx->saved[0]->n_elements);
   ebb_launch_init (&launch, EBB_KERNEL_INDEX_ADD);
+  launch.op = ctx->op->name;
   launch.inputs[launch.n_inputs++] = &dy_view;
   launch.inputs[launch.n_inputs++] = &indices;
   ebb_launch_output (&launch, dx);
@@ -118,7 +124,7 @@ ebb_embedding (EbbTensor *weight, EbbTensor *indices, GError **error)
                    indices_shape, EBB_MAX_DIMS - 1);
       return NULL;
     }
-  if (!ebb_op_check_indices (&call, 1, weight->view.shape[0], NULL, error) || !ebb_op_contiguous (&call, 0, error))
+  if (!ebb_op_prepare_indices (&call, 1, error) || !ebb_op_contiguous (&call, 0, error))
     return NULL;
   memcpy (shape, indices->view.shape, sizeof (gint64) * (gsize) n_dims);
   shape[n_dims] = weight->view.shape[1];
@@ -166,7 +172,7 @@ ebb_index_select (EbbTensor *x, int dim, EbbTensor *indices, GError **error)
       ebb_op_clear (&call);
       return NULL;
     }
-  if (!ebb_op_check_indices (&call, 1, x->view.shape[dim], NULL, error) || !ebb_op_contiguous (&call, 0, error))
+  if (!ebb_op_prepare_indices (&call, 1, error) || !ebb_op_contiguous (&call, 0, error))
     return NULL;
   view = x->view;
   view.shape[dim] = indices->n_elements;
@@ -190,6 +196,7 @@ cut_to (const EbbView *view, const EbbView *indices)
 
 static gboolean
 launch_indexed (EbbKernel kernel,
+                const char *op_name,
                 const EbbView *from,
                 EbbTensor *indices,
                 EbbTensor *to,
@@ -200,6 +207,7 @@ launch_indexed (EbbKernel kernel,
   EbbLaunch launch;
 
   ebb_launch_init (&launch, kernel);
+  launch.op = op_name;
   launch.params.index.dim = dim;
   launch.inputs[launch.n_inputs++] = from;
   ebb_launch_input (&launch, indices);
@@ -211,7 +219,7 @@ launch_indexed (EbbKernel kernel,
 static gboolean
 gather_run (EbbOpCall *call, GError **error)
 {
-  return launch_indexed (EBB_KERNEL_GATHER, &call->inputs[0]->view, call->inputs[1], call->outputs[0],
+  return launch_indexed (EBB_KERNEL_GATHER, call->op->name, &call->inputs[0]->view, call->inputs[1], call->outputs[0],
                          &call->outputs[0]->view, (int) call->extra.i[EBB_MAX_DIMS + 1], error);
 }
 
@@ -228,7 +236,7 @@ gather_backward (EbbBackward *ctx, GError **error)
   dx = ebb_backward_sum_buffer (ctx, 0, EBB_DTYPE_F32, ctx->extra_i, (guint) ctx->extra_i[EBB_MAX_DIMS], error);
   ctx->grad_inputs[0] = dx;
   return dy != NULL && dx != NULL
-         && launch_indexed (EBB_KERNEL_SCATTER_ADD, &dy->view, ctx->saved[0], dx, &dx->view,
+         && launch_indexed (EBB_KERNEL_SCATTER_ADD, ctx->op->name, &dy->view, ctx->saved[0], dx, &dx->view,
                             (int) ctx->extra_i[EBB_MAX_DIMS + 1], error);
 }
 
@@ -243,7 +251,7 @@ scatter_add_run (EbbOpCall *call, GError **error)
   sum = y->view.dtype == EBB_DTYPE_BF16 ? ebb_tensor_convert (x, EBB_DTYPE_F32, error) : ebb_tensor_ref (y);
   if (sum == NULL || (sum == y && !ebb_launch_copy (x, y, error)))
     return FALSE;
-  return launch_indexed (EBB_KERNEL_SCATTER_ADD, &source, indices, sum, &sum->view,
+  return launch_indexed (EBB_KERNEL_SCATTER_ADD, call->op->name, &source, indices, sum, &sum->view,
                          (int) call->extra.i[EBB_MAX_DIMS + 1], error)
          && (sum == y || ebb_launch_copy (sum, y, error));
 }
@@ -267,8 +275,8 @@ scatter_add_backward (EbbBackward *ctx, GError **error)
         return FALSE;
       part = cut_to (&grad->view, &indices->view);
       if ((!ebb_shapes_equal (&part, &grad->view) && !ebb_launch_fill (grad, 0.0, error))
-          || !launch_indexed (EBB_KERNEL_GATHER, &dy->view, indices, grad, &part, (int) ctx->extra_i[EBB_MAX_DIMS + 1],
-                              error))
+          || !launch_indexed (EBB_KERNEL_GATHER, ctx->op->name, &dy->view, indices, grad, &part,
+                              (int) ctx->extra_i[EBB_MAX_DIMS + 1], error))
         return FALSE;
     }
   if (ctx->needs & 1)
@@ -328,7 +336,7 @@ ebb_gather (EbbTensor *x, int dim, EbbTensor *indices, GError **error)
       return NULL;
     }
   if (!check_fits (&call, indices, x, "x", dim, error)
-      || !ebb_op_check_indices (&call, 1, x->view.n_dims > 0 ? x->view.shape[dim] : 1, NULL, error)
+      || !ebb_op_prepare_indices (&call, 1, error)
       || !ebb_op_cast (&call, 1, EBB_DTYPE_I64, error))
     return NULL;
   keep_shape (&call, x, dim);
@@ -372,7 +380,7 @@ ebb_scatter_add (EbbTensor *x, int dim, EbbTensor *indices, EbbTensor *source, G
       return NULL;
     }
   if (!check_fits (&call, indices, x, "x", dim, error) || !check_fits (&call, indices, source, "the source", -1, error)
-      || !ebb_op_check_indices (&call, 1, x->view.n_dims > 0 ? x->view.shape[dim] : 1, NULL, error)
+      || !ebb_op_prepare_indices (&call, 1, error)
       || !ebb_op_cast (&call, 1, EBB_DTYPE_I64, error))
     return NULL;
   keep_shape (&call, source, dim);

@@ -20,7 +20,8 @@
 typedef struct
 {
   EbbDevice *device;
-  const EbbKernelParams *params;
+  const char *op_name;
+  EbbKernelParams params;
   EbbView x, weight, targets;
   gint64 n_rows, chunk_rows;
   const EbbView *bias; /* NULL for none */
@@ -46,6 +47,7 @@ count_chunk_rows (gint64 n_rows,
 
 static gboolean
 chunks_init (Chunks *self,
+             const EbbOp *op,
              const EbbKernelParams *params,
              EbbTensor *x,
              EbbTensor *weight,
@@ -57,7 +59,8 @@ chunks_init (Chunks *self,
   gint64 shape[2];
 
   self->device = EBB_DEVICE_OF (x);
-  self->params = params;
+  self->op_name = op->name;
+  self->params = *params;
   self->adds = self->bias_adds = FALSE;
   self->bias = bias != NULL ? &bias->view : NULL;
   self->weight = weight->view;
@@ -207,6 +210,7 @@ run_chunks (Chunks *self,
       slice (&targets, &self->targets, first, n);
       slice (&losses, &losses_view, first, n);
       slice (&logsumexp, &logsumexps_view, first, n);
+      call->params.xent.first_row = self->params.xent.first_row = first;
       if (!chunks_compute_logits (self, first, n, &x, &logits, error)
           || !func (call, &logits, &targets, &losses, &logsumexp, error))
         return FALSE;
@@ -214,7 +218,8 @@ run_chunks (Chunks *self,
         continue;
       chunk_grad = *grad;
       chunk_grad.shape[0] = n;
-      if (!ebb_loss_launch_grad (self->device, self->params, &chunk_grad, &logits, &targets, &logsumexp, &logits, error)
+      if (!ebb_loss_launch_grad (self->device, self->op_name, &self->params, &chunk_grad, &logits, &targets, &logsumexp,
+                                 &logits, error)
           || !chunks_give_gradients (self, first, n, &x, &logits, x_grad, weight_grad, bias_grad, error))
         return FALSE;
     }
@@ -272,8 +277,8 @@ ebb_linear_loss_run (EbbOpCall *call,
     }
   if (x_output)
     ebb_view_as_rows (&x_grad, call->outputs[x_output]);
-  if (!chunks_init (&chunks, &call->params, call->inputs[INPUT_X], call->inputs[INPUT_WEIGHT], call->inputs[INPUT_BIAS],
-                    call->inputs[INPUT_TARGETS], call->extra.i[EXTRA_CHUNK_CLASSES], error))
+  if (!chunks_init (&chunks, call->op, &call->params, call->inputs[INPUT_X], call->inputs[INPUT_WEIGHT],
+                    call->inputs[INPUT_BIAS], call->inputs[INPUT_TARGETS], call->extra.i[EXTRA_CHUNK_CLASSES], error))
     return FALSE;
   ok = run_chunks (&chunks, call, func, rows, logsumexp, grad ? &grad_view : NULL, x_output ? &x_grad : NULL,
                    weight_output ? call->outputs[weight_output] : NULL,
@@ -348,7 +353,7 @@ backward_by_rows (EbbBackward *ctx,
 
   grad = ebb_backward_take_grad (ctx, 0, EBB_DTYPE_F32, error);
   if (grad == NULL
-      || !chunks_init (&chunks, ctx->params, x, weight, ctx->saved[SAVED_BIAS], ctx->saved[SAVED_TARGETS],
+      || !chunks_init (&chunks, ctx->op, ctx->params, x, weight, ctx->saved[SAVED_BIAS], ctx->saved[SAVED_TARGETS],
                        ctx->extra_i[EXTRA_CHUNK_CLASSES], error))
     return FALSE;
   if (ctx->needs & (1u << INPUT_X))
@@ -381,9 +386,10 @@ backward_by_rows (EbbBackward *ctx,
       slice (&targets, &chunks.targets, first, n);
       slice (&logsumexp, &logsumexp_view, first, n);
       slice (&chunk_grad, &grad_view, first, n);
+      chunks.params.xent.first_row = first;
       ok = chunks_compute_logits (&chunks, first, n, &x_rows, &logits, error)
-           && ebb_loss_launch_grad (chunks.device, ctx->params, &chunk_grad, &logits, &targets, &logsumexp, &logits,
-                                    error)
+           && ebb_loss_launch_grad (chunks.device, chunks.op_name, &chunks.params, &chunk_grad, &logits, &targets,
+                                    &logsumexp, &logits, error)
            && chunks_give_gradients (&chunks, first, n, &x_rows, &logits, ctx->needs & (1u << INPUT_X) ? &x_grad : NULL,
                                      ctx->grad_inputs[INPUT_WEIGHT], ctx->grad_inputs[INPUT_BIAS], error);
     }

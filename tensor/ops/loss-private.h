@@ -50,6 +50,7 @@ gboolean ebb_loss_compute (EbbOpCall *call,
                            GError **error);
 /* @grad is f32 [rows], with stride 0 where all rows have one gradient. */
 gboolean ebb_loss_launch_grad (EbbDevice *device,
+                               const char *op_name,
                                const EbbKernelParams *params,
                                const EbbView *grad,
                                const EbbView *logits,

@@ -45,7 +45,8 @@ ebb_loss_check (EbbOpCall *call,
     return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT, "there is no reduction %d", (int) reduction);
   call->params.xent.ignore_index = ignore_index;
   call->params.xent.smoothing = label_smoothing;
-  return ebb_op_check_indices (call, index, n_classes, &ignore_index, error);
+  call->params.xent.n_classes = n_classes;
+  return ebb_op_prepare_indices (call, index, error);
 }
 
 gboolean
@@ -102,12 +103,22 @@ ebb_loss_compute (EbbOpCall *call,
                   EbbView *logsumexps,
                   GError **error)
 {
-  return EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (call->inputs[0]), EBB_KERNEL_CROSS_ENTROPY, &call->params, 3, error, logits,
-                           targets, NULL, losses, logsumexps);
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_CROSS_ENTROPY);
+  launch.op = call->op->name;
+  launch.params = call->params;
+  launch.inputs[launch.n_inputs++] = logits;
+  launch.inputs[launch.n_inputs++] = targets;
+  launch.inputs[launch.n_inputs++] = NULL;
+  launch.outputs[launch.n_outputs++] = losses;
+  launch.outputs[launch.n_outputs++] = logsumexps;
+  return ebb_launch (EBB_DEVICE_OF (call->inputs[0]), &launch, error);
 }
 
 gboolean
 ebb_loss_launch_grad (EbbDevice *device,
+                      const char *op_name,
                       const EbbKernelParams *params,
                       const EbbView *grad,
                       const EbbView *logits,
@@ -116,8 +127,17 @@ ebb_loss_launch_grad (EbbDevice *device,
                       EbbView *logits_grad,
                       GError **error)
 {
-  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_CROSS_ENTROPY_GRAD, params, 4, error, grad, logits, targets, logsumexp,
-                           logits_grad);
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_CROSS_ENTROPY_GRAD);
+  launch.op = op_name;
+  launch.params = *params;
+  launch.inputs[launch.n_inputs++] = grad;
+  launch.inputs[launch.n_inputs++] = logits;
+  launch.inputs[launch.n_inputs++] = targets;
+  launch.inputs[launch.n_inputs++] = logsumexp;
+  launch.outputs[launch.n_outputs++] = logits_grad;
+  return ebb_launch (device, &launch, error);
 }
 
 /* -- reduction ---------------------------------------------------------------------------------------------------- */
@@ -233,8 +253,8 @@ ebb_logits_loss_backward (EbbBackward *ctx,
       grad_view.strides[0] = 0;
     }
   ebb_view_as_rows (&result_view, ctx->grad_inputs[0]);
-  return ebb_loss_launch_grad (EBB_DEVICE_OF (logits), ctx->params, &grad_view, &logits_view, &targets_view,
-                               &logsumexp_view, &result_view, error);
+  return ebb_loss_launch_grad (EBB_DEVICE_OF (logits), ctx->op->name, ctx->params, &grad_view, &logits_view,
+                               &targets_view, &logsumexp_view, &result_view, error);
 }
 
 gboolean

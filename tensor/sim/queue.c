@@ -165,7 +165,9 @@ run_kernel (SimQueue *queue,
   note_time (queue, work, start, end);
   if (ok)
     return;
-  g_prefix_error (&error, "%s: %s failed: ", device->name, work->name);
+  /* An index out of range is the caller's mistake, reported as everywhere. */
+  if (!g_error_matches (error, EBB_ERROR, EBB_ERROR_INDEX))
+    g_prefix_error (&error, "%s: %s failed: ", device->name, work->name);
   sim_queue_poison (queue, work, error);
 }
 

@@ -103,3 +103,13 @@ test_move (EbbTensor *tensor)
   g_assert_no_error (error);
   return moved;
 }
+
+EbbTensor *
+test_await_failure (EbbTensor *result,
+                    GError **error)
+{
+  if (*error != NULL || test_device_is_cpu () || ebb_device_synchronize (test_device (), error))
+    return result;
+  g_clear_pointer (&result, ebb_tensor_unref);
+  return NULL;
+}

@@ -23,6 +23,10 @@ void test_thread_create (pthread_t *thread,
 /* The elements in row-major order, where the host can read them; valid as long as @tensor where the tensor is
  * contiguous on the CPU, else until the program ends. */
 gconstpointer test_read (EbbTensor *tensor);
+/* What a call returned that fails on values of its operands. A device that works behind the caller's back reports that
+ * later: waits for it. Takes @result; returns NULL if the failure is there. */
+EbbTensor *test_await_failure (EbbTensor *result,
+                               GError **error);
 /* The same tensor, or a copy on the device under test. */
 EbbTensor *test_move (EbbTensor *tensor);
 

@@ -117,22 +117,3 @@ ebb_reference_scatter_add (const EbbLaunch *launch,
     }
   return TRUE;
 }
-
-gboolean
-ebb_reference_index_check (const EbbLaunch *launch,
-                           GError **error)
-{
-  const EbbView *index = launch->inputs[0];
-  gint64 worst = -(G_GINT64_CONSTANT (1) << 62);
-
-  for (gint64 i = ebb_reference_count (index) - 1; i >= 0; i--)
-    {
-      gint64 value = ebb_reference_load_integer (index, i);
-      gboolean is_ignored = launch->params.index.has_ignore && value == launch->params.index.ignore;
-
-      if ((value < 0 || value >= launch->params.index.limit) && !is_ignored)
-        worst = value;
-    }
-  ebb_reference_store_integer (launch->outputs[0], 0, worst);
-  return TRUE;
-}

@@ -98,7 +98,6 @@ EBB_REFERENCE (index_select);
 EBB_REFERENCE (index_add);
 EBB_REFERENCE (gather);
 EBB_REFERENCE (scatter_add);
-EBB_REFERENCE (index_check);
 EBB_REFERENCE (adamw);
 EBB_REFERENCE (sgd);
 

@@ -59,7 +59,6 @@ const EbbKernelFunc ebb_reference_kernels[EBB_N_KERNELS] = {
   [EBB_KERNEL_INDEX_ADD] = ebb_reference_index_add,
   [EBB_KERNEL_GATHER] = ebb_reference_gather,
   [EBB_KERNEL_SCATTER_ADD] = ebb_reference_scatter_add,
-  [EBB_KERNEL_INDEX_CHECK] = ebb_reference_index_check,
 
   /* products, positions */
   [EBB_KERNEL_ROTARY] = ebb_reference_rotary,

@@ -260,6 +260,8 @@ EBB_SIMD_NAME (ebb_cpu_cross_entropy) (const EbbLaunch *launch,
 {
   CrossEntropy self;
 
+  if (!ebb_cpu_check_targets (launch, launch->inputs[1], error))
+    return FALSE;
   cross_entropy_init (&self, launch, launch->inputs[0], launch->inputs[1]);
   ebb_cpu_parallel_for (count_rows (&self), get_grain (&self), forward_rows, &self);
   return TRUE;
@@ -302,6 +304,8 @@ EBB_SIMD_NAME (ebb_cpu_cross_entropy_part) (const EbbLaunch *launch,
 {
   CrossEntropy self;
 
+  if (!ebb_cpu_check_targets (launch, launch->inputs[1], error))
+    return FALSE;
   cross_entropy_init (&self, launch, launch->inputs[0], launch->inputs[1]);
   ebb_cpu_parallel_for (count_rows (&self), get_grain (&self), part_rows, &self);
   return TRUE;
@@ -479,6 +483,8 @@ EBB_SIMD_NAME (ebb_cpu_cross_entropy_grad) (const EbbLaunch *launch,
 {
   CrossEntropy self;
 
+  if (!ebb_cpu_check_targets (launch, launch->inputs[2], error))
+    return FALSE;
   cross_entropy_init (&self, launch, launch->inputs[1], launch->inputs[2]);
   ebb_cpu_parallel_for (count_rows (&self), get_grain (&self), backward_rows, &self);
   return TRUE;

@@ -7,8 +7,6 @@
 /* Selecting by index, and its gradient. Where elements are summed, each has one thread that adds to it, in the order of
  * the index: the result does not depend on the number of threads. */
 
-#define NONE_OUT_OF_RANGE (-(G_GINT64_CONSTANT (1) << 62))
-
 static inline gint64
 get_index (const EbbView *index,
            gint64 i)
@@ -65,6 +63,8 @@ EBB_SIMD_NAME (ebb_cpu_index_select) (const EbbLaunch *launch,
   const EbbView *y = launch->outputs[0];
   gint64 inner = MAX (y->shape[2], 1);
 
+  if (!ebb_cpu_check_indices (launch, launch->inputs[1], launch->inputs[0]->shape[1], error))
+    return FALSE;
   if (y->shape[2] > 0)
     ebb_cpu_parallel_for (y->shape[0] * y->shape[1], MAX (1, EBB_CPU_GRAIN / inner), select_rows, (void *) launch);
   return TRUE;
@@ -166,6 +166,8 @@ EBB_SIMD_NAME (ebb_cpu_index_add) (const EbbLaunch *launch,
   IndexAdd self = { launch->inputs[0], launch->inputs[1], launch->outputs[0], 0, FALSE };
   gint64 inner = self.y->shape[2], work, n_threads = ebb_cpu_get_n_threads ();
 
+  if (!ebb_cpu_check_indices (launch, self.index, self.y->shape[1], error))
+    return FALSE;
   self.n_rows = self.source->shape[0] * self.source->shape[1];
   work = self.n_rows * inner;
   if (work == 0)
@@ -292,10 +294,22 @@ run_lines (const EbbLaunch *launch,
     ebb_cpu_parallel_for (n_lines, MAX (1, EBB_CPU_GRAIN / 4 / lines.length), func, &lines);
 }
 
+/* @view: of which the indices select */
+static gboolean
+check_lines (const EbbLaunch *launch,
+             const EbbView *view,
+             GError **error)
+{
+  return ebb_cpu_check_indices (launch, launch->inputs[1], view->n_dims > 0 ? view->shape[launch->params.index.dim] : 1,
+                                error);
+}
+
 gboolean
 EBB_SIMD_NAME (ebb_cpu_gather) (const EbbLaunch *launch,
                                 GError **error)
 {
+  if (!check_lines (launch, launch->inputs[0], error))
+    return FALSE;
   run_lines (launch, gather_lines);
   return TRUE;
 }
@@ -304,33 +318,8 @@ gboolean
 EBB_SIMD_NAME (ebb_cpu_scatter_add) (const EbbLaunch *launch,
                                      GError **error)
 {
+  if (!check_lines (launch, launch->outputs[0], error))
+    return FALSE;
   run_lines (launch, scatter_lines);
-  return TRUE;
-}
-
-/* -- check --------------------------------------------------------------------------------------------------------- */
-
-gboolean
-EBB_SIMD_NAME (ebb_cpu_index_check) (const EbbLaunch *launch,
-                                     GError **error)
-{
-  const EbbView *index = launch->inputs[0];
-  gint64 *worst = launch->outputs[0]->data;
-  gint64 n = 1, limit = launch->params.index.limit, ignore = launch->params.index.ignore;
-  gboolean has_ignore = launch->params.index.has_ignore;
-
-  *worst = NONE_OUT_OF_RANGE;
-  for (int i = 0; i < index->n_dims; i++)
-    n *= index->shape[i];
-  for (gint64 i = 0; i < n; i++)
-    {
-      gint64 value = get_index (index, i);
-
-      if ((value < 0 || value >= limit) && !(has_ignore && value == ignore))
-        {
-          *worst = value;
-          return TRUE;
-        }
-    }
   return TRUE;
 }

@@ -104,7 +104,6 @@ EBB_SIMD_KERNEL (index_select);
 EBB_SIMD_KERNEL (index_add);
 EBB_SIMD_KERNEL (gather);
 EBB_SIMD_KERNEL (scatter_add);
-EBB_SIMD_KERNEL (index_check);
 EBB_SIMD_KERNEL (adamw);
 EBB_SIMD_KERNEL (sgd);
 EBB_SIMD_KERNEL (moment_encode);

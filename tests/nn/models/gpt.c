@@ -255,10 +255,10 @@ bad_tokens_are_refused (void)
   g_assert_null (ebb_module_call1 (gpt, long_one, &error));
   test_assert_error (error, EBB_ERROR_SHAPE, "[1, 9]", "at most 8");
   g_clear_error (&error);
-  g_assert_null (ebb_module_call1 (gpt, outside, &error));
-  test_assert_error (error, EBB_ERROR_INDEX, "wte: ", "11");
+  g_assert_null (test_await_failure (ebb_module_call1 (gpt, outside, &error), &error));
+  test_assert_error (error, EBB_ERROR_INDEX, test_device_is_cpu () ? "wte: " : "", "11");
   g_clear_error (&error);
-  g_assert_null (ebb_gpt_loss (EBB_GPT (gpt), fine, outside, &error));
+  g_assert_null (test_await_failure (ebb_gpt_loss (EBB_GPT (gpt), fine, outside, &error), &error));
   test_assert_error (error, EBB_ERROR_INDEX, "11");
   g_clear_error (&error);
   g_assert_null (ebb_module_call (gpt, args, &error));

@@ -54,6 +54,7 @@ check_part (gint64 rows,
   KernelCase test = case_new ("cross_entropy_part", EBB_KERNEL_CROSS_ENTROPY_PART);
 
   test.params.xent.first = first;
+  test.params.xent.n_classes = first + 2 * n;
   test.params.xent.cap = cap;
   test.inputs[test.n_inputs++] =
       kernel_operand_new (dtype, KERNEL_SHAPE (rows, n), KERNEL_LAYOUT_CONTIGUOUS, -20, 20);
@@ -73,6 +74,7 @@ check_grad (gint64 rows,
   KernelCase test = case_new ("cross_entropy_grad", EBB_KERNEL_CROSS_ENTROPY_GRAD);
 
   test.params.xent.first = first;
+  test.params.xent.n_classes = first + 2 * n;
   test.params.xent.cap = cap;
   test.in_place = 1;
   test.inputs[test.n_inputs++] = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (rows), layout, 0.1, 1);
@@ -149,7 +151,7 @@ test_cross_entropy_in_place (void)
         1,
         { &views[0], &views[1], &views[2], &views[3] },
         { &views[1] },
-        { .xent = { -100, 0.0 } }
+        { .xent = { -100, 0.0, .n_classes = 3 } }
       };
 
       if (kernels == NULL)
@@ -175,8 +177,8 @@ test_small_losses (void)
                           { parts, EBB_DTYPE_F32, 3, { 1, 1, 3 }, { 3, 3, 1 } },
                           { &loss, EBB_DTYPE_F32, 1, { 1 }, { 1 } },
                           { logsumexp, EBB_DTYPE_F32, 2, { 1, 2 }, { 2, 1 } } };
-      EbbLaunch part = { EBB_KERNEL_CROSS_ENTROPY_PART, 2, 1, { &views[0], &views[1] }, { &views[2] },
-                         { .xent = { -100, 0, 0 } } };
+      EbbLaunch part = { EBB_KERNEL_CROSS_ENTROPY_PART,       2, 1, { &views[0], &views[1] }, { &views[2] },
+                         { .xent = { -100, .n_classes = 2 } } };
       EbbLaunch join = { EBB_KERNEL_CROSS_ENTROPY_JOIN, 2, 2, { &views[2], &views[1] }, { &views[3], &views[4] },
                          { .xent = { -100, 0, 0 } } };
 
@@ -249,8 +251,12 @@ check_far_from_zero (const EbbKernelFunc *kernels,
       gint64 n = in_parts ? sizes[k] : FAR_CLASSES, first = k * sizes[0];
       EbbView some = { part[k], EBB_DTYPE_F32, 2, { FAR_ROWS, n }, { n, 1 } };
       EbbView own = { parts[k], EBB_DTYPE_F32, 2, { FAR_ROWS, 3 }, { 3, 1 } };
-      EbbLaunch launch = { EBB_KERNEL_CROSS_ENTROPY_PART, 2, 1, { &some, &target }, { &own },
-                           { .xent = { -100, 0, first } } };
+      EbbLaunch launch = { EBB_KERNEL_CROSS_ENTROPY_PART,
+                           2,
+                           1,
+                           { &some, &target },
+                           { &own },
+                           { .xent = { -100, 0, first, .n_classes = FAR_CLASSES } } };
 
       for (int row = 0; row < FAR_ROWS; row++)
         memcpy (&part[k][0][0] + row * n, &logits[row][first], (gsize) n * sizeof (float));
@@ -265,8 +271,12 @@ check_far_from_zero (const EbbKernelFunc *kernels,
     }
   else
     {
-      EbbLaunch forward = { EBB_KERNEL_CROSS_ENTROPY,          3, 2, { &all, &target, NULL }, { &loss, &logsumexp },
-                            { .xent = { -100, smoothing, 0 } } };
+      EbbLaunch forward = { EBB_KERNEL_CROSS_ENTROPY,
+                            3,
+                            2,
+                            { &all, &target, NULL },
+                            { &loss, &logsumexp },
+                            { .xent = { -100, smoothing, .n_classes = FAR_CLASSES } } };
 
       g_assert_true (test_kernel_run (kernels[forward.kernel], &forward, NULL));
     }
@@ -280,7 +290,7 @@ check_far_from_zero (const EbbKernelFunc *kernels,
         1,
         { &d_loss, &some, &target, &logsumexp },
         { &some },
-        { .xent = { -100, smoothing, first } }
+        { .xent = { -100, smoothing, first, .n_classes = FAR_CLASSES } }
       };
 
       g_assert_true (test_kernel_run (kernels[backward.kernel], &backward, NULL));
@@ -340,6 +350,7 @@ test_cap (void)
             KernelCase test = case_new ("cross_entropy", EBB_KERNEL_CROSS_ENTROPY);
 
             test.params.xent.cap = cap;
+            test.params.xent.n_classes = 2500;
             test.params.xent.smoothing = smooth ? 0.1 : 0;
             test.n_inputs = test.n_outputs = 2;
             test.inputs[0] = kernel_operand_new (dtype, KERNEL_SHAPE (9, 2500), KERNEL_LAYOUT_CONTIGUOUS, -40, 40);
