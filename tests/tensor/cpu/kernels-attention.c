@@ -23,6 +23,7 @@ typedef struct
   gint64 first_query, window;
   double softcap;
   int starts; /* 0: none; 1: documents of 40; 2: i32, padding before the rows, others in each; 3: out of range */
+  gboolean is_aligned; /* rows begin at multiples of 16 bytes */
 } Attention;
 
 static TestOperand
@@ -32,10 +33,13 @@ attention_operand (const Attention *a,
                    gint64 length)
 {
   /* As a slice of a projection to three of them: the heads of a token lie side by side. */
-  gint64 row = 3 * heads * a->width + 1;
+  gint64 row = 3 * heads * a->width + (a->is_aligned ? 0 : 1);
+  TestOperand operand = test_operand_new (dtype, 4, TEST_SHAPE (a->n_batches, heads, length, a->width),
+                                          TEST_SHAPE (length * row, a->width, row, 1), -1.0, 1.0);
 
-  return test_operand_new (dtype, 4, TEST_SHAPE (a->n_batches, heads, length, a->width),
-                           TEST_SHAPE (length * row, a->width, row, 1), -1.0, 1.0);
+  if (a->is_aligned)
+    operand.view.data = operand.memory + 16;
+  return operand;
 }
 
 static TestOperand
@@ -186,6 +190,21 @@ test_attention (void)
     { 1, 2, 2, 70, 70, 20, TRUE, 0.1, 0, EBB_DTYPE_F32, 0, 0, 1.5 },
     { 1, 2, 2, 65, 131, 16, FALSE, 0.0, 3, EBB_DTYPE_F32, 0, 0, 1.0 },
     { 1, 4, 2, 130, 130, 16, TRUE, 0.0, 0, EBB_DTYPE_BF16, 0, 40, 3.0, 1 },
+    /* Rows that vectors can read, of the usual widths; dropout whose rows begin at whole blocks of draws, and others */
+    { 1, 2, 2, 150, 150, 64, TRUE, 0.0, 0, EBB_DTYPE_BF16, 0, 0, 0.0, 0, TRUE },
+    { 1, 2, 1, 140, 140, 64, TRUE, 0.2, 0, EBB_DTYPE_BF16, 0, 0, 0.0, 0, TRUE },
+    { 1, 1, 1, 66, 72, 80, FALSE, 0.1, 4, EBB_DTYPE_BF16, 0, 0, 0.0, 0, TRUE },
+    { 1, 2, 1, 135, 70, 96, TRUE, 0.0, 0, EBB_DTYPE_BF16, 0, 0, 0.0, 0, TRUE },
+    { 1, 2, 1, 70, 140, 128, TRUE, 0.0, 0, EBB_DTYPE_BF16, 70, 0, 0.0, 1, TRUE },
+    { 1, 1, 1, 20, 36, 256, TRUE, 0.1, 0, EBB_DTYPE_BF16, 16, 0, 0.0, 0, TRUE },
+    { 1, 1, 1, 70, 66, 256, TRUE, 0.0, 0, EBB_DTYPE_BF16, 0, 0, 0.0, 0, TRUE },
+    { 1, 1, 1, 66, 72, 80, TRUE, 0.2, 1, EBB_DTYPE_F32, 0, 0, 0.0, 0, TRUE },
+    { 1, 1, 1, 35, 40, 256, FALSE, 0.1, 0, EBB_DTYPE_F32, 0, 0, 0.0, 0, TRUE },
+    /* Few queries and many keys, as when text is generated */
+    { 2, 6, 2, 1, 1100, 64, TRUE, 0.0, 0, EBB_DTYPE_BF16, 1099, 0, 0.0, 0, TRUE },
+    { 1, 4, 2, 3, 1030, 24, TRUE, 0.1, 0, EBB_DTYPE_BF16, 1020, 600 },
+    { 2, 4, 2, 1, 1030, 32, TRUE, 0.0, 1, EBB_DTYPE_F32, 1029, 0, 0.0, 2, TRUE },
+    { 1, 2, 1, 3, 1060, 20, TRUE, 0.1, 0, EBB_DTYPE_F32, 10, 0, 2.0 },
   };
 
   for (gsize i = 0; i < G_N_ELEMENTS (cases); i++)
