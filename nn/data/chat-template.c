@@ -15,9 +15,9 @@
 /**
  * EbbChatTemplate:
  *
- * The form in which a model reads a conversation: which tokens stand around the messages of the system, the user and
- * the assistant. A folder's template is a program in Jinja; it is recognised by the pieces of text that it writes, and
- * its form, which is built in, is written in its place: ChatML, Qwen (2.5 as ChatML with its system message, 3 with
+ * The form in which a model reads a conversation: the tokens around the messages of the system, the user and the
+ * assistant. A folder's template is a program in Jinja; it is recognised by its outputs, the texts that it writes, and
+ * a built-in form replaces it: ChatML, Qwen (2.5 as ChatML with its system message, 3 with
  * reasoning), Llama 2, 3 and 3.1, Mistral, Gemma and Phi-3. Tools are not part of it.
  *
  * A conversation is two lists of equal length, the roles (`system`, `user`, `assistant`) and the contents.

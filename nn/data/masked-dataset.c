@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Hides tokens of another dataset's rows, for a masked language model. */
+/* Masks tokens of another dataset's rows, for a masked language model. */
 #include "nn/data/masked-dataset.h"
 
 #include "nn/data/dataset-private.h"
@@ -64,7 +64,7 @@ draw_token (const EbbMaskedDataset *self,
   return otherwise;
 }
 
-/* Of the tokens to be found 80 % become the mask, 10 % any token, 10 % stay. */
+/* Of the tokens to predict 80 % become the mask, 10 % a random token, 10 % stay. */
 static gint64
 mask_token (const EbbMaskedDataset *self,
             Draws *draws,
@@ -78,7 +78,7 @@ mask_token (const EbbMaskedDataset *self,
 
 /* Chooses as many of the @n tokens as the share says, at least one, and none that is special. */
 static void
-hide_some (const EbbMaskedDataset *self,
+mask_some (const EbbMaskedDataset *self,
            gint64 position,
            gint64 n,
            gint64 *tokens,
@@ -87,7 +87,7 @@ hide_some (const EbbMaskedDataset *self,
   const guint64 seed = ebb_dataset_get_private (EBB_DATASET ((gpointer) self))->seed;
   Draws draws = { .key = ebb_dataset_mix (ebb_dataset_mix (~seed) ^ ebb_dataset_mix ((guint64) position)) };
   g_autofree gint64 *places = g_new (gint64, (gsize) n);
-  gint64 n_places = 0, n_hidden;
+  gint64 n_places = 0, n_masked;
 
   for (gint64 i = 0; i < n; i++)
     {
@@ -95,8 +95,8 @@ hide_some (const EbbMaskedDataset *self,
       if (!is_special (self, tokens[i]))
         places[n_places++] = i;
     }
-  n_hidden = MIN (MAX ((gint64) (self->share * (double) n_places + 0.5), 1), n_places);
-  for (gint64 i = 0; i < n_hidden; i++)
+  n_masked = MIN (MAX ((gint64) (self->share * (double) n_places + 0.5), 1), n_places);
+  for (gint64 i = 0; i < n_masked; i++)
     {
       gint64 other = i + draw (&draws, n_places - i), place = places[other];
 
@@ -130,7 +130,7 @@ ebb_masked_dataset_read_row (EbbDataset *dataset,
   source->shuffle = priv->shuffle;
   if (!kind->read_row (self->source, position, n, &inside, error))
     return FALSE;
-  hide_some (self, position, n, inside.tokens, inside.targets);
+  mask_some (self, position, n, inside.tokens, inside.targets);
   if (first)
     {
       row->tokens[0] = self->first_token;
@@ -217,7 +217,7 @@ ebb_masked_dataset_get_names (EbbDataset *dataset)
  * ebb_masked_dataset_get_mask_token:
  * @self: rows with masked tokens
  *
- * Returns: the token in place of hidden ones: the tokenizer's, or, if it has none, the number of its tokens
+ * Returns: the token in place of masked ones: the tokenizer's, or, if it has none, the number of its tokens
  */
 gint64
 ebb_masked_dataset_get_mask_token (EbbMaskedDataset *self)
@@ -334,7 +334,7 @@ ebb_masked_dataset_class_init (EbbMaskedDatasetClass *klass)
   /**
    * EbbMaskedDataset:share:
    *
-   * Which share of a row's tokens, without special ones, is to be found.
+   * The share of a row's tokens, without special ones, that the model predicts.
    */
   g_object_class_install_property (object_class, offsetof (EbbMaskedDataset, share),
                                    g_param_spec_double ("share", NULL, NULL, 0, 1, 0.15, flags));
@@ -356,8 +356,8 @@ ebb_masked_dataset_init (EbbMaskedDataset *self)
  * Prepares rows for a masked language model as BERT (Devlin et al., 2019) does. 15 % of a row's tokens
  * (#EbbMaskedDataset:share), at least one, are its targets: of these 80 % become the mask, 10 % another token, 10 %
  * stay. All other targets are -100. Special tokens are never masked, and where the tokenizer has those around a
- * text in BERT, each row begins and ends with them. Which tokens are hidden depends on the seed and the position of
- * the row, so each epoch hides others. @source follows the position, the seed and the order of this dataset.
+ * text in BERT, each row begins and ends with them. Which tokens are masked depends on the seed and the position of
+ * the row, so each epoch masks others. @source follows the position, the seed and the order of this dataset.
  *
  * Returns: (transfer full) (nullable): the rows, with the seed of @source; %NULL with %EBB_ERROR_NOT_SUPPORTED if
  *   @source has packed documents

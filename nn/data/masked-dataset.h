@@ -14,7 +14,7 @@ G_BEGIN_DECLS
 /**
  * EbbMaskedDataset:
  *
- * Rows of another dataset for a masked language model, as BERT is trained: some tokens are hidden, and those are the
+ * Rows of another dataset for a masked language model, as BERT is trained: some tokens are masked, and those are the
  * targets.
  */
 EBB_AVAILABLE_IN_ALL

@@ -27,7 +27,7 @@ G_DECLARE_DERIVABLE_TYPE (EbbTokenizer, ebb_tokenizer, EBB, TOKENIZER, GObject)
  * @EBB_SPECIAL_TOKEN_UNK: stands for text that the vocabulary lacks
  * @EBB_SPECIAL_TOKEN_SEP: ends each sentence, in BERT
  * @EBB_SPECIAL_TOKEN_CLS: begins a text, in BERT
- * @EBB_SPECIAL_TOKEN_MASK: hides a token, in BERT
+ * @EBB_SPECIAL_TOKEN_MASK: masks a token, in BERT
  *
  * The tokens that a tokenizer knows by their task.
  */

@@ -475,7 +475,7 @@ ebb_bert_set_dropout (EbbBert *self, double dropout, double attention_dropout, G
  * @tokens: `[B, T]` of i64 or i32, some of them replaced as the masked language model asks
  * @segments: (nullable): `[B, T]` of i64 or i32: to which segment each token belongs; %NULL: all to the first
  * @mask: (nullable): `[B, T]` of bool or integers: zero where there is padding; %NULL: nowhere
- * @targets: `[B, T]` of i64 or i32: the tokens to be found; -100 where there is nothing to find
+ * @targets: `[B, T]` of i64 or i32: the tokens to predict; -100 elsewhere
  * @error: return location for an error
  *
  * Calls the model for its loss: the mean cross entropy, in nats, over the targets that there are. The head is computed

@@ -74,7 +74,7 @@ def train_gpt(wrap, steps=6):
 
 
 def train_bert(wrap, steps=6):
-    """Every third token is to be found, and the second row ends with padding."""
+    """The model predicts every third token, and the second row ends with padding."""
     Ebb.manual_seed(4)
     model = bert()
     wrap(model)

@@ -118,7 +118,7 @@ the_seed_and_the_position_name_a_row (void)
   g_assert_cmpmem (x_targets, 3000 * sizeof *x, y_targets, 3000 * sizeof *y);
 }
 
-/* The same row of the text at another position has other targets; one token of a short row is hidden. */
+/* The same row of the text at another position has other targets; one token of a short row is masked. */
 static void
 each_epoch_hides_others (void)
 {
@@ -154,7 +154,7 @@ held_out_rows_are_masked (void)
     g_assert_cmpint (targets[i] != -100 ? targets[i] : tokens[i], ==, 'a' + (4500 + i) % 26);
 }
 
-/* [CLS] and [SEP] frame each row; they, and [UNK] within it, are never hidden, and no token becomes one of them. */
+/* [CLS] and [SEP] begin and end each row; they, and [UNK] within it, are never masked, and no token becomes one. */
 static void
 special_tokens_are_never_hidden (void)
 {
@@ -203,12 +203,12 @@ special_tokens_are_never_hidden (void)
   take (EBB_DATASET (self), 50, 20, &tokens, &targets);
   for (int i = 0; i < 1000; i++)
     {
-      gboolean hidden = targets[i] != -100;
+      gboolean masked = targets[i] != -100;
 
       g_assert_cmpint (i % 20 == 0, ==, tokens[i] == 2);
       g_assert_cmpint (i % 20 == 19, ==, tokens[i] == 3);
       g_assert_cmpint (tokens[i], !=, 0);
-      if (hidden)
+      if (masked)
         g_assert_cmpint (targets[i], >=, 5);
       else
         g_assert_cmpint (tokens[i], !=, 4);
