@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/cuda/blas-private.h"
+#include <cublasLt.h>
+
 #include "tensor/cuda/cuda-private.h"
 
 /* A matrix product in its plainest form, and how cuBLASLt is to compute it. Launches that are the same product have the

@@ -1,16 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The one place that includes CUDA: its runtime, the few functions of the driver that the runtime lacks, and cuBLASLt.
- * Where CUDA is not installed, EBB_CUDA_STANDIN names the stand-in's own declarations of the same names instead, and
- * kernels that are compiled as C++ for the CPU include nothing else of CUDA. */
+/* The one place that includes CUDA: its runtime, and the few functions of the driver that the runtime lacks. The
+ * emulated GPU finds headers of the same names (tests/cudaemu/include). */
 
-#ifdef EBB_CUDA_STANDIN
-#include EBB_CUDA_STANDIN
-#else
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#endif
 
 /* What this backend calls, which a stand-in has to have.
  *
@@ -27,7 +22,7 @@
  * The driver, by that entry point: cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap
  *   cuMemSetAccess cuMemGetAllocationGranularity cuGetErrorName
  *
- * cuBLASLt (blas-private.h): cublasLtCreate cublasLtMatmulDescCreate cublasLtMatmulDescDestroy
+ * cuBLASLt (matmul-private.h): cublasLtCreate cublasLtMatmulDescCreate cublasLtMatmulDescDestroy
  *   cublasLtMatmulDescSetAttribute (TRANSA TRANSB EPILOGUE BIAS_POINTER BIAS_DATA_TYPE) cublasLtMatrixLayoutCreate
  *   cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutSetAttribute (BATCH_COUNT STRIDED_BATCH_OFFSET)
  *   cublasLtMatmulPreferenceCreate cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute

@@ -13,8 +13,7 @@ span_clear (EbbCudaDevice *device,
 {
   if (span->begin != NULL)
     ebb_cuda_point_unref (device, span->begin);
-  if (span->end != NULL)
-    ebb_cuda_point_unref (device, span->end);
+  ebb_cuda_point_unref (device, span->end);
   if (span->event != NULL)
     ebb_cuda_event_unref_locked (span->event);
 }
@@ -99,18 +98,35 @@ is_done (EbbCudaPoint *point)
   return FALSE;
 }
 
+/* How many spans are done: a stream does its work in order. */
+static guint
+count_done (const EbbCudaStream *self)
+{
+  guint least = self->first_span, most = self->spans->len;
+
+  while (least < most)
+    {
+      const guint middle = least + (most - least) / 2;
+
+      if (is_done (g_array_index (self->spans, EbbCudaSpan, middle).end))
+        least = middle + 1;
+      else
+        most = middle;
+    }
+  return least;
+}
+
 void
 ebb_cuda_measure (EbbCudaDevice *device,
                   EbbStream stream)
 {
   EbbCudaStream *self = &device->streams[stream];
+  const guint n_done = count_done (self);
 
-  for (; self->first_span < self->spans->len; self->first_span++)
+  for (; self->first_span < n_done; self->first_span++)
     {
       EbbCudaSpan *span = &g_array_index (self->spans, EbbCudaSpan, self->first_span);
 
-      if (span->end != NULL && !is_done (span->end))
-        break;
       measure_span (device, stream, span);
       span_clear (device, span);
     }
@@ -136,7 +152,7 @@ add_span (EbbCudaDevice *device,
     {
       const EbbCudaSpan *middle = &g_array_index (self->spans, EbbCudaSpan, self->first_span + n / 2);
 
-      if (middle->end != NULL && cudaEventSynchronize (middle->end->event) != cudaSuccess)
+      if (cudaEventSynchronize (middle->end->event) != cudaSuccess)
         cudaGetLastError ();
     }
   ebb_cuda_measure (device, stream);
