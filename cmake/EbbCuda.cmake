@@ -22,6 +22,11 @@ endif ()
 enable_language (CUDA)
 set (EBB_CUDA ON)
 
+set (EBB_CUDA_CCACHE "")
+if (EBB_CCACHE)
+  set (EBB_CUDA_CCACHE "${EBB_CCACHE}")
+endif ()
+
 # Ampere also as code that newer GPUs compile for themselves; Hopper and Blackwell as what only they run.
 set (architectures "${EBB_CUDA_ARCHITECTURES}")
 if (architectures STREQUAL "")
@@ -44,7 +49,7 @@ if (EBB_CUDA_KERNEL_SOURCES)
   set_target_properties (ebb-cuda-kernels PROPERTIES
     CUDA_ARCHITECTURES "${architectures}" CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
     CUDA_VISIBILITY_PRESET hidden LINKER_LANGUAGE CUDA
-    CUDA_COMPILER_LAUNCHER "${CMAKE_CURRENT_SOURCE_DIR}/cmake/ptxas-log.py")
+    CUDA_COMPILER_LAUNCHER "${CMAKE_CURRENT_SOURCE_DIR}/cmake/ptxas-log.py;${EBB_CUDA_CCACHE}")
   target_compile_options (ebb-cuda-kernels PRIVATE
     --fmad=false -Xptxas=-v
     "-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-fPIC,-ffp-contract=off,-fno-strict-aliasing")

@@ -14,7 +14,9 @@ import sys
 ROOT = os.environ.get("EBB_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("EBB_BUILD_DIR") or os.path.join(ROOT, "build", "release")
 LIST = os.path.join(ROOT, "tensor", "cuda", "kernels", "spills.txt")
-HEADER = "# Kernels that spill registers: architecture, bytes stored, bytes loaded, kernel. See tests/scripts/cuda_spills.py.\n"
+HEADER = """# Kernels that spill registers: architecture, bytes stored, bytes loaded, kernel, and why.
+# tests/scripts/cuda_spills.py reads this list.
+"""
 
 
 def demangle(names):
