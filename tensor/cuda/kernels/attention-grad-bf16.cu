@@ -445,10 +445,10 @@ ebb_cuda_attention_grad_bf16 (const Attention *a,
   if (a->width <= 32)
     return launch_width<32, 1, 64, 1, 64, 64> (a, stream);
   if (a->width <= 64)
-    return launch_width<64, 1, 64, 2, 32, 32> (a, stream);
+    return launch_width<64, 2, 32, 2, 32, 32> (a, stream);
   if (a->width <= 96)
-    return launch_width<96, 1, 32, 1, 64, 32> (a, stream);
+    return launch_width<96, 1, 32, 1, 32, 32> (a, stream);
   if (a->width <= 128)
-    return launch_width<128, 1, 32, 1, 64, 32> (a, stream);
+    return launch_width<128, 1, 32, 1, 32, 32> (a, stream);
   return launch_width<256, 1, 16, 1, 16, 16> (a, stream);
 }
