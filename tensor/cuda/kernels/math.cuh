@@ -60,10 +60,7 @@ silu_slope (float x)
 {
   float complement, s = sigmoid_both (x, &complement);
 
-  /* Beyond 200 the slope is 0 or 1, and infinity times 0 would be neither. */
-  return s * fmaf (x < -200.0f ? -200.0f : x > 200.0f ? 200.0f
-                                                      : x,
-                   complement, 1.0f);
+  return s * fmaf (x, complement, 1.0f);
 }
 
 /* The op of a gated activation: GELU, GELU_TANH or SILU. */
@@ -76,7 +73,10 @@ activate (EbbUnaryOp op, float x)
 static __device__ __forceinline__ float
 activate_slope (EbbUnaryOp op, float x)
 {
-  return op == EBB_UNARY_SILU ? silu_slope (x) : gelu_slope (op == EBB_UNARY_GELU_TANH, x);
+  /* Beyond 200 the slope of SiLU is 0 or 1, and infinity times 0 would be neither. A NaN stays. */
+  if (op == EBB_UNARY_SILU)
+    return silu_slope (x < -200.0f ? -200.0f : x > 200.0f ? 200.0f : x);
+  return gelu_slope (op == EBB_UNARY_GELU_TANH, x);
 }
 
 static __device__ __forceinline__ float
