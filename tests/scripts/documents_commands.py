@@ -58,6 +58,9 @@ INSTEAD = {
     "build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments FORMAT":
         [f"build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments {name}"
          for name in ("f32", "bf16", "8bit")],
+    "attention --only context-2048 --window 256":
+        ["build/release/tests/bench/attention --only small --window 16 --rounds 1 --f32",
+         "build/release/tests/bench/attention --only small --documents 4 --rounds 1 --f32"],
     "train_gpt --moments f32|bf16|8bit":
         [f"train_gpt --moments {name} --data my-book.txt --steps 2" for name in ("f32", "bf16", "8bit")],
     "train_gpt --profile": ["train_gpt --profile trace.json --data my-book.txt --steps 2"],
@@ -82,6 +85,8 @@ NOT_RUN = {
     **dict.fromkeys(("scripts/install-packages", "scripts/install-packages --test"), "needs root and the network"),
     "scripts/peer-venv": "needs the network",
     "scripts/bench --quick": "benchmarks.py runs it",
+    **dict.fromkeys((f"scripts/bench --only {name} --check" for name in ("llama-8x512", "generate", "open")),
+                    "takes minutes and needs PyTorch"),
     "scripts/quickstart my-book.txt": "quickstart.sh runs it, and long_documents.py with the text of its own",
     "build/release/examples/oslo_gpt2": "long_oslo_gpt2.py runs it",
     "oslo_gpt2 --batch 32": "takes ten minutes: long_oslo_gpt2.py runs it with its own batch",
