@@ -63,4 +63,3 @@ target_include_directories (ebb-backend-cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUD
 target_link_libraries (ebb-backend-cuda PRIVATE CUDA::cudart CUDA::cublasLt)
 # CUDA seldom lies where the linker looks by itself.
 set_target_properties (ebb-backend-cuda PROPERTIES LINKER_LANGUAGE C INSTALL_RPATH_USE_LINK_PATH ON)
-add_dependencies (ebb ebb-backend-cuda)
