@@ -4,8 +4,6 @@
 #include "tensor/backend/kernel-private.h"
 #include "tensor/tensor-private.h"
 
-#include <math.h>
-
 /* How a parameter of which this rank has one part by tensor parallelism was cut from the whole. Another thing than a
  * owner, which is data parallel's: a parameter may have both. The tensor doesn't own its partition; who has made it
  * takes it away before it goes, and has tensor->is_local_shard set with it. */
@@ -16,11 +14,11 @@ typedef struct _EbbPartition EbbPartition;
 
 typedef struct
 {
-  /* Replaces each of @values by its sum (EBB_REDUCE_SUM) or its largest (EBB_REDUCE_MAX) over the ranks. Collective. */
+  /* Replaces each of @values, f64 [n] on any device (i64, see kernel-private.h), by its sum (EBB_REDUCE_SUM) or its
+   * largest (EBB_REDUCE_MAX) over the ranks. Collective. */
   gboolean (*reduce) (EbbPartition *self,
                       EbbReduceKind op,
-                      double *values,
-                      guint n_values,
+                      EbbTensor *values,
                       GError **error);
 } EbbPartitionFuncs;
 
@@ -36,16 +34,5 @@ struct _EbbPartition
   guint n_dims;
   gint64 shape[EBB_MAX_DIMS]; /* of the whole */
 };
-
-/* The sum, or the larger; NaN if one is. */
-static inline double
-ebb_reduce_double (EbbReduceKind op,
-                   double a,
-                   double b)
-{
-  if (op == EBB_REDUCE_SUM)
-    return a + b;
-  return a > b || isnan (a) ? a : b;
-}
 
 G_END_DECLS

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* How a call is prepared: checked, numbered, counted, queued. */
 #include "dist/group/group-private.h"
+#include "tensor/cpu/cpu-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -438,4 +439,17 @@ void
 ebb_process_group_flush (EbbProcessGroup *self)
 {
   ebb_group_queue_flush (ebb_process_group_get_state (self)->queue);
+}
+
+void
+ebb_collective_reduce (void *dest,
+                       const void *const *sources,
+                       guint n,
+                       gsize n_elements,
+                       EbbDType dtype,
+                       EbbReduceOp op)
+{
+  G_STATIC_ASSERT (EBB_REDUCE_OP_SUM == 0 && EBB_REDUCE_OP_MEAN == 1 && EBB_REDUCE_OP_MIN == 2
+                   && EBB_REDUCE_OP_MAX == 3);
+  ebb_cpu_reduce (dest, sources, n, n_elements, dtype, (int) op);
 }

@@ -436,3 +436,28 @@ ebb_process_group_all_to_all (EbbProcessGroup *self,
     return NULL;
   return run_to (self, EBB_COLLECTIVE_ALL_TO_ALL, EBB_REDUCE_OP_SUM, full, result, result, error);
 }
+
+/* -- norms --------------------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_process_group_reduce_norms (EbbProcessGroup *self,
+                                EbbReduceKind op,
+                                EbbTensor *values,
+                                const char *purpose,
+                                GError **error)
+{
+  const gint64 n = values->n_elements, shape[] = { ebb_process_group_get_size (self), n };
+  EbbDevice *device = values->storage->device;
+  g_autoptr (EbbTensor) all = ebb_tensor_new_uninitialized (shape, 2, EBB_DTYPE_I64, device, error);
+  const EbbCollectivePart part = { .full = all, .shard = values };
+  EbbLaunch launch;
+
+  if (all == NULL
+      || !ebb_process_group_run (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, purpose, error))
+    return FALSE;
+  ebb_launch_init (&launch, EBB_KERNEL_NORM_SUM);
+  launch.params.norm_sum.max = op == EBB_REDUCE_MAX;
+  ebb_launch_input (&launch, all);
+  ebb_launch_output (&launch, values);
+  return ebb_launch (device, &launch, error);
+}

@@ -116,6 +116,13 @@ void ebb_collective_reduce (void *dest,
                             gsize n_elements,
                             EbbDType dtype,
                             EbbReduceOp op);
+/* Replaces the f64 of @values (i64 [n], see kernel-private.h) by their sums over the ranks, or the largest, in the
+ * order of the ranks, so that all have the same bits. On a device nothing waits unless the engine does. */
+gboolean ebb_process_group_reduce_norms (EbbProcessGroup *self,
+                                         EbbReduceKind op,
+                                         EbbTensor *values,
+                                         const char *purpose,
+                                         GError **error);
 /* "all_reduce (sum) of f32 [2, 3]", "all_gather of f32 [32] for gathering h.2 (EbbTransformerBlock)"; a long purpose is
  * shortened, so that it fits what an engine sends. */
 char *ebb_collective_call_to_string (const EbbCollectiveCall *call);

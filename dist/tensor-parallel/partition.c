@@ -22,29 +22,15 @@ struct _EbbCut
 
 /* -- over ranks ---------------------------------------------------------------------------------------------------- */
 
-/* In the order of the ranks, so that all have the same. */
 static gboolean
 reduce_over_ranks (EbbPartition *self,
                    EbbReduceKind op,
-                   double *values,
-                   guint n_values,
+                   EbbTensor *values,
                    GError **error)
 {
-  g_autoptr (EbbTensor) all = NULL;
-  const double *data;
-
   if (self->n_parts == 1)
     return error == NULL || *error == NULL;
-  all = ebb_process_group_exchange (self->ranks, values, (gint64) (n_values * sizeof (double)), NULL, EBB_DTYPE_U8,
-                                    error);
-  if (all == NULL)
-    return FALSE;
-  data = ebb_tensor_get_data (all, NULL);
-  memcpy (values, data, n_values * sizeof (double));
-  for (guint r = 1; r < self->n_parts; r++)
-    for (guint i = 0; i < n_values; i++)
-      values[i] = ebb_reduce_double (op, values[i], data[r * n_values + i]);
-  return TRUE;
+  return ebb_process_group_reduce_norms (self->ranks, op, values, "a norm over tensor-parallel shards", error);
 }
 
 static const EbbPartitionFuncs partition_funcs = { reduce_over_ranks };

@@ -657,8 +657,13 @@ trainer_step (Trainer *self,
     return FALSE;
   if (options->accumulate > 1)
     ebb_optimizer_scale_grad (self->optimizer, 1.0 / options->accumulate);
-  if (options->clip > 0 && !ebb_optimizer_clip_grad_norm (self->optimizer, options->clip, NULL, error))
-    return FALSE;
+  if (options->clip > 0)
+    {
+      g_autoptr (EbbTensor) norm = ebb_optimizer_clip_grad_norm (self->optimizer, options->clip, error);
+
+      if (norm == NULL)
+        return FALSE;
+    }
   if (!ebb_optimizer_step (self->optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);

@@ -6,6 +6,7 @@
 #include "tensor/ops/pointwise.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Kingma and Ba, "Adam: a method for stochastic optimization" (2015), and Loshchilov and Hutter, "Decoupled weight
  * decay regularization" (2019), algorithm 2, in PyTorch's order of operations:
@@ -213,47 +214,125 @@ check_states (const char *name,
 
 /* -- updating ------------------------------------------------------------------------------------------------------ */
 
+/* The parameters of the launch that moves @update: launches with the same ones are one. */
+static void
+get_params (EbbAdamPrivate *self,
+            const EbbOptimizerUpdate *update,
+            gboolean decoupled,
+            EbbKernelParams *params)
+{
+  const EbbDType moment_dtype = update->states[EXP_AVG]->view.dtype;
+
+  memset (params, 0, sizeof *params);
+  params->adamw.lr = update->lr;
+  params->adamw.beta1 = self->beta1;
+  params->adamw.beta2 = self->beta2;
+  params->adamw.eps = self->eps;
+  params->adamw.weight_decay = decoupled ? update->weight_decay : 0;
+  params->adamw.l2 = decoupled ? 0 : update->weight_decay;
+  params->adamw.grad_scale = update->grad_scale;
+  params->adamw.step = update->step;
+  params->adamw.grad_dtype = update->grad->view.dtype;
+  params->adamw.moment_dtype = moment_dtype;
+  if (moment_dtype == EBB_DTYPE_BF16)
+    params->adamw.philox = (EbbPhilox){ ROUNDING_SEED, (guint64) update->step << STEP_SHIFT };
+}
+
+static EbbLaunchItem
+get_item (const EbbOptimizerUpdate *update)
+{
+  EbbTensor *const tensors[EBB_LAUNCH_ITEM_DATA] = { update->grad,
+                                                     update->target,
+                                                     update->states[EXP_AVG],
+                                                     update->states[EXP_AVG_SQ],
+                                                     update->states[EXP_AVG_ABSMAX],
+                                                     update->states[EXP_AVG_SQ_ABSMAX] };
+  EbbLaunchItem item = { .n_elements = update->target->n_elements,
+                         .philox_offset = update->first_block * (EBB_MOMENT_BLOCK / 8) };
+
+  for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
+    if (tensors[k] != NULL)
+      item.data[k] = tensors[k]->view.data;
+  return item;
+}
+
+/* What a node has saved of them it must not find changed. */
+static void
+note_changes (const EbbOptimizerUpdate *update)
+{
+  ebb_storage_change (update->target->storage);
+  for (guint i = EXP_AVG; i <= EXP_AVG_SQ_ABSMAX; i++)
+    if (update->states[i] != NULL)
+      ebb_storage_change (update->states[i]->storage);
+}
+
+/* Moves @updates[first] and all later ones that the same launch can move; these are marked as @done. */
 static gboolean
-update_parameter (EbbOptimizer *optimizer,
-                  const EbbOptimizerUpdate *update,
-                  double weight_decay,
-                  double l2,
-                  GError **error)
+move_together (EbbAdamPrivate *self,
+               const EbbOptimizerUpdate *updates,
+               guint n,
+               guint first,
+               gboolean decoupled,
+               gboolean *done,
+               GError **error)
+{
+  EbbDevice *device = EBB_DEVICE_OF (updates[first].target);
+  g_autofree EbbLaunchItem *items = g_new (EbbLaunchItem, n - first);
+  EbbLaunch launch;
+  EbbKernelParams params;
+
+  ebb_launch_init (&launch, EBB_KERNEL_ADAMW);
+  get_params (self, &updates[first], decoupled, &launch.params);
+  for (guint i = first; i < n; i++)
+    {
+      if (done[i] || EBB_DEVICE_OF (updates[i].target) != device)
+        continue;
+      get_params (self, &updates[i], decoupled, &params);
+      if (memcmp (&params, &launch.params, sizeof params) != 0)
+        continue;
+      done[i] = TRUE;
+      if (updates[i].target->n_elements == 0)
+        continue;
+      items[launch.n_items++] = get_item (&updates[i]);
+      note_changes (&updates[i]);
+    }
+  ebb_launch_input (&launch, updates[first].grad_factor);
+  launch.items = items;
+  return ebb_launch (device, &launch, error);
+}
+
+static gboolean
+update_all (EbbOptimizer *optimizer,
+            const EbbOptimizerUpdate *updates,
+            guint n,
+            gboolean decoupled,
+            GError **error)
 {
   EbbAdamPrivate *self = ebb_adam_get_instance_private (EBB_ADAM (optimizer));
-  EbbKernelParams params = { .adamw = { .lr = update->lr,
-                                        .beta1 = self->beta1,
-                                        .beta2 = self->beta2,
-                                        .eps = self->eps,
-                                        .weight_decay = weight_decay,
-                                        .l2 = l2,
-                                        .grad_scale = update->grad_scale,
-                                        .step = update->step } };
+  g_autofree gboolean *done = g_new0 (gboolean, n);
 
-  if (update->states[EXP_AVG]->view.dtype == EBB_DTYPE_BF16)
-    {
-      params.adamw.philox.seed = ROUNDING_SEED;
-      params.adamw.philox.offset =
-          ((guint64) update->step << STEP_SHIFT) + update->first_block * (EBB_MOMENT_BLOCK / 8);
-    }
-  return EBB_LAUNCH (EBB_KERNEL_ADAMW, &params, 1, error, update->grad, update->target, update->states[EXP_AVG],
-                     update->states[EXP_AVG_SQ], update->states[EXP_AVG_ABSMAX], update->states[EXP_AVG_SQ_ABSMAX]);
+  for (guint i = 0; i < n; i++)
+    if (!done[i] && !move_together (self, updates, n, i, decoupled, done, error))
+      return FALSE;
+  return TRUE;
 }
 
 static gboolean
 update_with_l2 (EbbOptimizer *optimizer,
-                const EbbOptimizerUpdate *update,
+                const EbbOptimizerUpdate *updates,
+                guint n,
                 GError **error)
 {
-  return update_parameter (optimizer, update, 0, update->weight_decay, error);
+  return update_all (optimizer, updates, n, FALSE, error);
 }
 
 static gboolean
 update_decoupled (EbbOptimizer *optimizer,
-                  const EbbOptimizerUpdate *update,
+                  const EbbOptimizerUpdate *updates,
+                  guint n,
                   GError **error)
 {
-  return update_parameter (optimizer, update, update->weight_decay, 0, error);
+  return update_all (optimizer, updates, n, TRUE, error);
 }
 
 #define ADAM_KIND(kind_name, update_func)                                              \

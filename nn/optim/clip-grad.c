@@ -3,6 +3,7 @@
 
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/partition-private.h"
@@ -10,8 +11,10 @@
 #include "tensor/profile/profiler-private.h"
 
 #include <math.h>
+#include <string.h>
 
-/* The global norm of gradients, and clipping to it, on one rank or on all that share a model. */
+/* The global norm of gradients, and clipping to it, on one rank or on all that share a model. All of it is computed
+ * where the gradients are: sums of gradients in f32, sums of these in f64, which i64 tensors hold. */
 
 gboolean
 ebb_check_clip (double max_norm,
@@ -25,22 +28,6 @@ ebb_check_clip (double max_norm,
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                  "gradients can't be clipped by a norm with p = %g: p must be more than 0, as 1, 2 or infinity", p);
   return max_norm > 0 && p > 0;
-}
-
-double
-ebb_get_clip_factor (double norm,
-                     double max_norm)
-{
-  double factor = max_norm / (norm + 1e-6);
-
-  return isfinite (norm) && factor < 1 ? factor : 1;
-}
-
-/* How the parts of a norm make the whole: the sum of |x|^p, or the largest |x| where p is infinite. */
-static EbbReduceKind
-get_reduction (double p)
-{
-  return isinf (p) ? EBB_REDUCE_MAX : EBB_REDUCE_SUM;
 }
 
 /* |x|^p in f32, which only p other than 1, 2 and infinity take memory for; else @grad, in a type that kernels read. */
@@ -82,51 +69,18 @@ launch_part (EbbTensor *grad,
   return x != NULL && EBB_LAUNCH (EBB_KERNEL_REDUCE, &params, 1, error, x, part);
 }
 
-/* Fills @parts for all gradients on the device of the one at @first; those are marked as done. One copy to the host. */
-static gboolean
-reduce_device (EbbTensor **parameters,
-               guint n_parameters,
-               double p,
-               guint first,
-               double *parts,
-               gboolean *done,
-               GError **error)
-{
-  EbbDevice *device = parameters[first]->grad->storage->device;
-  gint64 n = n_parameters - first;
-  g_autoptr (EbbTensor) results = ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_F32, device, error);
-  g_autoptr (EbbTensor) host = NULL;
-  const float *values;
-
-  if (results == NULL)
-    return FALSE;
-  for (guint i = first; i < n_parameters; i++)
-    if (!done[i] && parameters[i]->grad->storage->device == device && parameters[i]->grad->n_elements > 0
-        && !launch_part (parameters[i]->grad, p, results, i - first, error))
-      return FALSE;
-  host = ebb_to_device (results, ebb_device_get_cpu (), error);
-  values = ebb_tensor_get_data (host, error);
-  if (values == NULL)
-    return FALSE;
-  for (guint i = first; i < n_parameters; i++)
-    if (!done[i] && parameters[i]->grad->storage->device == device)
-      {
-        parts[i] = parameters[i]->grad->n_elements > 0 ? values[i - first] : 0;
-        done[i] = TRUE;
-      }
-  return TRUE;
-}
-
 /* A parameter may be split twice: into parts by tensor parallelism, and these among ranks with other data. The parts of
  * all that are split over the same ranks go together, so that there is one call for each such group. */
 typedef struct
 {
   EbbTensor **parameters;
   guint n_parameters;
-  EbbReduceKind op;
-  const double *parts; /* [n_parameters] */
-  GPtrArray *groups;   /* of tensor-parallel ranks; NULL: the one of full parameters, which comes first */
-  double *totals;      /* [groups] */
+  double p;
+  EbbDevice *device; /* of the first gradient */
+  GPtrArray *splits; /* data ranks that have shards; NULL: full parameters. In the order of the parameters */
+  GPtrArray *groups; /* of tensor-parallel ranks; NULL: the one of full parameters, which comes first */
+  EbbTensor *parts;  /* f32 [gradients]: those of one split and group follow each other */
+  EbbTensor *sums;   /* f64 [splits, groups] */
 } Norm;
 
 static gpointer
@@ -146,88 +100,295 @@ get_ranks (EbbTensor *parameter)
 }
 
 static void
-find_groups (Norm *self)
+add_new (GPtrArray *array,
+         gpointer ranks)
 {
-  g_ptr_array_add (self->groups, NULL);
-  for (guint i = 0; i < self->n_parameters; i++)
-    if (!g_ptr_array_find (self->groups, get_ranks (self->parameters[i]), NULL))
-      g_ptr_array_add (self->groups, get_ranks (self->parameters[i]));
-  self->totals = g_new0 (double, self->groups->len);
+  if (!g_ptr_array_find (array, ranks, NULL))
+    g_ptr_array_add (array, ranks);
 }
 
-/* Adds the parts of all parameters that are split over the same data ranks as the one at @first, on all of these.
- * They are asked for even where this rank has nothing to add: the others wait for it. */
+static void
+norm_init (Norm *self,
+           EbbTensor **parameters,
+           guint n_parameters,
+           double p)
+{
+  *self = (Norm){ parameters, n_parameters, p, NULL, g_ptr_array_new (), g_ptr_array_new (), NULL, NULL };
+  g_ptr_array_add (self->groups, NULL);
+  for (guint i = 0; i < n_parameters; i++)
+    {
+      add_new (self->splits, get_split (parameters[i]));
+      add_new (self->groups, get_ranks (parameters[i]));
+      if (self->device == NULL && parameters[i]->grad != NULL)
+        self->device = parameters[i]->grad->storage->device;
+    }
+  if (self->splits->len == 0)
+    g_ptr_array_add (self->splits, NULL);
+  if (self->device == NULL)
+    self->device = n_parameters > 0 ? parameters[0]->storage->device : ebb_device_get_cpu ();
+}
+
+static void
+norm_clear (Norm *self)
+{
+  g_ptr_array_unref (self->splits);
+  g_ptr_array_unref (self->groups);
+  g_clear_pointer (&self->parts, ebb_tensor_unref);
+  g_clear_pointer (&self->sums, ebb_tensor_unref);
+}
+
+/* -- the parts ----------------------------------------------------------------------------------------------------- */
+
+/* Gradients whose squares one launch sums, into parts that follow each other. */
+typedef struct
+{
+  GArray *items;
+  EbbDType dtype;
+  gint64 first;
+} Batch;
+
 static gboolean
-reduce_split (Norm *self,
-              guint first,
+batch_takes (EbbTensor *grad,
+             const Norm *self)
+{
+  return self->p == 2 && grad->storage->device == self->device && ebb_view_is_contiguous (&grad->view)
+         && (grad->view.dtype == EBB_DTYPE_F32 || grad->view.dtype == EBB_DTYPE_BF16);
+}
+
+static gboolean
+batch_launch (Batch *batch,
+              Norm *self,
               GError **error)
 {
-  EbbParameterOwner *owner = self->parameters[first]->owner;
-  gpointer split = get_split (self->parameters[first]);
-  g_autofree double *values = g_new0 (double, self->groups->len);
+  const gint64 n = batch->items->len;
+  g_autoptr (EbbTensor) to = NULL;
+  EbbLaunch launch;
 
-  for (guint i = 0; i < first; i++)
-    if (get_split (self->parameters[i]) == split)
-      return TRUE;
-  for (guint i = first; i < self->n_parameters; i++)
-    {
-      guint group = 0;
-
-      if (get_split (self->parameters[i]) != split)
-        continue;
-      g_ptr_array_find (self->groups, get_ranks (self->parameters[i]), &group);
-      values[group] = ebb_reduce_double (self->op, values[group], self->parts[i]);
-    }
-  if (split != NULL && !owner->funcs->reduce_over_shards (owner, self->op, values, self->groups->len, error))
+  if (n == 0)
+    return TRUE;
+  to = ebb_tensor_new_view (self->parts->storage, batch->first, &n, NULL, 1, EBB_DTYPE_F32);
+  ebb_launch_init (&launch, EBB_KERNEL_SQUARED_NORM);
+  launch.params.squared_norm.dtype = batch->dtype;
+  launch.n_items = batch->items->len;
+  launch.items = (const EbbLaunchItem *) (void *) batch->items->data;
+  ebb_launch_output (&launch, to);
+  if (!ebb_launch (self->device, &launch, error))
     return FALSE;
-  for (guint group = 0; group < self->groups->len; group++)
-    self->totals[group] = ebb_reduce_double (self->op, self->totals[group], values[group]);
+  g_array_set_size (batch->items, 0);
   return TRUE;
 }
 
-/* Over tensor-parallel ranks. What comes from elsewhere, of full parameters too, is counted by the first of them
- * alone, so that all have the same bits. */
+/* Part @index, of @grad, which may be on another device. */
 static gboolean
-reduce_partitions (Norm *self,
-                   double *total,
-                   GError **error)
+add_part (Norm *self,
+          Batch *batch,
+          EbbTensor *grad,
+          gint64 index,
+          GError **error)
 {
-  *total = self->totals[0];
-  for (guint group = 1; group < self->groups->len; group++)
-    {
-      EbbPartition *partition = NULL;
+  g_autoptr (EbbTensor) near = NULL;
 
-      for (guint i = 0; partition == NULL; i++)
-        if (get_ranks (self->parameters[i]) == g_ptr_array_index (self->groups, group))
-          partition = self->parameters[i]->partition;
-      *total = ebb_reduce_double (self->op, self->totals[group], partition->index == 0 ? *total : 0);
-      if (!partition->funcs->reduce (partition, self->op, total, 1, error))
+  if (batch_takes (grad, self))
+    {
+      const EbbLaunchItem item = { .data = { grad->view.data }, .n_elements = grad->n_elements };
+
+      if (batch->items->len > 0 && batch->dtype != grad->view.dtype && !batch_launch (batch, self, error))
+        return FALSE;
+      if (batch->items->len == 0)
+        batch->first = index;
+      batch->dtype = grad->view.dtype;
+      g_array_append_val (batch->items, item);
+      return TRUE;
+    }
+  near = ebb_to_device (grad, self->device, error);
+  return near != NULL && batch_launch (batch, self, error) && launch_part (near, self->p, self->parts, index, error);
+}
+
+/* Gradients of @split and @group; *@n counts all parts. */
+static gboolean
+add_parts (Norm *self,
+           Batch *batch,
+           gpointer split,
+           gpointer group,
+           gint64 *n,
+           GError **error)
+{
+  for (guint i = 0; i < self->n_parameters; i++)
+    {
+      EbbTensor *parameter = self->parameters[i];
+
+      if (parameter->grad != NULL && parameter->grad->n_elements > 0 && get_split (parameter) == split
+          && get_ranks (parameter) == group && !add_part (self, batch, parameter->grad, (*n)++, error))
         return FALSE;
     }
   return TRUE;
 }
 
+/* -- their sums ---------------------------------------------------------------------------------------------------- */
+
+/* @to, f64 with @n columns at @to_first of @to_storage = the sums over the rows of @from. */
 static gboolean
-reduce_all (EbbTensor **parameters,
-            guint n_parameters,
-            EbbReduceKind op,
-            const double *parts,
-            double *total,
+launch_sum (Norm *self,
+            const EbbView *from,
+            EbbTensor *to,
             GError **error)
 {
-  Norm self = { parameters, n_parameters, op, parts, g_ptr_array_new (), NULL };
-  gboolean ok = TRUE;
+  EbbLaunch launch;
 
-  find_groups (&self);
-  for (guint i = 0; ok && i < n_parameters; i++)
-    ok = reduce_split (&self, i, error);
-  ok = ok && reduce_partitions (&self, total, error);
-  g_ptr_array_unref (self.groups);
-  g_free (self.totals);
-  return ok;
+  ebb_launch_init (&launch, EBB_KERNEL_NORM_SUM);
+  launch.params.norm_sum.max = isinf (self->p) != 0;
+  launch.inputs[launch.n_inputs++] = from;
+  ebb_launch_output (&launch, to);
+  return ebb_launch (self->device, &launch, error);
 }
 
-/* Adds the gradients of other ranks before anything is measured, in the same order on all ranks. */
+static EbbView
+view_matrix (EbbTensor *tensor,
+             gint64 first,
+             gint64 rows,
+             gint64 columns)
+{
+  EbbView view = tensor->view;
+
+  view.data = (char *) view.data + (gsize) first * ebb_dtype_get_size (view.dtype);
+  view.n_dims = 2;
+  view.shape[0] = rows;
+  view.shape[1] = columns;
+  view.strides[0] = columns;
+  view.strides[1] = 1;
+  return view;
+}
+
+/* The sums of one split, over its ranks: they are asked for even where this rank has nothing to add, since the others
+ * wait for it. */
+static gboolean
+reduce_split (Norm *self,
+              gpointer split,
+              EbbTensor *sums,
+              GError **error)
+{
+  EbbParameterOwner *owner = NULL;
+
+  for (guint i = 0; owner == NULL; i++)
+    if (get_split (self->parameters[i]) == split)
+      owner = self->parameters[i]->owner;
+  return owner->funcs->reduce_over_shards (owner, isinf (self->p) ? EBB_REDUCE_MAX : EBB_REDUCE_SUM, sums, error);
+}
+
+static gboolean
+sum_split (Norm *self,
+           Batch *batch,
+           guint split,
+           gint64 *n,
+           GError **error)
+{
+  const gint64 n_groups = self->groups->len, one = 1;
+  gpointer ranks = g_ptr_array_index (self->splits, split);
+  g_autoptr (EbbTensor) sums = NULL;
+
+  for (guint group = 0; group < n_groups; group++)
+    {
+      const gint64 first = *n, place = split * n_groups + group;
+      g_autoptr (EbbTensor) sum = ebb_tensor_new_view (self->sums->storage, place, &one, NULL, 1, EBB_DTYPE_I64);
+      EbbView parts;
+
+      if (!add_parts (self, batch, ranks, g_ptr_array_index (self->groups, group), n, error))
+        return FALSE;
+      if (*n == first)
+        {
+          if (!ebb_launch_fill (sum, 0, error))
+            return FALSE;
+          continue;
+        }
+      parts = view_matrix (self->parts, first, *n - first, 1);
+      if (!batch_launch (batch, self, error) || !launch_sum (self, &parts, sum, error))
+        return FALSE;
+    }
+  if (ranks == NULL)
+    return TRUE;
+  sums = ebb_tensor_new_view (self->sums->storage, split * n_groups, &n_groups, NULL, 1, EBB_DTYPE_I64);
+  return reduce_split (self, ranks, sums, error);
+}
+
+/* Over tensor-parallel ranks, from the totals of groups, f64 [groups]. What comes from elsewhere, of full parameters
+ * too, is counted by the first of them alone, so that all have the same bits. Returns f64 [1]. */
+static EbbTensor *
+reduce_partitions (Norm *self,
+                   EbbTensor *totals,
+                   GError **error)
+{
+  const gint64 one = 1, two = 2;
+  g_autoptr (EbbTensor) total = ebb_tensor_new_view (totals->storage, totals->offset, &one, NULL, 1, EBB_DTYPE_I64);
+
+  for (guint group = 1; group < self->groups->len; group++)
+    {
+      EbbPartition *partition = NULL;
+      g_autoptr (EbbTensor) pair = ebb_tensor_new_uninitialized (&two, 1, EBB_DTYPE_I64, self->device, error);
+      g_autoptr (EbbTensor) own = NULL;
+      g_autoptr (EbbTensor) first = NULL;
+      g_autoptr (EbbTensor) second = NULL;
+      EbbView rows;
+
+      for (guint i = 0; partition == NULL; i++)
+        if (get_ranks (self->parameters[i]) == g_ptr_array_index (self->groups, group))
+          partition = self->parameters[i]->partition;
+      if (pair == NULL)
+        return NULL;
+      own = ebb_tensor_new_view (totals->storage, totals->offset + group, &one, NULL, 1, EBB_DTYPE_I64);
+      first = ebb_tensor_new_view (pair->storage, 0, &one, NULL, 1, EBB_DTYPE_I64);
+      second = ebb_tensor_new_view (pair->storage, 1, &one, NULL, 1, EBB_DTYPE_I64);
+      if (!ebb_launch_copy (own, first, error)
+          || !(partition->index == 0 ? ebb_launch_copy (total, second, error) : ebb_launch_fill (second, 0, error)))
+        return NULL;
+      ebb_tensor_unref (total);
+      total = ebb_tensor_new_uninitialized (&one, 1, EBB_DTYPE_I64, self->device, error);
+      rows = view_matrix (pair, 0, 2, 1);
+      if (total == NULL || !launch_sum (self, &rows, total, error)
+          || !partition->funcs->reduce (partition, isinf (self->p) ? EBB_REDUCE_MAX : EBB_REDUCE_SUM, total, error))
+        return NULL;
+    }
+  return g_steal_pointer (&total);
+}
+
+/* The sum of all |x|^p, or the largest |x|: f64 [1]. */
+static EbbTensor *
+sum_all (Norm *self,
+         GError **error)
+{
+  const gint64 n_parts = (gint64) self->n_parameters + 1, n_groups = self->groups->len;
+  const gint64 n_sums = (gint64) self->splits->len * n_groups;
+  Batch batch = { NULL };
+  g_autoptr (EbbTensor) totals = NULL;
+  gint64 n = 0;
+  gboolean ok;
+
+  self->parts = ebb_tensor_new_uninitialized (&n_parts, 1, EBB_DTYPE_F32, self->device, error);
+  if (self->parts == NULL
+      || (self->sums = ebb_tensor_new_uninitialized (&n_sums, 1, EBB_DTYPE_I64, self->device, error)) == NULL)
+    return NULL;
+  batch.items = g_array_new (FALSE, FALSE, sizeof (EbbLaunchItem));
+  ok = TRUE;
+  for (guint split = 0; ok && split < self->splits->len; split++)
+    ok = sum_split (self, &batch, split, &n, error);
+  g_array_unref (batch.items);
+  if (!ok)
+    return NULL;
+  if (self->splits->len == 1)
+    totals = ebb_tensor_ref (self->sums);
+  else
+    {
+      const EbbView rows = view_matrix (self->sums, 0, self->splits->len, n_groups);
+
+      totals = ebb_tensor_new_uninitialized (&n_groups, 1, EBB_DTYPE_I64, self->device, error);
+      if (totals == NULL || !launch_sum (self, &rows, totals, error))
+        return NULL;
+    }
+  return reduce_partitions (self, totals, error);
+}
+
+/* -- the norm ------------------------------------------------------------------------------------------------------ */
+
+/* What other ranks have to add to gradients comes first, in the same order on all of them. */
 static gboolean
 settle (EbbTensor **parameters,
         guint n_parameters,
@@ -239,32 +400,53 @@ settle (EbbTensor **parameters,
   return TRUE;
 }
 
-gboolean
+static EbbTensor *
+find_factor (Norm *self,
+             double max_norm,
+             const EbbGradScale *scale,
+             EbbTensor **factor,
+             GError **error)
+{
+  const EbbKernelParams params = { .clip = { scale->scale, max_norm, self->p } };
+  const gint64 one = 1;
+  g_autoptr (EbbTensor) total = sum_all (self, error);
+  g_autoptr (EbbTensor) earlier = NULL;
+  g_autoptr (EbbTensor) norm = NULL;
+  g_autoptr (EbbTensor) result = NULL;
+
+  if (total == NULL
+      || (norm = ebb_tensor_new_uninitialized (NULL, 0, EBB_DTYPE_F32, self->device, error)) == NULL
+      || (result = ebb_tensor_new_uninitialized (&one, 1, EBB_DTYPE_F32, self->device, error)) == NULL
+      || (scale->factor != NULL && (earlier = ebb_to_device (scale->factor, self->device, error)) == NULL)
+      || !EBB_LAUNCH (EBB_KERNEL_CLIP_FACTOR, &params, 2, error, total, earlier, norm, result))
+    return NULL;
+  *factor = g_steal_pointer (&result);
+  return g_steal_pointer (&norm);
+}
+
+EbbTensor *
 ebb_compute_grad_norm (EbbTensor **parameters,
                        guint n_parameters,
                        double p,
-                       double *norm,
+                       double max_norm,
+                       const EbbGradScale *scale,
+                       EbbTensor **factor,
                        GError **error)
 {
-  g_autofree double *parts = g_new0 (double, n_parameters + 1);
-  g_autofree gboolean *done = g_new0 (gboolean, n_parameters + 1);
   EbbProfileMark mark = ebb_profile_push_range ("gradient norm", EBB_PHASE_OPTIMIZER);
-  gboolean ok = TRUE;
-  double total = 0;
+  EbbTensor *norm = NULL;
+  Norm self;
 
   ebb_push_grad_enabled (FALSE);
-  ok = settle (parameters, n_parameters, error);
-  for (guint i = 0; i < n_parameters; i++)
-    done[i] = parameters[i]->grad == NULL;
-  for (guint i = 0; ok && i < n_parameters; i++)
-    if (!done[i])
-      ok = reduce_device (parameters, n_parameters, p, i, parts, done, error);
+  if (settle (parameters, n_parameters, error))
+    {
+      norm_init (&self, parameters, n_parameters, p);
+      norm = find_factor (&self, max_norm, scale, factor, error);
+      norm_clear (&self);
+    }
   ebb_pop_grad_enabled ();
-  ok = ok && reduce_all (parameters, n_parameters, get_reduction (p), parts, &total, error);
-  *norm = p == 2 ? sqrt (total) : p == 1 || isinf (p) ? total
-                                                      : pow (total, 1 / p);
   ebb_profile_pop (mark);
-  return ok;
+  return norm;
 }
 
 /**
@@ -272,7 +454,6 @@ ebb_compute_grad_norm (EbbTensor **parameters,
  * @parameters: (array length=n_parameters): the parameters
  * @n_parameters: how many
  * @max_norm: the largest norm, more than 0
- * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
  * @error: return location for an error
  *
  * Scales the gradients of @parameters in place so that their global norm, the root of the sum of all squares, is at
@@ -280,16 +461,40 @@ ebb_compute_grad_norm (EbbTensor **parameters,
  * ebb_clip_grad_p_norm() with p = 2. ebb_optimizer_clip_grad_norm() does the same without a second pass over the
  * gradients.
  *
- * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense
+ * Returns: (transfer full) (nullable): the norm before clipping, as ebb_clip_grad_p_norm() gives it; %NULL with
+ *   %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense
  */
-gboolean
+EbbTensor *
 ebb_clip_grad_norm (EbbTensor **parameters,
                     guint n_parameters,
                     double max_norm,
-                    double *norm,
                     GError **error)
 {
-  return ebb_clip_grad_p_norm (parameters, n_parameters, max_norm, 2, norm, error);
+  return ebb_clip_grad_p_norm (parameters, n_parameters, max_norm, 2, error);
+}
+
+/* FALSE: nothing changes, which the host sees without waiting. */
+static gboolean
+changes_gradients (EbbTensor *factor)
+{
+  return !factor->storage->device->backend->host_memory || *(const float *) factor->view.data != 1.0f;
+}
+
+static gboolean
+scale_grad (EbbTensor *grad,
+            EbbTensor *factor,
+            GError **error)
+{
+  g_autoptr (EbbTensor) near = ebb_to_device (factor, grad->storage->device, error);
+  g_autoptr (EbbTensor) wide = NULL;
+
+  if (near == NULL)
+    return FALSE;
+  if (grad->view.dtype != EBB_DTYPE_F16)
+    return ebb_tensor_scale_by (grad, near, error);
+  /* No kernel computes in it. */
+  wide = ebb_cast (grad, EBB_DTYPE_F32, error);
+  return wide != NULL && ebb_tensor_scale_by (wide, near, error) && ebb_tensor_copy_from (grad, wide, error);
 }
 
 /**
@@ -298,7 +503,6 @@ ebb_clip_grad_norm (EbbTensor **parameters,
  * @n_parameters: how many
  * @max_norm: the largest norm, more than 0
  * @p: which norm, more than 0; infinity: the largest absolute value
- * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
  * @error: return location for an error
  *
  * Scales the gradients of @parameters in place so that their global p-norm, (sum of all |x|^p)^(1/p), is @max_norm at
@@ -307,40 +511,43 @@ ebb_clip_grad_norm (EbbTensor **parameters,
  * it is the norm of the whole gradients: all ranks call this together, and get the same norm, bit for bit. Powers are
  * taken in f32, for p other than 1, 2 and infinity in memory of twice the largest gradient.
  *
- * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm or @p makes no sense
+ * The norm is a tensor of one element on the device of the first gradient, so that nobody waits for it:
+ * ebb_tensor_get_item() does.
+ *
+ * Returns: (transfer full) (nullable): the norm before clipping, f32 []; not finite if a gradient is not. %NULL with
+ *   %EBB_ERROR_INVALID_ARGUMENT if @max_norm or @p makes no sense
  */
-gboolean
+EbbTensor *
 ebb_clip_grad_p_norm (EbbTensor **parameters,
                       guint n_parameters,
                       double max_norm,
                       double p,
-                      double *norm,
                       GError **error)
 {
+  const EbbGradScale none = { 1, NULL };
+  g_autoptr (EbbTensor) norm = NULL;
+  g_autoptr (EbbTensor) factor = NULL;
   EbbProfileMark mark;
-  double total, factor;
   gboolean ok = TRUE;
 
-  if (norm != NULL)
-    *norm = 0;
   if ((error != NULL && *error != NULL) || (n_parameters > 0 && !EBB_MAY_BEGIN (error, parameters)))
-    return FALSE;
+    return NULL;
   for (guint i = 0; i < n_parameters; i++)
     if (!ebb_may_begin (error, G_STRFUNC, "a parameter", (const gconstpointer[]){ parameters[i] }, 1))
-      return FALSE;
-  if (!ebb_check_clip (max_norm, p, error) || !ebb_compute_grad_norm (parameters, n_parameters, p, &total, error))
-    return FALSE;
-  if (norm != NULL)
-    *norm = total;
-  factor = ebb_get_clip_factor (total, max_norm);
-  if (factor == 1)
-    return TRUE;
+      return NULL;
+  if (!ebb_check_clip (max_norm, p, error))
+    return NULL;
+  norm = ebb_compute_grad_norm (parameters, n_parameters, p, max_norm, &none, &factor, error);
+  if (norm == NULL)
+    return NULL;
+  if (!changes_gradients (factor))
+    return g_steal_pointer (&norm);
   mark = ebb_profile_push_range ("gradient clipping", EBB_PHASE_OPTIMIZER);
   ebb_push_grad_enabled (FALSE);
   for (guint i = 0; ok && i < n_parameters; i++)
     if (parameters[i]->grad != NULL)
-      ok = ebb_tensor_scale (parameters[i]->grad, factor, error);
+      ok = scale_grad (parameters[i]->grad, factor, error);
   ebb_pop_grad_enabled ();
   ebb_profile_pop (mark);
-  return ok;
+  return ok ? g_steal_pointer (&norm) : NULL;
 }

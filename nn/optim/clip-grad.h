@@ -10,18 +10,16 @@
 G_BEGIN_DECLS
 
 EBB_AVAILABLE_IN_ALL
-gboolean ebb_clip_grad_norm (EbbTensor **parameters,
-                             guint n_parameters,
-                             double max_norm,
-                             double *norm,
-                             GError **error);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_clip_grad_p_norm (EbbTensor **parameters,
+EbbTensor *ebb_clip_grad_norm (EbbTensor **parameters,
                                guint n_parameters,
                                double max_norm,
-                               double p,
-                               double *norm,
                                GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_clip_grad_p_norm (EbbTensor **parameters,
+                                 guint n_parameters,
+                                 double max_norm,
+                                 double p,
+                                 GError **error);
 
 G_END_DECLS

@@ -20,6 +20,7 @@ typedef struct
   gint64 step;         /* 1 at a parameter's first */
   guint64 first_block; /* of all parameters' blocks of EBB_MOMENT_BLOCK elements, the first one of this parameter */
   double lr, weight_decay, grad_scale;
+  EbbTensor *grad_factor; /* f32 [1] on the target's device, or NULL: scales the gradient besides */
 } EbbOptimizerUpdate;
 
 typedef struct
@@ -56,8 +57,10 @@ typedef struct
   gboolean (*check) (const char *name,
                      EbbTensor **states,
                      GError **error);
+  /* Moves @n parameters, in as few launches as it can. */
   gboolean (*update) (EbbOptimizer *self,
-                      const EbbOptimizerUpdate *update,
+                      const EbbOptimizerUpdate *updates,
+                      guint n,
                       GError **error);
 } EbbOptimizerKind;
 
@@ -92,6 +95,7 @@ typedef struct
   EbbOptimizerGroup *groups;
   guint n_groups;
   double lr, lr_scale, weight_decay, grad_scale;
+  EbbTensor *grad_factor; /* f32 [1]: of clipping, on a device; or NULL */
   gint64 n_steps;
   gboolean step_in_backward;
   GHashTable *by_parameter; /* the slots' numbers; while step_in_backward */
@@ -99,6 +103,13 @@ typedef struct
 
 EbbOptimizerPrivate *ebb_optimizer_get_private (EbbOptimizer *self);
 const EbbOptimizerKind *ebb_optimizer_get_kind (EbbOptimizer *self);
+/* Gradients count once again. */
+static inline void
+ebb_optimizer_reset_scale (EbbOptimizerPrivate *priv)
+{
+  priv->grad_scale = 1;
+  g_clear_pointer (&priv->grad_factor, ebb_tensor_unref);
+}
 void ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot);
 /* The class's step (). */
 gboolean ebb_optimizer_real_step (EbbOptimizer *self,

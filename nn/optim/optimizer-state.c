@@ -566,7 +566,7 @@ load (EbbOptimizer *self,
       read_options (self, loading.kind, state, FALSE, NULL);
       take_over (&loading);
       priv->n_steps = n_steps;
-      priv->grad_scale = 1;
+      ebb_optimizer_reset_scale (priv);
       g_object_set (self, "lr", lr, "lr-scale", lr_scale, "weight-decay", weight_decay, NULL);
     }
   loading_clear (&loading);

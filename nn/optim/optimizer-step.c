@@ -138,23 +138,74 @@ prepare_slot (EbbOptimizer *self,
   return ebb_optimizer_get_kind (self)->prepare (self, parameter, slot->states, error);
 }
 
-static gboolean
-update_slot (EbbOptimizer *self,
-             EbbOptimizerSlot *slot,
-             GError **error)
+/* Slots that one call of the kind's update () moves, and what it takes. */
+typedef struct
 {
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
-  EbbTensor *parameter = slot->parameter;
-  g_autoptr (EbbTensor) grad = ebb_contiguous (parameter->grad, error);
-  EbbOptimizerUpdate update = {
-    .target = slot->master ? slot->master : parameter,
-    .states = slot->states,
-    .step = slot->n_steps + 1,
-    .first_block = slot->first_block,
-    .lr = ebb_optimizer_get_group_lr (self, slot->group) * priv->lr_scale,
-    .weight_decay = ebb_optimizer_get_group_weight_decay (self, slot->group),
-    .grad_scale = priv->grad_scale,
-  };
+  EbbOptimizer *optimizer;
+  GArray *updates;  /* of EbbOptimizerUpdate */
+  GPtrArray *slots; /* of EbbOptimizerSlot */
+} Batch;
+
+static void
+batch_init (Batch *self,
+            EbbOptimizer *optimizer)
+{
+  self->optimizer = optimizer;
+  self->updates = g_array_new (FALSE, FALSE, sizeof (EbbOptimizerUpdate));
+  self->slots = g_ptr_array_new ();
+}
+
+static void
+batch_drop (Batch *self)
+{
+  for (guint i = 0; i < self->updates->len; i++)
+    {
+      EbbOptimizerUpdate *update = &g_array_index (self->updates, EbbOptimizerUpdate, i);
+
+      ebb_tensor_unref (update->grad);
+      g_clear_pointer (&update->grad_factor, ebb_tensor_unref);
+    }
+  g_array_set_size (self->updates, 0);
+  g_ptr_array_set_size (self->slots, 0);
+}
+
+static void
+batch_clear (Batch *self)
+{
+  batch_drop (self);
+  g_array_unref (self->updates);
+  g_ptr_array_unref (self->slots);
+}
+
+static gboolean
+batch_run (Batch *self,
+           GError **error)
+{
+  const EbbOptimizerUpdate *updates = (const EbbOptimizerUpdate *) (void *) self->updates->data;
+  gboolean ok =
+      self->updates->len == 0
+      || ebb_optimizer_get_kind (self->optimizer)->update (self->optimizer, updates, self->updates->len, error);
+
+  for (guint i = 0; ok && i < self->slots->len; i++)
+    {
+      EbbOptimizerSlot *slot = g_ptr_array_index (self->slots, i);
+      EbbTensor *parameter = slot->parameter;
+
+      slot->n_steps++;
+      ok = slot->master == NULL || ebb_launch_copy (slot->master, parameter, error);
+      slot->seen_birth = parameter->storage->birth;
+      slot->seen_version = parameter->storage->version;
+    }
+  batch_drop (self);
+  return ok;
+}
+
+/* The gradient in a form that kernels take: itself, or a copy. */
+static EbbTensor *
+get_grad (EbbTensor *parameter,
+          GError **error)
+{
+  EbbTensor *grad = ebb_contiguous (parameter->grad, error);
 
   if (grad != NULL && grad->view.dtype == EBB_DTYPE_F16)
     {
@@ -163,17 +214,40 @@ update_slot (EbbOptimizer *self,
       ebb_tensor_unref (grad);
       grad = cast;
     }
-  if (grad == NULL)
+  return grad;
+}
+
+/* A gradient that had to be copied goes alone, so that never more than one copy is there. */
+static gboolean
+batch_add (Batch *self,
+           EbbOptimizerSlot *slot,
+           GError **error)
+{
+  EbbOptimizer *optimizer = self->optimizer;
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (optimizer);
+  EbbTensor *parameter = slot->parameter;
+  g_autoptr (EbbTensor) grad = get_grad (parameter, error);
+  gboolean is_copy = grad != NULL && grad->view.data != parameter->grad->view.data;
+  EbbOptimizerUpdate update = {
+    .target = slot->master ? slot->master : parameter,
+    .states = slot->states,
+    .step = slot->n_steps + 1,
+    .first_block = slot->first_block,
+    .lr = ebb_optimizer_get_group_lr (optimizer, slot->group) * priv->lr_scale,
+    .weight_decay = ebb_optimizer_get_group_weight_decay (optimizer, slot->group),
+    .grad_scale = priv->grad_scale,
+  };
+
+  if (grad == NULL || (is_copy && !batch_run (self, error)))
     return FALSE;
-  update.grad = grad;
-  if (!ebb_optimizer_get_kind (self)->update (self, &update, error))
+  if (priv->grad_factor != NULL)
+    update.grad_factor = ebb_to_device (priv->grad_factor, update.target->storage->device, error);
+  if (priv->grad_factor != NULL && update.grad_factor == NULL)
     return FALSE;
-  slot->n_steps++;
-  if (slot->master != NULL && !ebb_launch_copy (slot->master, parameter, error))
-    return FALSE;
-  slot->seen_birth = parameter->storage->birth;
-  slot->seen_version = parameter->storage->version;
-  return TRUE;
+  update.grad = g_steal_pointer (&grad);
+  g_array_append_val (self->updates, update);
+  g_ptr_array_add (self->slots, slot);
+  return !is_copy || batch_run (self, error);
 }
 
 /* Before any gradient is looked at: what other ranks have to add may still be under way, and has to be asked for in the
@@ -217,6 +291,8 @@ ebb_optimizer_real_step (EbbOptimizer *self,
                          GError **error)
 {
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  gboolean ok = TRUE;
+  Batch batch;
 
   if (!check_kind (self, error))
     return FALSE;
@@ -224,10 +300,12 @@ ebb_optimizer_real_step (EbbOptimizer *self,
     if (priv->slots[i].parameter->grad != NULL
         && (!check_moved (&priv->slots[i], error) || !prepare_slot (self, &priv->slots[i], error)))
       return FALSE;
-  for (guint i = 0; i < priv->n_slots; i++)
-    if (priv->slots[i].parameter->grad != NULL && !update_slot (self, &priv->slots[i], error))
-      return FALSE;
-  return TRUE;
+  batch_init (&batch, self);
+  for (guint i = 0; ok && i < priv->n_slots; i++)
+    ok = priv->slots[i].parameter->grad == NULL || batch_add (&batch, &priv->slots[i], error);
+  ok = ok && batch_run (&batch, error);
+  batch_clear (&batch);
+  return ok;
 }
 
 /**
@@ -273,7 +351,7 @@ ebb_optimizer_step (EbbOptimizer *self,
       return FALSE;
     }
   priv->n_steps++;
-  priv->grad_scale = 1;
+  ebb_optimizer_reset_scale (priv);
   for (guint i = 0; i < priv->n_slots; i++)
     priv->slots[i].moved = FALSE;
   return TRUE;
@@ -292,9 +370,13 @@ move_parameter (EbbTensor *parameter,
   EbbOptimizerSlot *slot =
       &priv->slots[GPOINTER_TO_UINT (g_hash_table_lookup (priv->by_parameter, parameter))];
   EbbProfileMark mark = ebb_profile_push_range ("optimizer step in backward", EBB_PHASE_OPTIMIZER);
-  gboolean ok = check_kind (self, error) && check_moved (slot, error) && prepare_slot (self, slot, error)
-                && update_slot (self, slot, error);
+  Batch batch;
+  gboolean ok;
 
+  batch_init (&batch, self);
+  ok = check_kind (self, error) && check_moved (slot, error) && prepare_slot (self, slot, error)
+       && batch_add (&batch, slot, error) && batch_run (&batch, error);
+  batch_clear (&batch);
   ebb_profile_pop (mark);
   if (!ok)
     return FALSE;

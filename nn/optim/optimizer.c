@@ -65,7 +65,7 @@ ebb_optimizer_zero_grad (EbbOptimizer *self)
       ebb_parameter_drop_grads (priv->slots[i].parameter);
       ebb_tensor_set_grad (priv->slots[i].parameter, NULL, NULL);
     }
-  priv->grad_scale = 1;
+  ebb_optimizer_reset_scale (priv);
 }
 
 /**
@@ -96,7 +96,7 @@ ebb_optimizer_zero_grad_in_place (EbbOptimizer *self,
     if (priv->slots[i].parameter->grad != NULL)
       ok = ebb_tensor_fill (priv->slots[i].parameter->grad, 0, error);
   ebb_pop_grad_enabled ();
-  priv->grad_scale = 1;
+  ebb_optimizer_reset_scale (priv);
   return ok;
 }
 
@@ -122,7 +122,6 @@ ebb_optimizer_scale_grad (EbbOptimizer *self,
  * ebb_optimizer_clip_grad_norm:
  * @self: an optimizer
  * @max_norm: the largest norm, more than 0
- * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
  * @error: return location for an error
  *
  * Makes the next step take the gradients as if their global norm were at most @max_norm (Pascanu et al., "On the
@@ -131,16 +130,18 @@ ebb_optimizer_scale_grad (EbbOptimizer *self,
  * together, and all have the same norm. A norm that is not finite notes nothing. See ebb_clip_grad_norm() to change
  * gradients in place.
  *
- * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense, %EBB_ERROR_NOT_SUPPORTED with
+ * The norm is a tensor of one element, and the factor stays on the device with it, so that nobody waits for them.
+ *
+ * Returns: (transfer full) (nullable): the norm before clipping, f32 []; not finite if a gradient is not. %NULL with
+ *   %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense, %EBB_ERROR_NOT_SUPPORTED with
  *   #EbbOptimizer:step-in-backward
  */
-gboolean
+EbbTensor *
 ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
                               double max_norm,
-                              double *norm,
                               GError **error)
 {
-  return ebb_optimizer_clip_grad_p_norm (self, max_norm, 2, norm, error);
+  return ebb_optimizer_clip_grad_p_norm (self, max_norm, 2, error);
 }
 
 /**
@@ -148,48 +149,47 @@ ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
  * @self: an optimizer
  * @max_norm: the largest norm, more than 0
  * @p: which norm, more than 0; infinity: the largest absolute value
- * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
  * @error: return location for an error
  *
  * As ebb_optimizer_clip_grad_norm(), by another norm than that with p = 2; see ebb_clip_grad_p_norm().
  *
- * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm or @p makes no sense, %EBB_ERROR_NOT_SUPPORTED with
- *   #EbbOptimizer:step-in-backward
+ * Returns: (transfer full) (nullable): the norm before clipping; %NULL with %EBB_ERROR_INVALID_ARGUMENT if @max_norm or
+ *   @p makes no sense, %EBB_ERROR_NOT_SUPPORTED with #EbbOptimizer:step-in-backward
  */
-gboolean
+EbbTensor *
 ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
                                 double max_norm,
                                 double p,
-                                double *norm,
                                 GError **error)
 {
   EbbOptimizerPrivate *priv;
   g_autofree EbbTensor **parameters = NULL;
-  double total;
+  EbbGradScale scale;
+  EbbTensor *factor = NULL, *norm;
 
-  if (norm != NULL)
-    *norm = 0;
   if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
+    return NULL;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), NULL);
 
   priv = ebb_optimizer_get_private (self);
   if (priv->step_in_backward)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                    "gradients can't be clipped by their norm while step-in-backward is on: they are never all there");
-      return FALSE;
+      return NULL;
     }
   parameters = g_new (EbbTensor *, priv->n_slots + 1);
   for (guint i = 0; i < priv->n_slots; i++)
     parameters[i] = priv->slots[i].parameter;
-  if (!ebb_check_clip (max_norm, p, error) || !ebb_compute_grad_norm (parameters, priv->n_slots, p, &total, error))
-    return FALSE;
-  total *= fabs (priv->grad_scale);
-  priv->grad_scale *= ebb_get_clip_factor (total, max_norm);
-  if (norm != NULL)
-    *norm = total;
-  return TRUE;
+  if (!ebb_check_clip (max_norm, p, error))
+    return NULL;
+  scale = (EbbGradScale){ priv->grad_scale, priv->grad_factor };
+  norm = ebb_compute_grad_norm (parameters, priv->n_slots, p, max_norm, &scale, &factor, error);
+  if (norm == NULL)
+    return NULL;
+  ebb_optimizer_reset_scale (priv);
+  priv->grad_factor = factor;
+  return norm;
 }
 
 /* -- looking ------------------------------------------------------------------------------------------------------- */
@@ -486,6 +486,7 @@ ebb_optimizer_finalize (GObject *object)
       ebb_tensor_unref (priv->slots[i].parameter);
       g_free (priv->slots[i].name);
     }
+  ebb_optimizer_reset_scale (priv);
   g_free (priv->slots);
   g_free (priv->groups);
   g_clear_object (&priv->module);

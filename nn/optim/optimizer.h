@@ -54,17 +54,15 @@ void ebb_optimizer_scale_grad (EbbOptimizer *self,
                                double factor);
 
 EBB_AVAILABLE_IN_ALL
-gboolean ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
-                                       double max_norm,
-                                       double *norm,
-                                       GError **error);
+EbbTensor *ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
+                                         double max_norm,
+                                         GError **error);
 
 EBB_AVAILABLE_IN_ALL
-gboolean ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
-                                         double max_norm,
-                                         double p,
-                                         double *norm,
-                                         GError **error);
+EbbTensor *ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
+                                           double max_norm,
+                                           double p,
+                                           GError **error);
 
 EBB_AVAILABLE_IN_ALL
 gint64 ebb_optimizer_get_n_steps (EbbOptimizer *self);

@@ -45,8 +45,20 @@ update_parameter (EbbOptimizer *optimizer,
                                             .nesterov = self->nesterov && self->momentum != 0,
                                             .first = update->step == 1 } };
 
-  return EBB_LAUNCH (EBB_KERNEL_SGD, &params, 1, error, update->grad, update->target,
+  return EBB_LAUNCH (EBB_KERNEL_SGD, &params, 2, error, update->grad_factor, update->grad, update->target,
                      self->momentum != 0 ? update->states[0] : NULL);
+}
+
+static gboolean
+update_all (EbbOptimizer *optimizer,
+            const EbbOptimizerUpdate *updates,
+            guint n,
+            GError **error)
+{
+  for (guint i = 0; i < n; i++)
+    if (!update_parameter (optimizer, &updates[i], error))
+      return FALSE;
+  return TRUE;
 }
 
 static const EbbOptimizerKind sgd_kind = {
@@ -54,7 +66,7 @@ static const EbbOptimizerKind sgd_kind = {
   .state_names = { "momentum" },
   .options = { { "momentum", INFINITY }, { "dampening", INFINITY }, { "nesterov", 0 } },
   .prepare = prepare_states,
-  .update = update_parameter,
+  .update = update_all,
 };
 
 static void

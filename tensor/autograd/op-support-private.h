@@ -163,6 +163,16 @@ gboolean ebb_launch_scalar (EbbBinaryOp op,
                             double value,
                             EbbTensor *y,
                             GError **error);
+/* The same by one f32 in memory of the device, for which nothing waits. */
+gboolean ebb_launch_scalar_of (EbbBinaryOp op,
+                               EbbTensor *a,
+                               EbbTensor *scalar,
+                               EbbTensor *y,
+                               GError **error);
+/* ebb_tensor_scale () by one f32 in memory of the device of @tensor. */
+gboolean ebb_tensor_scale_by (EbbTensor *tensor,
+                              EbbTensor *factor,
+                              GError **error);
 /* @a or @b NULL: zero. */
 gboolean ebb_launch_where (EbbTensor *condition,
                            EbbTensor *a,

@@ -449,6 +449,21 @@ ebb_launch_scalar (EbbBinaryOp op, EbbTensor *a, double value, EbbTensor *y, GEr
 }
 
 gboolean
+ebb_launch_scalar_of (EbbBinaryOp op, EbbTensor *a, EbbTensor *scalar, EbbTensor *y, GError **error)
+{
+  const EbbKernelParams params = { .binary = { .op = op } };
+  EbbLaunch launch;
+  EbbView view;
+
+  ebb_launch_init (&launch, EBB_KERNEL_BINARY_SCALAR);
+  launch.params = params;
+  add_input (&launch, &view, a, y);
+  ebb_launch_input (&launch, scalar);
+  ebb_launch_output (&launch, y);
+  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+}
+
+gboolean
 ebb_launch_where (EbbTensor *condition, EbbTensor *a, EbbTensor *b, EbbTensor *y, GError **error)
 {
   g_autoptr (EbbTensor) zero = NULL;

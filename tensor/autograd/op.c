@@ -266,6 +266,10 @@ touch_operands (const EbbLaunch *launch)
   for (guint i = 0; i < launch->n_outputs; i++)
     if (launch->outputs[i] != NULL)
       ebb_thread_touch (launch->outputs[i]->data);
+  for (guint i = 0; i < launch->n_items; i++)
+    for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
+      if (launch->items[i].data[k] != NULL)
+        ebb_thread_touch (launch->items[i].data[k]);
 }
 
 gboolean
@@ -273,7 +277,7 @@ ebb_launch (EbbDevice *device,
             EbbLaunch *launch,
             GError **error)
 {
-  gboolean any = FALSE;
+  gboolean any = launch->n_items > 0;
 
   if (G_UNLIKELY (ebb_modes.stopped))
     return TRUE;

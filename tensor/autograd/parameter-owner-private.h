@@ -33,11 +33,11 @@ typedef struct
   /* Identifies the ranks that each hold a shard of the parameter: equal for all parameters that are sharded over the
    * same ranks. NULL: every rank holds the full parameter. */
   gpointer (*get_shard_group) (EbbParameterOwner *self);
-  /* Replaces each of @values by its sum (EBB_REDUCE_SUM) or its largest (EBB_REDUCE_MAX) over those ranks. */
+  /* Replaces each of @values, f64 [n] on any device (i64, see kernel-private.h), by its sum (EBB_REDUCE_SUM) or its
+   * largest (EBB_REDUCE_MAX) over those ranks. */
   gboolean (*reduce_over_shards) (EbbParameterOwner *self,
                                   EbbReduceKind op,
-                                  double *values,
-                                  guint n_values,
+                                  EbbTensor *values,
                                   GError **error);
   /* FALSE while this rank holds only a shard of the parameter, or has it in another shape: then only the owner may
    * convert or load it. NULL: always full. */

@@ -46,6 +46,21 @@ gboolean ebb_cpu_check_targets (const EbbLaunch *launch,
                                 const EbbView *targets,
                                 GError **error);
 
+/* dest[i] = the reduction of sources[0 .. n)[i], in that order, by a value of reduce_ranks.op; f32 for 16-bit floats,
+ * 64 bits for integers. @dest may be one of the sources. */
+void ebb_cpu_reduce (void *dest,
+                     const void *const *sources,
+                     guint n,
+                     gsize n_elements,
+                     EbbDType dtype,
+                     int op);
+gboolean ebb_cpu_reduce_ranks (const EbbLaunch *launch,
+                               GError **error);
+gboolean ebb_cpu_norm_sum (const EbbLaunch *launch,
+                           GError **error);
+gboolean ebb_cpu_clip_factor (const EbbLaunch *launch,
+                              GError **error);
+
 gboolean ebb_cpu_matmul (const EbbLaunch *launch,
                          GError **error);
 gsize ebb_cpu_matmul_workspace (const EbbLaunch *launch);

@@ -202,6 +202,14 @@ ebb_tensor_scale (EbbTensor *tensor, double factor, GError **error)
   return is_idle (tensor) || ebb_launch_scalar (EBB_BINARY_MUL, tensor, factor, tensor, error);
 }
 
+gboolean
+ebb_tensor_scale_by (EbbTensor *tensor, EbbTensor *factor, GError **error)
+{
+  if (!check_target (tensor, "scale", error) || !check_floating (tensor, "scale", error))
+    return FALSE;
+  return is_idle (tensor) || ebb_launch_scalar_of (EBB_BINARY_MUL, tensor, factor, tensor, error);
+}
+
 /* -- arithmetic --------------------------------------------------------------------------------------------------- */
 
 typedef EbbTensor *(*BinaryFunc) (EbbTensor *a, EbbTensor *b, GError **error);

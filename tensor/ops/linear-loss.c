@@ -2,6 +2,7 @@
 #include "tensor/ops/loss-private.h"
 
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/ops/product-private.h"
 
 #include <string.h>
@@ -11,9 +12,9 @@
  * into their gradient in place and go on into those of x and weight at once, so the products are not done again in
  * backward. With one loss for each row the factors differ; then logits are made a second time in backward. */
 
-/* Bytes of logits at a time. Each chunk reads the weight twice and its gradient once and writes that: chunks that are
- * too small spend their time on this. The number of rows follows from shapes alone, so sums have one order. */
-#define CHUNK_BYTES (64 * 1024 * 1024)
+/* A backend says how many bytes of logits it holds at a time. Each chunk reads the weight twice and its gradient once
+ * and writes that: chunks that are too small spend their time on this. The number of rows follows from shapes alone, so
+ * sums have one order. */
 #define CHUNK_ROW_UNIT 64 /* rows of a chunk are a multiple of it, as the products like best */
 #define CHUNK_LEAST_ROWS 16
 
@@ -31,11 +32,15 @@ typedef struct
 } Chunks;
 
 static gint64
-count_chunk_rows (gint64 n_rows,
+count_chunk_rows (EbbDevice *device,
+                  gint64 n_rows,
                   gint64 n_classes,
                   EbbDType dtype)
 {
-  gint64 most = MAX (CHUNK_BYTES / (n_classes * (gint64) ebb_dtype_get_size (dtype)), CHUNK_LEAST_ROWS);
+  const EbbBackend *backend = device->backend;
+  const gint64 n_bytes = (gint64) (backend->get_loss_chunk_bytes != NULL ? backend->get_loss_chunk_bytes (device->index)
+                                                                         : EBB_LOSS_CHUNK_BYTES);
+  gint64 most = MAX (n_bytes / (n_classes * (gint64) ebb_dtype_get_size (dtype)), CHUNK_LEAST_ROWS);
   gint64 unit = most >= CHUNK_ROW_UNIT ? CHUNK_ROW_UNIT : CHUNK_LEAST_ROWS;
   gint64 n_chunks, rows;
 
@@ -67,7 +72,7 @@ chunks_init (Chunks *self,
   ebb_view_as_rows (&self->x, x);
   ebb_loss_flatten (&self->targets, targets);
   self->n_rows = self->x.shape[0];
-  self->chunk_rows = count_chunk_rows (self->n_rows, n_chunk_classes, x->view.dtype);
+  self->chunk_rows = count_chunk_rows (self->device, self->n_rows, n_chunk_classes, x->view.dtype);
   shape[0] = self->chunk_rows;
   shape[1] = weight->view.shape[0];
   self->memory = ebb_tensor_new_uninitialized (shape, 2, x->view.dtype, self->device, error);
@@ -292,20 +297,12 @@ ebb_linear_loss_run (EbbOpCall *call,
 
 /* -- backward ----------------------------------------------------------------------------------------------------- */
 
-/* @grad times the one number @factor into @result, which may be @grad. */
+/* Only where the host need not wait to see it. */
 static gboolean
-launch_scale (EbbTensor *grad,
-              EbbTensor *factor,
-              EbbTensor *result,
-              GError **error)
+is_known_to_be_one (EbbTensor *factor)
 {
-  g_autoptr (EbbTensor) converted = NULL;
-  double value;
-
-  if (ebb_tensor_get_item (factor, &value, NULL))
-    return ebb_launch_scalar (EBB_BINARY_MUL, grad, value, result, error);
-  converted = ebb_tensor_into_dtype (ebb_tensor_ref (factor), grad->view.dtype, error);
-  return converted != NULL && ebb_launch_binary (EBB_BINARY_MUL, grad, converted, result, error);
+  return EBB_DEVICE_OF (factor)->backend->host_memory && factor->view.dtype == EBB_DTYPE_F32
+         && factor->view.data != NULL && *(const float *) factor->view.data == 1.0f;
 }
 
 /* The saved gradient times the loss's own, in its own memory if nobody else holds it. */
@@ -316,19 +313,20 @@ give_saved (EbbBackward *ctx,
             GError **error)
 {
   g_autoptr (EbbTensor) grad = NULL;
-  double factor;
+  g_autoptr (EbbTensor) factor = NULL;
 
   if (!(ctx->needs & (1u << index)))
     return TRUE;
   grad = ebb_backward_take_saved (ctx, saved);
-  if (ebb_tensor_get_item (ctx->grad_outputs[0], &factor, NULL) && factor == 1.0)
+  if (is_known_to_be_one (ctx->grad_outputs[0]))
     {
       ctx->grad_inputs[index] = g_steal_pointer (&grad);
       return TRUE;
     }
-  ctx->grad_inputs[index] = ebb_tensor_new_reusing (grad, error);
+  factor = ebb_tensor_into_dtype (ebb_tensor_ref (ctx->grad_outputs[0]), EBB_DTYPE_F32, error);
+  ctx->grad_inputs[index] = factor != NULL ? ebb_tensor_new_reusing (grad, error) : NULL;
   return ctx->grad_inputs[index] != NULL
-         && launch_scale (grad, ctx->grad_outputs[0], ctx->grad_inputs[index], error);
+         && ebb_launch_scalar_of (EBB_BINARY_MUL, grad, factor, ctx->grad_inputs[index], error);
 }
 
 enum
@@ -532,7 +530,8 @@ static const EbbOp op_fused_linear_cross_entropy = { "fused_linear_cross_entropy
  * @error: return location for an error
  *
  * Computes ebb_cross_entropy_full() of ebb_linear() of @x, @weight and @bias without ever holding all logits: at most
- * 64 MiB of them, or 16 rows if these are more. With reduction to a mean or a sum the gradients of @x, @weight and
+ * 64 MiB of them (or what the device's backend says), or 16 rows if these are more. With reduction to a mean or a sum
+ * the gradients of @x, @weight and
  * @bias are computed along with the loss if they are wanted, and backward keeps them alone; without reduction it keeps
  * the operands and computes the logits again. Under autocast @x and @weight are cast to its dtype and logits are of it.
  *

@@ -2,6 +2,7 @@
 #include "tensor/profile/profiler-private.h"
 
 #include "tensor/backend/backend-private.h"
+#include "tensor/backend/launch-item-private.h"
 #include "tensor/util/checksum-private.h"
 
 #include <string.h>
@@ -53,6 +54,15 @@ ebb_launch_count_bytes (const EbbLaunch *launch)
   for (guint i = 0; i < launch->n_outputs; i++)
     if (launch->outputs[i] != NULL)
       n += count_view_bytes (launch->outputs[i]);
+  /* What an optimizer writes it has read. */
+  for (guint i = 0; i < launch->n_items; i++)
+    for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
+      {
+        gboolean writes;
+        gsize size = ebb_launch_item_get_size (launch, &launch->items[i], k, &writes);
+
+        n += writes ? 2 * size : size;
+      }
   if (launch->kernel == EBB_KERNEL_MATMUL && launch->params.matmul.accumulate)
     n += count_view_bytes (launch->outputs[0]);
   return n;
@@ -66,6 +76,8 @@ ebb_launch_count_elements (const EbbLaunch *launch)
   for (guint i = 0; i < launch->n_outputs; i++)
     if (launch->outputs[i] != NULL)
       n += (guint64) count_elements (launch->outputs[i]);
+  for (guint i = 0; i < launch->n_items; i++)
+    n += (guint64) launch->items[i].n_elements;
   return n;
 }
 

@@ -36,9 +36,10 @@ sleep_until (SimDevice *device,
 SimWork *
 sim_work_new (SimWorkKind kind,
               const char *name,
-              guint n_views)
+              guint n_views,
+              guint n_items)
 {
-  SimWork *work = g_malloc (sizeof (SimWork) + n_views * sizeof (EbbView));
+  SimWork *work = g_malloc (sizeof (SimWork) + n_views * sizeof (EbbView) + n_items * sizeof (EbbLaunchItem));
 
   memset (work, 0, sizeof *work);
   work->kind = kind;

@@ -289,7 +289,7 @@ struct _SimWork
       EbbLaunch launch;
     } kernel;
   } u;
-  EbbView views[]; /* the operands of the kernel */
+  EbbView views[]; /* the operands of the kernel; its items follow */
 };
 
 /* FALSE with @error set: nobody does any work any more. */
@@ -297,7 +297,8 @@ gboolean sim_device_check_open (SimDevice *device,
                                 GError **error);
 SimWork *sim_work_new (SimWorkKind kind,
                        const char *name,
-                       guint n_views);
+                       guint n_views,
+                       guint n_items);
 /* The loop of a queue's thread, with the device locked, from the opening of the device to the end of the process. */
 void *sim_queue_run (void *queue);
 /* With the device locked, which it may unlock to wait until there is room. */

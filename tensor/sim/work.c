@@ -1,6 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/sim/sim-private.h"
 
+#include "tensor/backend/launch-item-private.h"
+
+#include <string.h>
+
 /* Enqueueing: addresses are looked up, uses checked against those of the other queues, and a piece of work that needs
  * nothing of its caller any more is put into its queue. */
 
@@ -35,7 +39,7 @@ static SimEvent *
 record_locked (SimQueue *queue)
 {
   SimEvent *event = g_new0 (SimEvent, 1);
-  SimWork *work = sim_work_new (SIM_WORK_RECORD, "record", 0);
+  SimWork *work = sim_work_new (SIM_WORK_RECORD, "record", 0, 0);
 
   catch_up (queue);
   event->ref_count = 2; /* the caller's and the queue's */
@@ -102,7 +106,7 @@ sim_wait (int index,
     }
   else if (event->stream != stream)
     {
-      SimWork *work = sim_work_new (SIM_WORK_WAIT, sim_stream_get_name (event->stream), 0);
+      SimWork *work = sim_work_new (SIM_WORK_WAIT, sim_stream_get_name (event->stream), 0, 0);
 
       work->u.event = event_ref (event);
       sim_clock_merge (&queue->clock, &event->clock);
@@ -213,25 +217,26 @@ typedef struct
 static gboolean
 find_use (SimDevice *device,
           SimQueue *queue,
-          const EbbView *view,
+          const void *data,
+          gsize extent,
           gboolean writes,
           const char *name,
           Use *use,
           GError **error)
 {
-  gsize extent = view_get_extent (view), start;
+  gsize start;
   SimBlock *block;
 
   use->uses = NULL;
   if (extent == 0)
     return TRUE;
-  block = sim_heap_find (&device->heap, view->data);
-  start = block != NULL ? (gsize) view->data - (gsize) device->heap.base - block->offset : 0;
+  block = sim_heap_find (&device->heap, data);
+  start = block != NULL ? (gsize) data - (gsize) device->heap.base - block->offset : 0;
   if (block == NULL || extent > block->uses.size - start)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
                    "%s: %s would %s %" G_GSIZE_FORMAT " bytes at %p, which are %s memory of the device", device->name,
-                   name, writes ? "write" : "read", extent, view->data,
+                   name, writes ? "write" : "read", extent, data,
                    block != NULL ? "beyond the end of a block of" : "not in a block of");
       return FALSE;
     }
@@ -255,14 +260,67 @@ add_uses (SimDevice *device,
       sim_uses_add (uses[i].uses, device, &uses[i].access);
 }
 
+static gboolean
+find_uses (SimDevice *device,
+           SimQueue *queue,
+           const EbbLaunch *launch,
+           const char *name,
+           GArray *uses,
+           GError **error)
+{
+  for (guint i = 0; i < launch->n_inputs + launch->n_outputs; i++)
+    {
+      const gboolean writes = i >= launch->n_inputs;
+      const EbbView *view = writes ? launch->outputs[i - launch->n_inputs] : launch->inputs[i];
+      Use use;
+
+      if (view == NULL)
+        continue;
+      if (!find_use (device, queue, view->data, view_get_extent (view), writes, name, &use, error))
+        return FALSE;
+      g_array_append_val (uses, use);
+    }
+  for (guint i = 0; i < launch->n_items; i++)
+    for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
+      {
+        gboolean writes;
+        gsize size = ebb_launch_item_get_size (launch, &launch->items[i], k, &writes);
+        Use use;
+
+        if (!find_use (device, queue, launch->items[i].data[k], size, writes, name, &use, error))
+          return FALSE;
+        g_array_append_val (uses, use);
+      }
+  return TRUE;
+}
+
+static void *
+find_alias (SimDevice *device,
+            void *data)
+{
+  return sim_heap_contains (&device->heap, data) ? sim_heap_get_alias (&device->heap, data) : data;
+}
+
 static EbbView *
 copy_view (SimDevice *device,
            EbbView *to,
            const EbbView *from)
 {
   *to = *from;
-  if (sim_heap_contains (&device->heap, from->data))
-    to->data = sim_heap_get_alias (&device->heap, from->data);
+  to->data = find_alias (device, from->data);
+  return to;
+}
+
+static EbbLaunchItem *
+copy_items (SimDevice *device,
+            EbbLaunchItem *to,
+            const EbbLaunch *launch)
+{
+  if (launch->n_items > 0)
+    memcpy (to, launch->items, launch->n_items * sizeof *to);
+  for (guint i = 0; i < launch->n_items; i++)
+    for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
+      to[i].data[k] = find_alias (device, to[i].data[k]);
   return to;
 }
 
@@ -271,7 +329,7 @@ copy_launch (SimDevice *device,
              const EbbLaunch *launch,
              const char *name)
 {
-  SimWork *work = sim_work_new (SIM_WORK_LAUNCH, name, launch->n_inputs + launch->n_outputs);
+  SimWork *work = sim_work_new (SIM_WORK_LAUNCH, name, launch->n_inputs + launch->n_outputs, launch->n_items);
   EbbLaunch *copy = &work->u.kernel.launch;
   EbbView *view = work->views;
 
@@ -282,8 +340,9 @@ copy_launch (SimDevice *device,
   for (guint i = 0; i < launch->n_outputs; i++)
     if (launch->outputs[i] != NULL)
       copy->outputs[i] = copy_view (device, view++, launch->outputs[i]);
-  if (launch->workspace != NULL)
-    copy->workspace = sim_heap_get_alias (&device->heap, launch->workspace);
+  copy->items =
+      copy_items (device, (EbbLaunchItem *) (void *) (work->views + launch->n_inputs + launch->n_outputs), launch);
+  copy->workspace = find_alias (device, launch->workspace);
   work->u.kernel.n_threads = sim_host->get_n_threads ();
   return work;
 }
@@ -305,10 +364,10 @@ sim_launch_in (int index,
   SimDevice *device = sim_device_get (index);
   SimQueue *queue = &device->queues[stream];
   const char *name = sim_host->get_kernel_name (launch->kernel);
-  Use uses[EBB_LAUNCH_MAX_INPUTS + EBB_LAUNCH_MAX_OUTPUTS];
+  g_autoptr (GArray) uses =
+      g_array_sized_new (FALSE, FALSE, sizeof (Use), EBB_LAUNCH_MAX_INPUTS + EBB_LAUNCH_MAX_OUTPUTS);
   SimWork *work = copy_launch (device, launch, name);
-  guint n = 0;
-  gboolean ok = TRUE;
+  gboolean ok;
 
   if (!begin (queue, error))
     {
@@ -316,15 +375,10 @@ sim_launch_in (int index,
       return FALSE;
     }
   catch_up (queue);
-  for (guint i = 0; ok && i < launch->n_inputs; i++)
-    if (launch->inputs[i] != NULL)
-      ok = find_use (device, queue, launch->inputs[i], FALSE, name, &uses[n++], error);
-  for (guint i = 0; ok && i < launch->n_outputs; i++)
-    if (launch->outputs[i] != NULL)
-      ok = find_use (device, queue, launch->outputs[i], TRUE, name, &uses[n++], error);
+  ok = find_uses (device, queue, launch, name, uses, error);
   if (ok)
     {
-      add_uses (device, uses, n);
+      add_uses (device, (Use *) (void *) uses->data, uses->len);
       queue->clock.count[queue->stream]++;
       work->fails = sim_device_take_failure (device, EBB_FAILURE_LAUNCH);
       sim_queue_push (queue, work);
@@ -405,7 +459,7 @@ copy_locked (SimQueue *queue,
     }
   add_uses (device, uses, 2);
   queue->clock.count[queue->stream]++;
-  work = sim_work_new (SIM_WORK_COPY, from_device ? "copy to host" : "copy from host", 0);
+  work = sim_work_new (SIM_WORK_COPY, from_device ? "copy to host" : "copy from host", 0, 0);
   work->n_bytes = size;
   work->u.copy.to_host = from_device;
   work->u.copy.source = from_device ? sim_heap_get_alias (&device->heap, source) : source;

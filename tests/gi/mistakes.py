@@ -306,8 +306,8 @@ class Messages(TestCase):
     def test_success_is_no_result(self):
         linear = Ebb.Linear(2, 2)
         linear(Ebb.ones(1, 2)).sum().backward()
-        self.assertIsInstance(Ebb.clip_grad_norm(linear.parameters(), 1.0), float)
-        self.assertIsInstance(Ebb.SGD(linear).clip_grad_norm(1.0), float)
+        self.assertIsInstance(Ebb.clip_grad_norm(linear.parameters(), 1.0), Ebb.Tensor)
+        self.assertIsInstance(Ebb.SGD(linear).clip_grad_norm(1.0), Ebb.Tensor)
         self.assertEqual(Ebb.ones(1).get_item(), 1.0)
         self.assertEqual(Ebb.dtype_from_name("bf16"), Ebb.bfloat16)
         self.assertEqual(len(Ebb.topk(Ebb.ones(4), 2, True)), 2)

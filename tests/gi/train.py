@@ -61,12 +61,12 @@ def train_gpt(wrap, steps=6):
     for _ in range(steps):
         loss = Ebb.cross_entropy(model(inputs).reshape(-1, 32), targets.reshape(-1))
         loss.backward()
-        norm = optimizer.clip_grad_norm(1.0)
+        norm = optimizer.clip_grad_norm(1.0).item()
         assert isinstance(norm, float) and norm > 0, norm
-        largest = optimizer.clip_grad_norm(1e9, norm_type="inf")
-        assert 0 < largest <= min(norm, 1.0) < optimizer.clip_grad_norm(1e9, 1)
-        whole = Ebb.clip_grad_norm(model.parameters(), 1e9)
-        assert abs(whole - norm) <= 1e-6 * norm < Ebb.clip_grad_norm(model.parameters(), 1e9, norm_type=1)
+        largest = optimizer.clip_grad_norm(1e9, norm_type="inf").item()
+        assert 0 < largest <= min(norm, 1.0) < optimizer.clip_grad_norm(1e9, 1).item()
+        whole = Ebb.clip_grad_norm(model.parameters(), 1e9).item()
+        assert abs(whole - norm) <= 1e-6 * norm < Ebb.clip_grad_norm(model.parameters(), 1e9, norm_type=1).item()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

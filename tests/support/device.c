@@ -113,3 +113,40 @@ test_await_failure (EbbTensor *result,
   g_clear_pointer (&result, ebb_tensor_unref);
   return NULL;
 }
+
+/* Takes @tensor. */
+static gboolean
+read_norm (EbbTensor *tensor,
+           double *norm,
+           GError **error)
+{
+  gboolean ok = tensor != NULL;
+
+  if (norm != NULL)
+    *norm = 0;
+  if (ok && norm != NULL)
+    ok = ebb_tensor_get_item (tensor, norm, error);
+  g_clear_pointer (&tensor, ebb_tensor_unref);
+  return ok;
+}
+
+gboolean
+test_clip_grad (EbbOptimizer *optimizer,
+                double max_norm,
+                double p,
+                double *norm,
+                GError **error)
+{
+  return read_norm (ebb_optimizer_clip_grad_p_norm (optimizer, max_norm, p, error), norm, error);
+}
+
+gboolean
+test_clip_grads_of (EbbTensor **parameters,
+                    guint n_parameters,
+                    double max_norm,
+                    double p,
+                    double *norm,
+                    GError **error)
+{
+  return read_norm (ebb_clip_grad_p_norm (parameters, n_parameters, max_norm, p, error), norm, error);
+}

@@ -27,6 +27,19 @@ gconstpointer test_read (EbbTensor *tensor);
  * later: waits for it. Takes @result; returns NULL if the failure is there. */
 EbbTensor *test_await_failure (EbbTensor *result,
                                GError **error);
+/* As ebb_optimizer_clip_grad_p_norm () and ebb_clip_grad_p_norm (), with the norm as a number (or NULL), for which they
+ * wait. */
+gboolean test_clip_grad (EbbOptimizer *optimizer,
+                         double max_norm,
+                         double p,
+                         double *norm,
+                         GError **error);
+gboolean test_clip_grads_of (EbbTensor **parameters,
+                             guint n_parameters,
+                             double max_norm,
+                             double p,
+                             double *norm,
+                             GError **error);
 /* The same tensor, or a copy on the device under test. */
 EbbTensor *test_move (EbbTensor *tensor);
 

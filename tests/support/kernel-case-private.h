@@ -36,6 +36,8 @@ typedef struct
   gsize n_elements; /* of the memory, the view's first element being number 0 */
 } KernelOperand;
 
+#define KERNEL_MAX_ITEMS 4
+
 typedef struct
 {
   const char *name;
@@ -44,6 +46,10 @@ typedef struct
   guint n_inputs, n_outputs;
   KernelOperand inputs[EBB_LAUNCH_MAX_INPUTS];
   KernelOperand outputs[EBB_LAUNCH_MAX_OUTPUTS];
+  /* Items of the launch: operands, of which each has EBB_LAUNCH_ITEM_DATA of them, input 0 being the gradient's scale
+   * and output 0 of a norm the result. */
+  guint n_items;
+  KernelOperand items[KERNEL_MAX_ITEMS][EBB_LAUNCH_ITEM_DATA];
   int in_place;     /* the input that output 0 may be, or -1 */
   double tolerance; /* of an element relative to itself, and to scale */
   double scale;     /* what an error of tolerance is measured by near 0 */

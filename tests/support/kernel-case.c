@@ -115,6 +115,8 @@ clear_operands (KernelCase *test)
     g_clear_pointer (&test->inputs[k].memory, g_free);
   for (guint k = 0; k < test->n_outputs; k++)
     g_clear_pointer (&test->outputs[k].memory, g_free);
+  for (guint k = 0; k < test->n_items * EBB_LAUNCH_ITEM_DATA; k++)
+    g_clear_pointer (&test->items[k / EBB_LAUNCH_ITEM_DATA][k % EBB_LAUNCH_ITEM_DATA].memory, g_free);
 }
 
 /* The case with all its operands copied, and the kernel run on the copies. */
@@ -126,6 +128,7 @@ run_copy (const KernelCase *test,
 {
   KernelCase copy = *test;
   EbbLaunch launch = { .kernel = test->kernel, .params = test->params };
+  EbbLaunchItem items[KERNEL_MAX_ITEMS] = { 0 };
   g_autoptr (GError) error = NULL;
   gboolean ok;
 
@@ -145,6 +148,17 @@ run_copy (const KernelCase *test,
       if (is_input)
         launch.inputs[test->in_place] = &copy.outputs[0].view;
     }
+  for (guint k = 0; k < test->n_items; k++)
+    for (guint d = 0; d < EBB_LAUNCH_ITEM_DATA; d++)
+      {
+        copy.items[k][d] = copy_operand (&test->items[k][d], skip);
+        if (copy.items[k][d].memory != NULL)
+          items[k].data[d] = copy.items[k][d].view.data;
+        if (d == 0)
+          items[k].n_elements = (gint64) copy.items[k][d].n_elements;
+      }
+  launch.n_items = test->n_items;
+  launch.items = items;
   ok = test_kernel_run (func, &launch, &error);
   g_assert_no_error (error);
   g_assert_true (ok);
@@ -240,6 +254,9 @@ compare_runs (const KernelCase *test,
 {
   for (guint k = 0; k < test->n_outputs; k++)
     compare_bits (test, where, k, &got->outputs[k], &first->outputs[k]);
+  for (guint k = 0; k < test->n_items; k++)
+    for (guint d = 0; d < EBB_LAUNCH_ITEM_DATA; d++)
+      compare_bits (test, where, k, &got->items[k][d], &first->items[k][d]);
 }
 
 static void
@@ -260,6 +277,12 @@ check_variant (const KernelCase *test,
       compare_operand (test, simd, k, &first.outputs[k], &want->outputs[k]);
       check_untouched (test, simd, k, &first.outputs[k], &test->outputs[k]);
     }
+  for (guint k = 0; k < test->n_items; k++)
+    for (guint d = 0; d < EBB_LAUNCH_ITEM_DATA; d++)
+      {
+        compare_operand (test, simd, k, &first.items[k][d], &want->items[k][d]);
+        check_untouched (test, simd, k, &first.items[k][d], &test->items[k][d]);
+      }
   for (int n_threads = 2; n_threads <= 3; n_threads++)
     {
       g_autofree char *where = g_strdup_printf ("%s, %d threads", simd, n_threads);

@@ -164,7 +164,7 @@ test_mesh_run_step (TestMeshRun *self, guint step, double *loss, double *norm, G
         ebb_pop_gradient_sync ();
     }
   if (ok && self->settings->max_norm > 0)
-    ok = ebb_optimizer_clip_grad_norm (self->optimizer, self->settings->max_norm, norm, error);
+    ok = test_clip_grad (self->optimizer, self->settings->max_norm, 2, norm, error);
   return ok && ebb_optimizer_step (self->optimizer, error) && average (self, own, loss, error);
 }
 

@@ -100,5 +100,11 @@ EBB_REFERENCE (gather);
 EBB_REFERENCE (scatter_add);
 EBB_REFERENCE (adamw);
 EBB_REFERENCE (sgd);
+EBB_REFERENCE (squared_norm);
+
+/* reference-ranks.c */
+EBB_REFERENCE (norm_sum);
+EBB_REFERENCE (clip_factor);
+EBB_REFERENCE (reduce_ranks);
 
 G_END_DECLS

@@ -69,6 +69,12 @@ const EbbKernelFunc ebb_reference_kernels[EBB_N_KERNELS] = {
   /* optimizers */
   [EBB_KERNEL_ADAMW] = ebb_reference_adamw,
   [EBB_KERNEL_SGD] = ebb_reference_sgd,
+  [EBB_KERNEL_SQUARED_NORM] = ebb_reference_squared_norm,
+
+  /* norms, ranks */
+  [EBB_KERNEL_NORM_SUM] = ebb_reference_norm_sum,
+  [EBB_KERNEL_CLIP_FACTOR] = ebb_reference_clip_factor,
+  [EBB_KERNEL_REDUCE_RANKS] = ebb_reference_reduce_ranks,
 };
 
 gint64

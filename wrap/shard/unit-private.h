@@ -142,12 +142,6 @@ gboolean ebb_shard_copy_elements (EbbTensor *source,
                                   EbbTensor *target,
                                   gint64 target_begin,
                                   GError **error);
-/* Sums, or the largest, in the order of the ranks. */
-gboolean ebb_shard_reduce_doubles (EbbProcessGroup *group,
-                                   EbbReduceKind op,
-                                   double *values,
-                                   guint n_values,
-                                   GError **error);
 
 /* gradients.c */
 /* TRUE if a parameter has a gradient of this rank that was not reduced. */

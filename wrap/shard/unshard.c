@@ -383,11 +383,10 @@ get_shard_group (EbbParameterOwner *owner)
 static gboolean
 reduce_over_shards (EbbParameterOwner *owner,
                     EbbReduceKind op,
-                    double *values,
-                    guint n_values,
+                    EbbTensor *values,
                     GError **error)
 {
-  return ebb_shard_reduce_doubles (((EbbShardUnit *) owner)->group, op, values, n_values, error);
+  return ebb_process_group_reduce_norms (((EbbShardUnit *) owner)->group, op, values, "a norm over shards", error);
 }
 
 static gboolean
@@ -473,35 +472,4 @@ ebb_shard_copy_elements (EbbTensor *source,
   ebb_launch_input (&launch, near);
   ebb_launch_output (&launch, to);
   return ebb_launch (target->storage->device, &launch, error);
-}
-
-gboolean
-ebb_shard_reduce_doubles (EbbProcessGroup *group,
-                          EbbReduceKind op,
-                          double *values,
-                          guint n_values,
-                          GError **error)
-{
-  const gsize size = ebb_process_group_get_size (group), n_bytes = n_values * sizeof (double);
-  const gint64 n_own = (gint64) n_bytes, n_all = (gint64) (size * n_bytes);
-  g_autoptr (EbbTensor) own =
-      ebb_tensor_new_from_values (values, n_bytes, &n_own, 1, EBB_DTYPE_U8, ebb_device_get_cpu (), error);
-  g_autoptr (EbbTensor) all =
-      ebb_tensor_new_uninitialized (&n_all, 1, EBB_DTYPE_U8, ebb_device_get_cpu (), error);
-  const EbbCollectivePart part = { .full = all, .shard = own };
-
-  if (own == NULL || all == NULL
-      || !ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, "a norm over shards",
-                                 error))
-    return FALSE;
-  memcpy (values, all->view.data, n_bytes);
-  for (gsize rank = 1; rank < size; rank++)
-    for (guint i = 0; i < n_values; i++)
-      {
-        double value;
-
-        memcpy (&value, (const char *) all->view.data + rank * n_bytes + i * sizeof value, sizeof value);
-        values[i] = ebb_reduce_double (op, values[i], value);
-      }
-  return TRUE;
 }

@@ -145,7 +145,8 @@ EBB_SIMD_NAME (ebb_cpu_binary_scalar) (const EbbLaunch *launch,
                                        GError **error)
 {
   EbbBinaryOp op = launch->params.binary.op;
-  double value = launch->params.binary.value;
+  const EbbView *scalar = ebb_launch_get_input (launch, 1);
+  double value = scalar != NULL ? *(const float *) scalar->data : launch->params.binary.value;
   gboolean reverse = launch->params.binary.reverse;
   gboolean is_power = op == EBB_BINARY_POW && !reverse;
   EbbElementwise work = {

@@ -5,7 +5,7 @@
 #include "tensor/cpu/simd/simd-private.h"
 #include "tensor/cpu/simd/vec-private.h"
 
-/* One pass over a parameter, its gradient and its state. The order of operations is PyTorch's. */
+/* One pass over parameters, their gradients and their states. The order of operations is PyTorch's. */
 
 typedef struct
 {
@@ -169,12 +169,10 @@ adamw_u8 (const Update *u,
 }
 
 static void
-adamw_range (gint64 begin,
-             gint64 end,
-             void *data)
+adamw_elements_of (const Update *update,
+                   gint64 begin,
+                   gint64 end)
 {
-  const Update *update = data;
-
   if (update->moment_dtype == EBB_DTYPE_F32)
     SPECIALIZE (adamw_f32, update, begin, end);
   else if (update->moment_dtype == EBB_DTYPE_BF16)
@@ -183,36 +181,87 @@ adamw_range (gint64 begin,
     SPECIALIZE (adamw_u8, update, begin, end);
 }
 
+/* All items, whose blocks are counted one item after another. */
+typedef struct
+{
+  const EbbLaunch *launch;
+  Update update; /* of any of them */
+} AdamW;
+
+static gint64
+count_blocks (const EbbLaunchItem *item)
+{
+  return (item->n_elements + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
+}
+
+static void
+adamw_range (gint64 begin,
+             gint64 end,
+             void *data)
+{
+  const AdamW *self = data;
+
+  for (guint i = 0; i < self->launch->n_items && end > 0; i++)
+    {
+      const EbbLaunchItem *item = &self->launch->items[i];
+      const gint64 n_blocks = count_blocks (item);
+      Update update = self->update;
+
+      if (begin < n_blocks)
+        {
+          update.grad = item->data[0];
+          update.parameter = item->data[1];
+          update.exp_avg = item->data[2];
+          update.exp_avg_sq = item->data[3];
+          update.absmax[0] = item->data[4];
+          update.absmax[1] = item->data[5];
+          update.philox.offset += item->philox_offset;
+          adamw_elements_of (&update, MAX (begin, 0) * EBB_MOMENT_BLOCK,
+                             MIN (end * EBB_MOMENT_BLOCK, item->n_elements));
+        }
+      begin -= n_blocks;
+      end -= n_blocks;
+    }
+}
+
+/* The gradient's scale: of the host, times that of the device. */
+static float
+get_scale (const EbbLaunch *launch,
+           double scale)
+{
+  const EbbView *factor = ebb_launch_get_input (launch, 0);
+
+  return (float) (factor != NULL ? scale * (double) *(const float *) factor->data : scale);
+}
+
 /* Loshchilov, Hutter: Decoupled weight decay regularization, 2019: algorithm 2 */
 gboolean
 EBB_SIMD_NAME (ebb_cpu_adamw) (const EbbLaunch *launch,
                                GError **error)
 {
-  const EbbView *grad = launch->inputs[0], *parameter = launch->outputs[0];
   double lr = launch->params.adamw.lr;
   double beta1 = launch->params.adamw.beta1, beta2 = launch->params.adamw.beta2;
   double step = (double) launch->params.adamw.step;
-  Update update = { .grad_dtype = grad->dtype,
-                    .dtype = parameter->dtype,
-                    .moment_dtype = launch->outputs[1]->dtype,
-                    .grad = grad->data,
-                    .parameter = parameter->data,
-                    .philox = launch->params.adamw.philox };
+  AdamW self = { .launch = launch };
+  Update *update = &self.update;
+  gint64 n_blocks = 0;
 
-  update.exp_avg = launch->outputs[1]->data;
-  update.exp_avg_sq = launch->outputs[2]->data;
-  for (guint i = 0; update.moment_dtype == EBB_DTYPE_U8 && i < 2; i++)
-    update.absmax[i] = launch->outputs[3 + i]->data;
-  update.grad_scale = (float) launch->params.adamw.grad_scale;
-  update.beta1_rest = (float) (1.0 - beta1);
-  update.beta2 = (float) beta2;
-  update.beta2_rest = (float) (1.0 - beta2);
-  update.eps = (float) launch->params.adamw.eps;
-  update.decay = (float) (1.0 - lr * launch->params.adamw.weight_decay);
-  update.l2 = (float) launch->params.adamw.l2;
-  update.step_size = (float) (lr / (1.0 - pow (beta1, step)));
-  update.correction2 = (float) sqrt (1.0 - pow (beta2, step));
-  ebb_cpu_parallel_for_units (count_elements (parameter), EBB_MOMENT_BLOCK, EBB_CPU_GRAIN / 4, adamw_range, &update);
+  update->grad_dtype = launch->params.adamw.grad_dtype;
+  update->dtype = EBB_DTYPE_F32;
+  update->moment_dtype = launch->params.adamw.moment_dtype;
+  update->philox = launch->params.adamw.philox;
+  update->grad_scale = get_scale (launch, launch->params.adamw.grad_scale);
+  update->beta1_rest = (float) (1.0 - beta1);
+  update->beta2 = (float) beta2;
+  update->beta2_rest = (float) (1.0 - beta2);
+  update->eps = (float) launch->params.adamw.eps;
+  update->decay = (float) (1.0 - lr * launch->params.adamw.weight_decay);
+  update->l2 = (float) launch->params.adamw.l2;
+  update->step_size = (float) (lr / (1.0 - pow (beta1, step)));
+  update->correction2 = (float) sqrt (1.0 - pow (beta2, step));
+  for (guint i = 0; i < launch->n_items; i++)
+    n_blocks += count_blocks (&launch->items[i]);
+  ebb_cpu_parallel_for (n_blocks, EBB_CPU_GRAIN / 4 / EBB_MOMENT_BLOCK, adamw_range, &self);
   return TRUE;
 }
 
@@ -335,7 +384,7 @@ gboolean
 EBB_SIMD_NAME (ebb_cpu_sgd) (const EbbLaunch *launch,
                              GError **error)
 {
-  const EbbView *grad = launch->inputs[0], *parameter = launch->outputs[0];
+  const EbbView *grad = launch->inputs[1], *parameter = launch->outputs[0];
   Update update = { .grad_dtype = grad->dtype,
                     .dtype = parameter->dtype,
                     .grad = grad->data,
@@ -343,7 +392,7 @@ EBB_SIMD_NAME (ebb_cpu_sgd) (const EbbLaunch *launch,
 
   if (launch->n_outputs > 1 && launch->outputs[1])
     update.exp_avg = launch->outputs[1]->data;
-  update.grad_scale = (float) launch->params.sgd.grad_scale;
+  update.grad_scale = get_scale (launch, launch->params.sgd.grad_scale);
   update.lr = (float) launch->params.sgd.lr;
   update.momentum = (float) launch->params.sgd.momentum;
   update.weight_decay = (float) launch->params.sgd.weight_decay;

@@ -399,3 +399,101 @@ EBB_SIMD_NAME (ebb_cpu_reduce) (const EbbLaunch *launch,
                           reduce_integers, &work);
   return TRUE;
 }
+
+/* -- squared norms of many tensors --------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const EbbLaunch *launch;
+  double *partials; /* of all items' chunks, one item after another */
+} SquaredNorm;
+
+static gint64
+count_chunks (const EbbLaunchItem *item)
+{
+  return (item->n_elements + ROW_CHUNK - 1) / ROW_CHUNK;
+}
+
+static double
+square_chunk (EbbDType dtype,
+              const EbbLaunchItem *item,
+              gint64 chunk)
+{
+  gint64 first = chunk * ROW_CHUNK, last = MIN (first + ROW_CHUNK, item->n_elements), n;
+  float buffer[EBB_CURSOR_BLOCK];
+  double sum = 0;
+
+  for (gint64 i = first; i < last; i += n)
+    {
+      const float *x = (const float *) item->data[0] + i;
+
+      n = MIN (last - i, EBB_CURSOR_BLOCK);
+      if (dtype != EBB_DTYPE_F32)
+        {
+          ebb_run_to_f32 (dtype, (const char *) item->data[0] + i * ebb_dtype_size_ (dtype), 1, n, buffer);
+          x = buffer;
+        }
+      sum += reduce_block (EBB_REDUCE_SUM_SQUARES, x, n);
+    }
+  return sum;
+}
+
+static void
+square_chunks (gint64 begin,
+               gint64 end,
+               void *data)
+{
+  const SquaredNorm *self = data;
+  double *partials = self->partials;
+
+  for (guint i = 0; i < self->launch->n_items && end > 0; i++)
+    {
+      const EbbLaunchItem *item = &self->launch->items[i];
+      gint64 n_chunks = count_chunks (item);
+
+      for (gint64 chunk = MAX (begin, 0); chunk < MIN (end, n_chunks); chunk++)
+        partials[chunk] = square_chunk (self->launch->params.squared_norm.dtype, item, chunk);
+      partials += n_chunks;
+      begin -= n_chunks;
+      end -= n_chunks;
+    }
+}
+
+EBB_SIMD_WORKSPACE (squared_norm)
+{
+  gint64 n_chunks = 0;
+
+  for (guint i = 0; i < launch->n_items; i++)
+    n_chunks += count_chunks (&launch->items[i]);
+  return (gsize) n_chunks * sizeof (double);
+}
+
+/* The order of additions is that of EBB_REDUCE_SUM_SQUARES over a dense tensor. */
+gboolean
+EBB_SIMD_NAME (ebb_cpu_squared_norm) (const EbbLaunch *launch,
+                                      GError **error)
+{
+  SquaredNorm self = { launch, launch->workspace };
+  float *norms = launch->outputs[0]->data;
+  const double *partials = launch->workspace;
+  gint64 n_chunks = 0, n_elements = 0;
+
+  for (guint i = 0; i < launch->n_items; i++)
+    {
+      n_chunks += count_chunks (&launch->items[i]);
+      n_elements += launch->items[i].n_elements;
+    }
+  ebb_cpu_parallel_for (n_chunks, MAX (1, EBB_CPU_GRAIN / MAX (1, n_elements / MAX (1, n_chunks))), square_chunks,
+                        &self);
+  for (guint i = 0; i < launch->n_items; i++)
+    {
+      double sum = 0;
+
+      n_chunks = count_chunks (&launch->items[i]);
+      for (gint64 chunk = 0; chunk < n_chunks; chunk++)
+        sum += partials[chunk];
+      norms[i] = (float) sum;
+      partials += n_chunks;
+    }
+  return TRUE;
+}

@@ -79,6 +79,7 @@ EBB_SIMD_KERNEL (column_sum);
 
 /* reduce.c, variance.c, arg-reduce.c, topk.c */
 EBB_SIMD_KERNEL (reduce);
+EBB_SIMD_KERNEL (squared_norm);
 EBB_SIMD_KERNEL (var);
 EBB_SIMD_KERNEL (arg_reduce);
 EBB_SIMD_KERNEL (topk);
@@ -117,6 +118,7 @@ EBB_SIMD_WORKSPACE (bias_gelu);
 EBB_SIMD_WORKSPACE (bias_gelu_grad);
 EBB_SIMD_WORKSPACE (column_sum);
 EBB_SIMD_WORKSPACE (reduce);
+EBB_SIMD_WORKSPACE (squared_norm);
 EBB_SIMD_WORKSPACE (topk);
 EBB_SIMD_WORKSPACE (layer_norm);
 EBB_SIMD_WORKSPACE (rms_norm);

@@ -74,6 +74,12 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_MOMENT_ENCODE] = EBB_SIMD_NAME (ebb_cpu_moment_encode),
   [EBB_KERNEL_MOMENT_DECODE] = EBB_SIMD_NAME (ebb_cpu_moment_decode),
 
+  /* norms of gradients, and what ranks exchange: the last three are compiled once */
+  [EBB_KERNEL_SQUARED_NORM] = EBB_SIMD_NAME (ebb_cpu_squared_norm),
+  [EBB_KERNEL_NORM_SUM] = ebb_cpu_norm_sum,
+  [EBB_KERNEL_CLIP_FACTOR] = ebb_cpu_clip_factor,
+  [EBB_KERNEL_REDUCE_RANKS] = ebb_cpu_reduce_ranks,
+
   /* products with few rows: tensor/cpu/backend.c puts that of all products here */
   [EBB_KERNEL_MATMUL] = EBB_SIMD_NAME (ebb_cpu_few_rows),
 };
@@ -97,5 +103,6 @@ const EbbCpuWorkspaceFunc EBB_SIMD_NAME (ebb_cpu_workspaces)[EBB_N_KERNELS] = {
   [EBB_KERNEL_ROTARY] = EBB_SIMD_NAME (ebb_cpu_rotary_workspace),
   [EBB_KERNEL_ATTENTION] = EBB_SIMD_NAME (ebb_cpu_attention_workspace),
   [EBB_KERNEL_ATTENTION_GRAD] = EBB_SIMD_NAME (ebb_cpu_attention_grad_workspace),
+  [EBB_KERNEL_SQUARED_NORM] = EBB_SIMD_NAME (ebb_cpu_squared_norm_workspace),
   [EBB_KERNEL_MATMUL] = EBB_SIMD_NAME (ebb_cpu_few_rows_workspace),
 };

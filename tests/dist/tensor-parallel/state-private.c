@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers */
+#include "support/device.h"
 #include "support/shard-runs.h"
 #include "support/sharding.h"
 #include "support/tensors.h"
@@ -72,9 +73,9 @@ model_clear (Model *self)
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Model, model_clear)
 
 static gboolean
-reduce_over_ranks (EbbPartition *partition, EbbReduceKind op, double *values, guint n_values, GError **error)
+reduce_over_ranks (EbbPartition *partition, EbbReduceKind op, EbbTensor *values, GError **error)
 {
-  return ebb_shard_reduce_doubles (partition->ranks, op, values, n_values, error);
+  return ebb_process_group_reduce_norms (partition->ranks, op, values, "a norm over shards", error);
 }
 
 static const EbbPartitionFuncs partition_funcs = { reduce_over_ranks };
@@ -221,7 +222,7 @@ case_init (Case *it)
   for (guint i = 0; i < N_NORMS; i++)
     {
       set_gradients (&model, N_STEPS);
-      ebb_clip_grad_p_norm (model.tensors, N_PARAMETERS, 1, norm_types[i], &it->norms[i], &error);
+      test_clip_grads_of (model.tensors, N_PARAMETERS, 1, norm_types[i], &it->norms[i], &error);
       g_assert_no_error (error);
     }
 }
@@ -378,11 +379,11 @@ clip (EbbProcessGroup *group, gpointer user_data, GError **error)
       set_gradients (&model, N_STEPS);
       ebb_process_group_reset_counters (data);
       ebb_process_group_reset_counters (tensor);
-      if (!ebb_clip_grad_p_norm (model.tensors, N_PARAMETERS, 1, norm_types[i], norm, error))
+      if (!test_clip_grads_of (model.tensors, N_PARAMETERS, 1, norm_types[i], norm, error))
         return FALSE;
       g_assert_cmpuint (ebb_process_group_get_n_calls (data, EBB_COLLECTIVE_ALL_GATHER), <=, 1);
       g_assert_cmpuint (ebb_process_group_get_n_calls (tensor, EBB_COLLECTIVE_ALL_GATHER), <=, 1);
-      if (!ebb_clip_grad_p_norm (model.tensors, N_PARAMETERS, 1, norm_types[i], &after, error))
+      if (!test_clip_grads_of (model.tensors, N_PARAMETERS, 1, norm_types[i], &after, error))
         return FALSE;
       g_assert_cmpfloat_with_epsilon (after, 1, 1e-5);
     }

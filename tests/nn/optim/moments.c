@@ -150,16 +150,11 @@ update (const EbbKernelFunc *kernels,
         Update *u,
         gint64 step)
 {
-  EbbView grad = view_of (u->grad, EBB_DTYPE_F32, N), parameter = view_of (u->parameter, EBB_DTYPE_F32, N);
-  EbbView m = view_of (u->m, u->dtype, N), v = view_of (u->v, u->dtype, N);
-  EbbView scales[] = { view_of (u->absmax[0], EBB_DTYPE_F32, N_BLOCKS),
-                       view_of (u->absmax[1], EBB_DTYPE_F32, N_BLOCKS) };
   gboolean is_8bit = u->dtype == EBB_DTYPE_U8;
-  EbbLaunch launch = { .kernel = EBB_KERNEL_ADAMW,
-                       .n_inputs = 1,
-                       .n_outputs = 5,
-                       .inputs = { &grad },
-                       .outputs = { &parameter, &m, &v, is_8bit ? &scales[0] : NULL, is_8bit ? &scales[1] : NULL } };
+  const EbbLaunchItem item = { .data = { u->grad, u->parameter, u->m, u->v, is_8bit ? u->absmax[0] : NULL,
+                                         is_8bit ? u->absmax[1] : NULL },
+                               .n_elements = N };
+  EbbLaunch launch = { .kernel = EBB_KERNEL_ADAMW, .n_items = 1, .items = &item };
 
   launch.params.adamw.lr = 1e-2;
   launch.params.adamw.beta1 = 0.9;
@@ -168,6 +163,8 @@ update (const EbbKernelFunc *kernels,
   launch.params.adamw.weight_decay = 0.1;
   launch.params.adamw.grad_scale = 0.5;
   launch.params.adamw.step = step;
+  launch.params.adamw.grad_dtype = EBB_DTYPE_F32;
+  launch.params.adamw.moment_dtype = u->dtype;
   launch.params.adamw.philox = (EbbPhilox){ 7, (guint64) step << 40 };
   g_assert_true (test_kernel_run (kernels[launch.kernel], &launch, NULL));
 }
@@ -378,18 +375,12 @@ threads_change_no_bit (const EbbKernelFunc *kernels,
     grad[i] = (float) next_uniform (-1, 1);
   for (int t = 0; t < 2; t++)
     {
-      EbbView views[] = { view_of (grad, EBB_DTYPE_F32, 1 << 17),
-                          view_of (p, EBB_DTYPE_F32, 1 << 17),
-                          view_of (ms[t], dtype, 1 << 17),
-                          view_of (vs[t], dtype, 1 << 17),
-                          view_of (scales + 1024 * t, EBB_DTYPE_F32, 512),
-                          view_of (scales + 1024 * t + 512, EBB_DTYPE_F32, 512) };
-      EbbLaunch launch = { .kernel = EBB_KERNEL_ADAMW,
-                           .n_inputs = 1,
-                           .n_outputs = 5,
-                           .inputs = { &views[0] },
-                           .outputs = { &views[1], &views[2], &views[3], &views[4], &views[5] } };
+      const EbbLaunchItem item = { .data = { grad, p, ms[t], vs[t], scales + 1024 * t, scales + 1024 * t + 512 },
+                                   .n_elements = 1 << 17 };
+      EbbLaunch launch = { .kernel = EBB_KERNEL_ADAMW, .n_items = 1, .items = &item };
 
+      launch.params.adamw.grad_dtype = EBB_DTYPE_F32;
+      launch.params.adamw.moment_dtype = dtype;
       launch.params.adamw.beta1 = 0.9;
       launch.params.adamw.beta2 = 0.999;
       launch.params.adamw.eps = 1e-8;

@@ -101,7 +101,7 @@ run_step (Rank *rank,
 
   if (loss == NULL || (is_time (rank, BEFORE_BACKWARD) && !fail (error)) || !ebb_tensor_backward (loss, error)
       || (is_time (rank, BEFORE_CLIPPING) && !fail (error))
-      || !ebb_optimizer_clip_grad_norm (optimizer, 1, NULL, error) || !ebb_optimizer_step (optimizer, error))
+      || !test_clip_grad (optimizer, 1, 2, NULL, error) || !ebb_optimizer_step (optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (optimizer);
   return (!is_time (rank, BEFORE_SUMMONING) || fail (error)) && ebb_summon_full_params (gpt, error)

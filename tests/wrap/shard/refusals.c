@@ -98,7 +98,7 @@ check_refusals (EbbProcessGroup *group,
   assert_error (error, "was not summoned");
   ebb_summon_full_params (sharded, error);
   g_assert_no_error (*error);
-  g_assert_false (ebb_optimizer_clip_grad_norm (optimizer, 1, NULL, error));
+  g_assert_false (test_clip_grad (optimizer, 1, 2, NULL, error));
   assert_error (error, "call ebb_release_full_params () before the optimizer");
   ebb_release_full_params (sharded, FALSE, error);
   g_assert_false (ebb_module_to_dtype (sharded, EBB_DTYPE_BF16, error));

@@ -311,9 +311,9 @@ def backward(outputs, grad_outputs=None, inputs=None, retain_graph=False):
 
 
 def clip_grad_norm(parameters, max_norm, norm_type=2):
-    """Scales the gradients of parameters in place so that their norm is max_norm at most; returns the norm before.
-    norm_type is 2, 1, math.inf (or "inf") or any other number above 0."""
-    return _clip_grad_p_norm(_listed(parameters), max_norm, float(norm_type))[1]
+    """Scales the gradients of parameters in place so that their norm is max_norm at most; returns the norm before, a
+    tensor of one number. norm_type is 2, 1, math.inf (or "inf") or any other number above 0."""
+    return _clip_grad_p_norm(_listed(parameters), max_norm, float(norm_type))
 
 
 def grad(outputs, inputs, grad_outputs=None, retain_graph=False):

@@ -155,9 +155,9 @@ _clip = guard(Ebb.Optimizer.clip_grad_p_norm)
 
 
 def clip_grad_norm(self, max_norm, norm_type=2):
-    """Scales the gradients so that their norm is max_norm at most; returns the norm before. norm_type is 2, 1,
-    math.inf (or "inf") or any other number above 0."""
-    return _clip(self, max_norm, float(norm_type))[1]
+    """Scales the gradients so that their norm is max_norm at most; returns the norm before, a tensor of one number,
+    which only its item() waits for. norm_type is 2, 1, math.inf (or "inf") or any other number above 0."""
+    return _clip(self, max_norm, float(norm_type))
 
 
 def adapt_optimizer(cls):

@@ -1,12 +1,20 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/group/process-group-private.h"
+/* Elements of several ranks become one, in blocks that stay in the nearest cache. */
+#include "tensor/cpu/parallel-private.h"
 #include "tensor/util/half-private.h"
 
 #include <string.h>
 
-/* Elements of several ranks become one, in blocks that stay in the nearest cache. */
-
 #define BLOCK 1024
+
+/* The values of EbbReduceOp, which this folder does not know. */
+typedef enum
+{
+  OP_SUM,
+  OP_MEAN,
+  OP_MIN,
+  OP_MAX
+} Op;
 
 /* -- floats -------------------------------------------------------------------------------------------------------- */
 
@@ -96,12 +104,12 @@ store_integers (void *to,
 
 #define DEFINE_REDUCE(Type, kind)                                                                               \
   static void                                                                                                   \
-      combine_##kind (Type *restrict sum, const Type *restrict x, gsize n, EbbReduceOp op)                      \
+      combine_##kind (Type *restrict sum, const Type *restrict x, gsize n, Op op)                               \
   {                                                                                                             \
-    if (op == EBB_REDUCE_OP_MIN)                                                                                \
+    if (op == OP_MIN)                                                                                           \
       for (gsize i = 0; i < n; i++)                                                                             \
         sum[i] = sum[i] < x[i] || sum[i] != sum[i] ? sum[i] : x[i];                                             \
-    else if (op == EBB_REDUCE_OP_MAX)                                                                           \
+    else if (op == OP_MAX)                                                                                      \
       for (gsize i = 0; i < n; i++)                                                                             \
         sum[i] = sum[i] > x[i] || sum[i] != sum[i] ? sum[i] : x[i];                                             \
     else                                                                                                        \
@@ -111,7 +119,7 @@ store_integers (void *to,
                                                                                                                 \
   static void                                                                                                   \
       reduce_##kind (void *dest, const void *const *sources, guint n_sources, gsize n_elements, EbbDType dtype, \
-                     EbbReduceOp op)                                                                            \
+                     Op op)                                                                                     \
   {                                                                                                             \
     Type sum[BLOCK], x[BLOCK];                                                                                  \
                                                                                                                 \
@@ -125,7 +133,7 @@ store_integers (void *to,
             load_##kind (x, sources[s], begin, n, dtype);                                                       \
             combine_##kind (sum, x, n, op);                                                                     \
           }                                                                                                     \
-        if (op == EBB_REDUCE_OP_MEAN)                                                                           \
+        if (op == OP_MEAN)                                                                                      \
           for (gsize i = 0; i < n; i++)                                                                         \
             sum[i] /= (Type) n_sources;                                                                         \
         store_##kind (dest, sum, begin, n, dtype);                                                              \
@@ -136,15 +144,42 @@ DEFINE_REDUCE (float, floats)
 DEFINE_REDUCE (gint64, integers)
 
 void
-ebb_collective_reduce (void *dest,
-                       const void *const *sources,
-                       guint n,
-                       gsize n_elements,
-                       EbbDType dtype,
-                       EbbReduceOp op)
+ebb_cpu_reduce (void *dest,
+                const void *const *sources,
+                guint n,
+                gsize n_elements,
+                EbbDType dtype,
+                int op)
 {
   if (ebb_dtype_is_floating_point (dtype))
-    reduce_floats (dest, sources, n, n_elements, dtype, op);
+    reduce_floats (dest, sources, n, n_elements, dtype, (Op) op);
   else
-    reduce_integers (dest, sources, n, n_elements, dtype, op);
+    reduce_integers (dest, sources, n, n_elements, dtype, (Op) op);
+}
+
+static void
+reduce_part (gint64 begin,
+             gint64 end,
+             void *data)
+{
+  const EbbLaunch *launch = data;
+  const EbbView *x = launch->inputs[0];
+  const gsize size = ebb_dtype_get_size (x->dtype);
+  const guint n = (guint) x->shape[0];
+  g_autofree const void **sources = g_new (const void *, n);
+
+  for (guint i = 0; i < n; i++)
+    sources[i] = (const char *) x->data + (gsize) (i * x->strides[0] + begin) * size;
+  ebb_cpu_reduce ((char *) launch->outputs[0]->data + (gsize) begin * size, sources, n, (gsize) (end - begin), x->dtype,
+                  launch->params.reduce_ranks.op);
+}
+
+gboolean
+ebb_cpu_reduce_ranks (const EbbLaunch *launch,
+                      GError **error)
+{
+  const EbbView *x = launch->inputs[0];
+
+  ebb_cpu_parallel_for_units (x->shape[1], BLOCK, EBB_CPU_GRAIN / MAX (1, x->shape[0]), reduce_part, (void *) launch);
+  return TRUE;
 }

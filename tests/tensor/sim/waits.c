@@ -1,0 +1,177 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers cpu-only */
+
+#include "support/device.h"
+#include "support/tensors.h"
+#include "tensor/backend/backend-private.h"
+
+/* A training step makes the host wait for the device nowhere: forward, backward, clipping and the optimizer only
+ * enqueue work. What the caller asks for, waits once. */
+
+#define BATCH 2
+#define CONTEXT 8
+
+static guint n_waits;
+static const EbbBackend *sim_backend;
+
+static gboolean
+counting_copy (int index,
+               void *destination,
+               const void *source,
+               gsize size,
+               gboolean to_host,
+               GError **error)
+{
+  __atomic_add_fetch (&n_waits, 1, __ATOMIC_RELAXED);
+  return sim_backend->copy (index, destination, source, size, to_host, error);
+}
+
+static gboolean
+counting_synchronize (int index,
+                      GError **error)
+{
+  __atomic_add_fetch (&n_waits, 1, __ATOMIC_RELAXED);
+  return sim_backend->synchronize (index, error);
+}
+
+static gboolean
+counting_synchronize_event (gpointer event,
+                            GError **error)
+{
+  __atomic_add_fetch (&n_waits, 1, __ATOMIC_RELAXED);
+  return sim_backend->streams->synchronize_event (event, error);
+}
+
+static EbbDevice *
+open_counting (void)
+{
+  static EbbBackend backend;
+  static EbbStreamFuncs streams;
+  g_autoptr (GError) error = NULL;
+  EbbDevice *device = ebb_device_get ("sim", &error);
+
+  g_assert_no_error (error);
+  if (sim_backend == NULL)
+    {
+      sim_backend = device->backend;
+      backend = *sim_backend;
+      streams = *sim_backend->streams;
+      backend.copy = counting_copy;
+      backend.synchronize = counting_synchronize;
+      backend.streams = &streams;
+      streams.synchronize_event = counting_synchronize_event;
+      device->backend = &backend;
+    }
+  return device;
+}
+
+typedef struct
+{
+  const char *name;
+  EbbMomentFormat moments;
+  gboolean autocast, checkpoint, accumulate, sgd;
+  double dropout;
+} Case;
+
+static EbbTensor *
+take_loss (const Case *kind,
+           EbbModule *gpt,
+           EbbTensor *tokens,
+           EbbTensor *targets,
+           GError **error)
+{
+  EbbTensor *loss;
+
+  ebb_push_autocast (kind->autocast, EBB_DTYPE_BF16);
+  loss = ebb_gpt_loss (EBB_GPT (gpt), tokens, targets, error);
+  ebb_pop_autocast ();
+  return loss;
+}
+
+static void
+take_step (const Case *kind,
+           EbbModule *gpt,
+           EbbOptimizer *optimizer,
+           EbbTensor *tokens,
+           EbbTensor *targets)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) norm = NULL;
+
+  for (int i = 0; i <= kind->accumulate; i++)
+    {
+      g_autoptr (EbbTensor) loss = take_loss (kind, gpt, tokens, targets, &error);
+      g_autoptr (EbbTensor) part = ebb_mul_scalar (loss, 0.5, &error);
+
+      ebb_tensor_backward (kind->accumulate ? part : loss, &error);
+    }
+  if (kind->accumulate)
+    ebb_optimizer_scale_grad (optimizer, 0.5);
+  norm = ebb_optimizer_clip_grad_norm (optimizer, 0.01, &error);
+  ebb_optimizer_step (optimizer, &error);
+  ebb_optimizer_zero_grad (optimizer);
+  g_assert_no_error (error);
+}
+
+static void
+a_step_waits_nowhere (gconstpointer data)
+{
+  const Case *kind = data;
+  EbbDevice *device = open_counting ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
+  g_autoptr (EbbModule) gpt = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autoptr (EbbTensor) targets = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  double value;
+
+  config->dropout = kind->dropout;
+  ebb_set_default_device (device);
+  gpt = ebb_gpt_new (config, &error);
+  tokens = test_tokens (1, 256, BATCH, CONTEXT, -1);
+  targets = test_tokens (2, 256, BATCH, CONTEXT, -1);
+  g_assert_no_error (error);
+  if (kind->checkpoint)
+    g_assert_true (ebb_checkpoint_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, NULL, &error));
+  optimizer = kind->sgd ? ebb_sgd_new (gpt, 0.1, &error) : ebb_adamw_new (gpt, 0.1, &error);
+  if (!kind->sgd)
+    g_object_set (optimizer, "moment-format", kind->moments, NULL);
+  take_step (kind, gpt, optimizer, tokens, targets);
+  n_waits = 0;
+  take_step (kind, gpt, optimizer, tokens, targets);
+  take_step (kind, gpt, optimizer, tokens, targets);
+  g_assert_cmpuint (n_waits, ==, 0);
+
+  loss = take_loss (kind, gpt, tokens, targets, &error);
+  g_assert_cmpuint (n_waits, ==, 0);
+  g_assert_true (ebb_tensor_get_item (loss, &value, &error));
+  g_assert_cmpuint (n_waits, ==, 1);
+  ebb_set_default_device (NULL);
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  static const Case cases[] = {
+    { "f32", EBB_MOMENT_FORMAT_F32 },
+    { "autocast", EBB_MOMENT_FORMAT_F32, .autocast = TRUE, .dropout = 0.1 },
+    { "checkpoint", EBB_MOMENT_FORMAT_F32, .checkpoint = TRUE, .dropout = 0.1 },
+    { "checkpoint-and-autocast", EBB_MOMENT_FORMAT_BF16, .checkpoint = TRUE, .autocast = TRUE },
+    { "bf16-moments", EBB_MOMENT_FORMAT_BF16 },
+    { "8-bit-moments", EBB_MOMENT_FORMAT_EIGHT_BIT, .autocast = TRUE },
+    { "accumulated", EBB_MOMENT_FORMAT_F32, .accumulate = TRUE },
+    { "sgd", EBB_MOMENT_FORMAT_F32, .sgd = TRUE },
+  };
+
+  test_init (&argc, &argv);
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autofree char *path = g_strdup_printf ("/sim/waits/%s", cases[i].name);
+
+      g_test_add_data_func (path, &cases[i], a_step_waits_nowhere);
+    }
+  return g_test_run ();
+}
