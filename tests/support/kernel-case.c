@@ -264,11 +264,11 @@ check_variant (const KernelCase *test,
                const KernelCase *want,
                const char *simd)
 {
-  EbbKernelFunc func = ebb_cpu_get_kernels_of (simd)[test->kernel];
+  EbbKernelFunc func = test_kernels_of (simd)[test->kernel];
   KernelCase first;
 
   g_assert_nonnull (func);
-  ebb_cpu_set_n_threads (1);
+  test_kernel_set_threads (1);
   first = run_copy (test, func, FALSE, 0);
   for (guint k = 0; k < test->n_inputs; k++)
     compare_operand (test, simd, k, &first.inputs[k], &want->inputs[k]);
@@ -288,7 +288,7 @@ check_variant (const KernelCase *test,
       g_autofree char *where = g_strdup_printf ("%s, %d threads", simd, n_threads);
       KernelCase again;
 
-      ebb_cpu_set_n_threads (n_threads);
+      test_kernel_set_threads (n_threads);
       again = run_copy (test, func, FALSE, n_threads == 2 ? 1 : 5);
       compare_runs (test, where, &again, &first);
       clear_operands (&again);
@@ -312,9 +312,9 @@ kernel_case_check (KernelCase *test)
   int n_threads = ebb_cpu_get_n_threads ();
 
   for (guint k = 0; k < G_N_ELEMENTS (simd_names); k++)
-    if (ebb_cpu_get_kernels_of (simd_names[k]) != NULL)
+    if (test_kernels_of (simd_names[k]) != NULL)
       check_variant (test, &want, simd_names[k]);
-  ebb_cpu_set_n_threads (n_threads);
+  test_kernel_set_threads (n_threads);
   clear_operands (&want);
   clear_operands (test);
 }

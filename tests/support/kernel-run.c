@@ -2,6 +2,8 @@
 /* Runs kernels of the CPU with exactly the workspace that they declare, between bytes that must stay. */
 #include "support/kernel-run.h"
 
+#include "support/device.h"
+#include "support/device-kernel-run.h"
 #include "tensor/cpu/cpu-private.h"
 
 #include <string.h>
@@ -66,4 +68,35 @@ test_kernel_run (EbbKernelFunc func,
       free (memory);
     }
   return ok;
+}
+
+/* -- other devices ------------------------------------------------------------------------------------------------- */
+
+static gboolean
+run_on_device (const EbbLaunch *launch,
+               GError **error)
+{
+  return test_device_kernel_run (test_device (), launch, error);
+}
+
+const EbbKernelFunc *
+test_kernels_of (const char *simd)
+{
+  static EbbKernelFunc kernels[EBB_N_KERNELS];
+
+  if (test_device_is_cpu ())
+    return ebb_cpu_get_kernels_of (simd);
+  for (guint i = 0; i < EBB_N_KERNELS; i++)
+    kernels[i] = run_on_device;
+  return strcmp (simd, "portable") == 0 ? kernels : NULL;
+}
+
+void
+test_kernel_set_threads (int n_threads)
+{
+  g_autofree char *order = g_strdup_printf ("%d", MAX (n_threads - 1, 0));
+
+  ebb_cpu_set_n_threads (n_threads);
+  if (!test_device_is_cpu ())
+    g_setenv ("EBB_CUDAEMU_ORDER", order, TRUE);
 }

@@ -8,7 +8,8 @@
 
 #include "tensor/backend/kernel-private.h"
 
-/* Runs a kernel of the CPU, or a reference, which has no workspace. */
+/* Runs a kernel of the CPU, a reference, which has no workspace, or a kernel of the device under test
+ * (support/device.h), which takes operands in host memory here. */
 
 G_BEGIN_DECLS
 
@@ -17,5 +18,13 @@ G_BEGIN_DECLS
 gboolean test_kernel_run (EbbKernelFunc func,
                           EbbLaunch *launch,
                           GError **error);
+
+/* The kernels under test in one of the CPU's instruction sets, NULL if this processor lacks it. A device other than the
+ * CPU has one set, under the name "portable", and NULL otherwise. */
+const EbbKernelFunc *test_kernels_of (const char *simd);
+
+/* How many threads run a kernel; 0: as many as by default. On another device, in which of its orders blocks, warps and
+ * lanes run: 1, 2 and 3 are those of EBB_CUDAEMU_ORDER. */
+void test_kernel_set_threads (int n_threads);
 
 G_END_DECLS

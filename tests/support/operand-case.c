@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/operand-case-private.h"
 
+#include "support/device.h"
 #include "support/kernel-run.h"
 
 #include <math.h>
@@ -148,14 +149,17 @@ check_kernel (const TestCase *test,
               const TestOperand *expected)
 {
   TestOperand first[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
+  const gboolean is_cpu = test_device_is_cpu ();
 
-  for (int n_threads = 1; n_threads <= 2; n_threads++)
-    for (int again = 0; again < 2; again++)
+  /* On the CPU numbers of threads may differ in bits; on a device its orders may not. */
+  for (int n_threads = 1; n_threads <= (is_cpu ? 2 : 3); n_threads++)
+    for (int run = 0; run < (is_cpu ? 2 : 1); run++)
       {
         g_autofree char *label = g_strdup_printf ("%s, %d threads", simd, n_threads);
         TestOperand outputs[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
+        gboolean again = is_cpu ? run > 0 : n_threads > 1;
 
-        ebb_cpu_set_n_threads (n_threads);
+        test_kernel_set_threads (n_threads);
         test_case_run (test, kernel, outputs);
         for (guint i = 0; i < test->n_outputs; i++)
           if (test->outputs[i].memory)
@@ -163,16 +167,13 @@ check_kernel (const TestCase *test,
               test_case_compare (test, label, i, &expected[i], &outputs[i]);
               if (again && memcmp (first[i].memory, outputs[i].memory, first[i].size) != 0)
                 g_error ("%s, %s: output %u is not the same bits in a second run", test->name, label, i);
-              if (again)
-                test_operand_clear (&first[i]);
+              test_operand_clear (&first[i]);
+              first[i] = outputs[i];
             }
-        if (again)
-          for (guint i = 0; i < test->n_outputs; i++)
-            test_operand_clear (&outputs[i]);
-        else
-          memcpy (first, outputs, sizeof first);
       }
-  ebb_cpu_set_n_threads (0);
+  for (guint i = 0; i < test->n_outputs; i++)
+    test_operand_clear (&first[i]);
+  test_kernel_set_threads (0);
 }
 
 void
@@ -181,12 +182,12 @@ test_case_check (TestCase *test)
   TestOperand expected[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
 
   test_case_run (test, ebb_reference_kernels[test->kernel], expected);
-  if (test->kernel == EBB_KERNEL_MATMUL && !test->has_few_rows)
+  if (test->kernel == EBB_KERNEL_MATMUL && !test->has_few_rows && test_device_is_cpu ())
     check_kernel (test, ebb_cpu_matmul, "oneDNN", expected);
   else
     for (gsize i = 0; i < TEST_N_SIMD; i++)
       {
-        const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (test_simd_names[i]);
+        const EbbKernelFunc *kernels = test_kernels_of (test_simd_names[i]);
         TestCase variant = *test;
 
         if (!g_str_equal (test_simd_names[i], "avx512bf16"))

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers kernels cpu-only */
+/* test: private-headers kernels cpu-only cudaemu */
 
 /* Attention: each instruction set that this processor has, on one thread and on two, against the float64 reference,
  * with odd shapes, strides and dtypes. */
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "support/device.h"
+#include "support/kernel-run.h"
 #include "support/operand-case-private.h"
 #include "tensor/cpu/cpu-private.h"
 
@@ -226,14 +227,14 @@ test_attention_threads (void)
   test.params.attention.p = 0.1;
   for (gsize i = 0; i < TEST_N_SIMD; i++)
     {
-      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (test_simd_names[i]);
+      const EbbKernelFunc *kernels = test_kernels_of (test_simd_names[i]);
       TestOperand one[EBB_LAUNCH_MAX_OUTPUTS] = { 0 }, many[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
 
       if (!kernels)
         continue;
-      ebb_cpu_set_n_threads (1);
+      test_kernel_set_threads (1);
       test_case_run (&test, kernels[EBB_KERNEL_ATTENTION], one);
-      ebb_cpu_set_n_threads (7);
+      test_kernel_set_threads (7);
       test_case_run (&test, kernels[EBB_KERNEL_ATTENTION], many);
       g_assert_cmpmem (one[0].memory, one[0].size, many[0].memory, many[0].size);
       g_assert_cmpmem (one[1].memory, one[1].size, many[1].memory, many[1].size);
@@ -243,7 +244,7 @@ test_attention_threads (void)
           test_operand_clear (&many[j]);
         }
     }
-  ebb_cpu_set_n_threads (0);
+  test_kernel_set_threads (0);
   test_operand_clear (&q);
   test_operand_clear (&k);
   test_operand_clear (&o);
@@ -281,7 +282,7 @@ test_attention_far_from_zero (void)
   test_case_run (&backward, ebb_reference_kernels[EBB_KERNEL_ATTENTION_GRAD], expected_grads);
   for (gsize i = 0; i < TEST_N_SIMD; i++)
     {
-      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (test_simd_names[i]);
+      const EbbKernelFunc *kernels = test_kernels_of (test_simd_names[i]);
       TestOperand results[EBB_LAUNCH_MAX_OUTPUTS] = { 0 }, grads[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
       double sum = 0;
 

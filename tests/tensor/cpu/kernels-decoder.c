@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers kernels cpu-only */
+/* test: private-headers kernels cpu-only cudaemu */
 
 /* Rotary positions, gated activations, RMS norms of strided rows and after a residual, of every instruction set. */
 

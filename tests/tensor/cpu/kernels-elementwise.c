@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers kernels cpu-only */
+/* test: private-headers kernels cpu-only cudaemu */
 
 /* Elementwise and random kernels on shapes with tails, strides and broadcasting, of every instruction set. */
 
@@ -207,7 +207,7 @@ check_units (const char *simd,
   launch.outputs[0] = &want.view;
   g_assert_true (ebb_reference_kernels[EBB_KERNEL_UNARY](&launch, NULL));
   launch.outputs[0] = &y.view;
-  g_assert_true (test_kernel_run (ebb_cpu_get_kernels_of (simd)[EBB_KERNEL_UNARY], &launch, NULL));
+  g_assert_true (test_kernel_run (test_kernels_of (simd)[EBB_KERNEL_UNARY], &launch, NULL));
   for (guint i = 0; i < 65536; i++)
     {
       double a = ((float *) y.view.data)[i], b = ((float *) want.view.data)[i];
@@ -230,7 +230,7 @@ test_units (void)
                                     EBB_UNARY_RSQRT, EBB_UNARY_RELU, EBB_UNARY_ABS };
 
   for (guint k = 0; k < G_N_ELEMENTS (simd_names); k++)
-    for (guint o = 0; o < G_N_ELEMENTS (ops) && ebb_cpu_get_kernels_of (simd_names[k]) != NULL; o++)
+    for (guint o = 0; o < G_N_ELEMENTS (ops) && test_kernels_of (simd_names[k]) != NULL; o++)
       check_units (simd_names[k], ops[o]);
 }
 

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers kernels cpu-only */
+/* test: private-headers kernels cpu-only cudaemu */
 
 /* Cross entropies whose classes are in parts, those in place and those of large logits, of every instruction set. */
 
@@ -137,7 +137,7 @@ test_cross_entropy_in_place (void)
 {
   for (gsize i = 0; i < G_N_ELEMENTS (simd_names); i++)
     {
-      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[i]);
+      const EbbKernelFunc *kernels = test_kernels_of (simd_names[i]);
       float logits[3] = { 1.0f, 2.0f, 3.0f }, d_loss = 2.0f;
       float logsumexp[2] = { logf (expf (1) + expf (2) + expf (3)), 0.0f };
       gint64 target = 2;
@@ -169,7 +169,7 @@ test_small_losses (void)
 {
   for (gsize i = 0; i < G_N_ELEMENTS (simd_names); i++)
     {
-      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[i]);
+      const EbbKernelFunc *kernels = test_kernels_of (simd_names[i]);
       float logits[2] = { 20.0f, 6.0f }, parts[3], loss, logsumexp[2];
       gint64 target = 0;
       EbbView views[] = { { logits, EBB_DTYPE_F32, 2, { 1, 2 }, { 2, 1 } },
@@ -196,7 +196,7 @@ test_extremes (void)
 {
   for (gsize i = 0; i < G_N_ELEMENTS (simd_names); i++)
     {
-      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[i]);
+      const EbbKernelFunc *kernels = test_kernels_of (simd_names[i]);
       float parts[2][3][3] = { { { -INFINITY, 0, 0 }, { 1000, 0, 0 }, { 20, 1e-6f, 20 } },
                                { { 2, 0, 1 }, { -1000, 0, -1000 }, { -INFINITY, 0, 0 } } };
       gint64 targets[3] = { 0, 0, 0 };
@@ -326,7 +326,7 @@ test_far_from_zero (void)
   for (gsize i = 0; i < G_N_ELEMENTS (simd_names); i++)
     for (gsize k = 0; k < G_N_ELEMENTS (centres); k++)
       {
-        const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[i]);
+        const EbbKernelFunc *kernels = test_kernels_of (simd_names[i]);
 
         if (kernels == NULL)
           continue;

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers kernels cpu-only */
+/* test: private-headers kernels cpu-only cudaemu */
 
 /* Steps of optimizers, norms of gradients and reductions over ranks, of every instruction set. */
 

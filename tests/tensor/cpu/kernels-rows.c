@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers kernels cpu-only */
+/* test: private-headers kernels cpu-only cudaemu */
 
 /* Reductions, softmax, GELU and norms on odd shapes, of every instruction set. */
 
@@ -501,7 +501,7 @@ check_norm_far_from_zero (const char *simd,
                           gint64 n,
                           double centre)
 {
-  const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd);
+  const EbbKernelFunc *kernels = test_kernels_of (simd);
   EbbKernel norm = is_batch ? EBB_KERNEL_BATCH_NORM : EBB_KERNEL_LAYER_NORM;
   EbbKernel grad = is_batch ? EBB_KERNEL_BATCH_NORM_GRAD : EBB_KERNEL_LAYER_NORM_GRAD;
   gint64 shape[2] = { is_batch ? n : FAR_ROWS, is_batch ? FAR_ROWS : n };
@@ -569,7 +569,7 @@ test_norms_far_from_zero (void)
   static const double centres[] = { 0, 1e3, -1e5, 1e6 };
 
   for (guint s = 0; s < G_N_ELEMENTS (simd_names); s++)
-    for (guint c = 0; c < G_N_ELEMENTS (centres) && ebb_cpu_get_kernels_of (simd_names[s]) != NULL; c++)
+    for (guint c = 0; c < G_N_ELEMENTS (centres) && test_kernels_of (simd_names[s]) != NULL; c++)
       for (gint64 n = 33; n < 5000; n = 5 * n + 2)
         {
           check_norm_far_from_zero (simd_names[s], FALSE, n, centres[c]);
@@ -671,10 +671,10 @@ test_constant_rows (void)
   static const float values[] = { 0.1f, 1e5f + 0.1f, -7e8f, 1e-20f };
 
   for (guint s = 0; s < G_N_ELEMENTS (simd_names); s++)
-    for (guint v = 0; v < G_N_ELEMENTS (values) && ebb_cpu_get_kernels_of (simd_names[s]) != NULL; v++)
+    for (guint v = 0; v < G_N_ELEMENTS (values) && test_kernels_of (simd_names[s]) != NULL; v++)
       for (gint64 n = 2; n < 5000; n = 5 * n + 2)
         for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
-          check_constant_rows (ebb_cpu_get_kernels_of (simd_names[s]), floats[d], n, values[v]);
+          check_constant_rows (test_kernels_of (simd_names[s]), floats[d], n, values[v]);
 }
 
 /* An element whose distance to the others f32 can square, but not add up as often as there are others. */
@@ -696,7 +696,7 @@ test_outlier (void)
   ebb_reference_store (&x.view, 0, 1e18);
   for (guint s = 0; s < G_N_ELEMENTS (simd_names); s++)
     {
-      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[s]);
+      const EbbKernelFunc *kernels = test_kernels_of (simd_names[s]);
 
       if (kernels == NULL)
         continue;
