@@ -1,7 +1,7 @@
 # Programs (tests/tensor, nn, dist, offload, wrap), introspection (tests/gi), scripts (tests/scripts), benchmarks
 # (tests/bench).
-# Labels: unit, kernels (arithmetic against float64), slow, gi, script, long (tests/scripts/long_NAME: minutes each, run
-# where EBB_LONG is set).
+# Labels: unit, kernels (arithmetic against float64), slow, sim and cudaemu (on an emulated device), gi, script, long
+# (minutes, or one of too many; run where EBB_LONG is set).
 # A test that can't run here exits with 77.
 set (EBB_TEST_THREADS 2 CACHE STRING "OpenMP threads of each test")
 
@@ -80,7 +80,8 @@ endfunction ()
 # A program of tests/ is named after its place: tests/nn/args.c is the test nn/args. Its second line may say, after
 # "test:", what it needs:
 #   private-headers  it sees the private headers and links the static twin
-#   cpu-only         it doesn't run a second time on the emulated device, as NAME-on-sim
+#   cpu-only         it doesn't run again on the emulated accelerator and GPU, as NAME-on-sim and NAME-on-cudaemu
+#   cudaemu          it runs on the emulated GPU although it is cpu-only
 #   kernels          the label kernels: arithmetic against float64
 #   slow             the label slow, and more time
 function (ebb_read_needs variable file)
@@ -88,6 +89,17 @@ function (ebb_read_needs variable file)
   separate_arguments (needs UNIX_COMMAND "${needs}")
   set (${variable} "${needs}" PARENT_SCOPE)
 endfunction ()
+
+if (EBB_CUDAEMU)
+  foreach (name IN ITEMS execution runtime)
+    add_test (NAME cudaemu/${name} COMMAND test-cudaemu-${name})
+    ebb_set_test_properties (cudaemu/${name} cudaemu 120)
+  endforeach ()
+endif ()
+
+# The tests that run on the emulated GPU whenever tests run; the others there are long, and need EBB_LONG.
+file (STRINGS "${tests_dir}/cudaemu/short-tests.txt" short_tests REGEX "^[a-z]")
+set_property (DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${tests_dir}/cudaemu/short-tests.txt")
 
 file (GLOB_RECURSE test_files CONFIGURE_DEPENDS RELATIVE "${tests_dir}"
   "${tests_dir}/tensor/*.c" "${tests_dir}/nn/*.c" "${tests_dir}/dist/*.c" "${tests_dir}/offload/*.c"
@@ -115,6 +127,14 @@ foreach (file IN LISTS test_files)
   if (NOT "cpu-only" IN_LIST needs)
     add_test (NAME ${name}-on-sim COMMAND ${program})
     ebb_set_test_properties (${name}-on-sim "${label};sim" ${timeout} "EBB_TEST_DEVICE=sim")
+  endif ()
+  if (EBB_CUDAEMU AND (NOT "cpu-only" IN_LIST needs OR "cudaemu" IN_LIST needs))
+    add_test (NAME ${name}-on-cudaemu COMMAND ${program})
+    if (name IN_LIST short_tests)
+      ebb_set_test_properties (${name}-on-cudaemu "cudaemu" ${timeout} "EBB_TEST_DEVICE=cudaemu")
+    else ()
+      ebb_set_test_properties (${name}-on-cudaemu "cudaemu;long" 1500 "EBB_TEST_DEVICE=cudaemu" "EBB_TEST_IS_LONG=1")
+    endif ()
   endif ()
 endforeach ()
 

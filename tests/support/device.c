@@ -21,6 +21,8 @@ test_init (int *argc,
 {
   g_autoptr (GError) error = NULL;
 
+  if (g_getenv ("EBB_TEST_IS_LONG") != NULL && g_getenv ("EBB_LONG") == NULL)
+    exit (77);
   g_test_init (argc, argv, NULL);
   test_classes_make ();
   device = ebb_device_get (g_getenv ("EBB_TEST_DEVICE"), &error);

@@ -24,7 +24,7 @@ gboolean test_kernel_run (EbbKernelFunc func,
 const EbbKernelFunc *test_kernels_of (const char *simd);
 
 /* How many threads run a kernel; 0: as many as by default. On another device, in which of its orders blocks, warps and
- * lanes run: 1, 2 and 3 are those of EBB_CUDAEMU_ORDER. */
+ * lanes run: 1, 2 and 3 are those of EBB_CUDAEMU_ORDER, and so on in turn. */
 void test_kernel_set_threads (int n_threads);
 
 G_END_DECLS
