@@ -15,6 +15,7 @@
 
 static BenchSettings settings = { .batch = 4, .context = 256 };
 static int steps = 5, threads = 0;
+static char *device_name;
 static gboolean serve, with_floor, as_json;
 static guint64 library_bytes; /* resident before there is a model */
 
@@ -30,6 +31,7 @@ static const GOptionEntry entries[] = {
   { "batch", 0, 0, G_OPTION_ARG_INT, &settings.batch, "Sequences a step", "N" },
   { "context", 0, 0, G_OPTION_ARG_INT, &settings.context, "Tokens a sequence", "N" },
   { "steps", 0, 0, G_OPTION_ARG_INT, &steps, "Steps that count, after two that don't", "N" },
+  { "device", 0, 0, G_OPTION_ARG_STRING, &device_name, "cpu (default), cuda, sim, ...", "NAME" },
   { "threads", 0, 0, G_OPTION_ARG_INT, &threads, "CPU threads", "N" },
   { "bf16", 0, 0, G_OPTION_ARG_NONE, &settings.bf16, "Products in bf16", NULL },
   { "residual", 0, 0, G_OPTION_ARG_STRING, &settings.residual, "GPT's residual stream with --bf16: f32 or bf16",
@@ -93,7 +95,7 @@ take_times (Result *self,
 static void
 take_memory (Result *self)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (settings.device);
 
   for (int i = 0; i < EBB_N_PURPOSES; i++)
     self->bytes[i] = ebb_memory_stats_get_peak (stats, (EbbPurpose) i);
@@ -252,7 +254,7 @@ print_answer (const GString *seconds,
               double first_loss,
               double loss)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (settings.device);
 
   printf ("{\"seconds\": [%s], \"first_loss\": %.9g, \"loss\": %.9g", seconds->str, first_loss, loss);
   for (int i = 0; i < EBB_N_PURPOSES; i++)
@@ -288,7 +290,7 @@ serve_n_steps (BenchTraining *training,
   double seconds[BENCH_N_PARTS], first_loss = 0, loss = 0;
 
   n = MAX (n, 1);
-  ebb_memory_reset_peaks (NULL);
+  ebb_memory_reset_peaks (settings.device);
   for (int i = 0; i < n; i++)
     {
       if (!bench_training_step (training, seconds, &loss, error))
@@ -334,7 +336,10 @@ main (int argc,
     }
   if (threads > 0)
     ebb_set_num_threads (threads);
-  training = bench_training_new (&settings, &error);
+  if (device_name != NULL)
+    settings.device = ebb_device_get (device_name, &error);
+  if (error == NULL)
+    training = bench_training_new (&settings, &error);
   if (training == NULL || !(serve ? serve_steps (training, &error) : show_steps (training, &error)))
     {
       fprintf (stderr, "step: %s\n", error->message);

@@ -57,10 +57,12 @@ def make_model(options):
 class Training:
     def __init__(self, options):
         torch.manual_seed(1)
-        self.model = make_model(options).train()
+        self.device = options.device
+        self.model = make_model(options).train().to(options.device)
         self.optimizer = torch_gpt.new_optimizer(self.model, options.optimizer, lr=LEARNING_RATE)
-        self.tokens, self.targets = torch.randint(options.vocab, (2, options.batch, options.context))
-        self.autocast = functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=options.dtype == "bf16")
+        self.tokens, self.targets = torch.randint(options.vocab, (2, options.batch, options.context)).to(
+            options.device)
+        self.autocast = functools.partial(torch.autocast, options.device, dtype=torch.bfloat16, enabled=options.dtype == "bf16")
         loss_of = loss_of_folder if options.folder else torch_gpt.loss_of
         self.loss_of = torch.compile(loss_of) if options.compile else loss_of
 
@@ -71,12 +73,16 @@ class Training:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return time.perf_counter() - start, loss.item()
+        loss = loss.item()  # waits for a GPU
+        return time.perf_counter() - start, loss
 
     def steps(self, n):
         done = [self.step() for _ in range(n)]
-        return {"seconds": [seconds for seconds, _ in done], "first_loss": done[0][1], "loss": done[-1][1],
-                "resident_bytes": torch_gpt.status_bytes("VmHWM")}
+        result = {"seconds": [seconds for seconds, _ in done], "first_loss": done[0][1], "loss": done[-1][1],
+                  "resident_bytes": torch_gpt.status_bytes("VmHWM")}
+        if self.device == "cuda":
+            result["peak_bytes"] = torch.cuda.max_memory_allocated()
+        return result
 
     def kept(self):
         return {"kept_bytes": torch_gpt.count_kept_bytes(self.model, self.tokens, self.targets, self.autocast)}
@@ -113,7 +119,7 @@ def serve(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="take steps of a training with PyTorch on the CPU")
+    parser = argparse.ArgumentParser(description="take steps of a training with PyTorch")
     parser.add_argument("--model", choices=["gpt", "bert"], default="gpt")
     parser.add_argument("--folder", help="train the model in this folder with transformers, instead of a new one")
     parser.add_argument("--layers", type=int, default=12)
@@ -127,6 +133,7 @@ def main():
     parser.add_argument("--compile", action="store_true", help="through torch.compile")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="default")
     parser.add_argument("--choose-optimizer", action="store_true", help="print the seconds of each AdamW and exit")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -372,7 +372,7 @@ main (int argc,
 
   g_setenv ("EBB_CUDA_MEMORY", size, TRUE);
   g_test_init (&argc, &argv, NULL);
-  device = ebb_device_get ("cudaemu", &error);
+  device = ebb_device_get (g_getenv ("EBB_TEST_DEVICE") ? g_getenv ("EBB_TEST_DEVICE") : "cudaemu", &error);
   g_assert_no_error (error);
   streams = device->backend->streams;
   /* First: the emulated GPU takes a while to open memory that was used, and does so often here. */
