@@ -60,9 +60,10 @@ class Training:
         self.device = options.device
         self.model = make_model(options).train().to(options.device)
         self.optimizer = torch_gpt.new_optimizer(self.model, options.optimizer, lr=LEARNING_RATE)
-        self.tokens, self.targets = torch.randint(options.vocab, (2, options.batch, options.context)).to(
-            options.device)
-        self.autocast = functools.partial(torch.autocast, options.device, dtype=torch.bfloat16, enabled=options.dtype == "bf16")
+        tokens = torch.randint(options.vocab, (2, options.batch, options.context))
+        self.tokens, self.targets = tokens.to(options.device)
+        self.autocast = functools.partial(torch.autocast, options.device, dtype=torch.bfloat16,
+                                          enabled=options.dtype == "bf16")
         loss_of = loss_of_folder if options.folder else torch_gpt.loss_of
         self.loss_of = torch.compile(loss_of) if options.compile else loss_of
 

@@ -1,0 +1,243 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers cpu-only kernels */
+#include "support/tensors.h"
+#include "tensor/autograd/op-private.h"
+#include "tensor/backend/backend-private.h"
+#include "tensor/tensor-private.h"
+#include "tensor/util/half-private.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Matrix products of the CUDA backend beside the CPU's, over the emulated GPU or the one that EBB_TEST_DEVICE names:
+ * each kind of operand that cuBLASLt takes, or that goes through workspace. Wherever operands lie, the bits are the
+ * same. */
+
+#define MOST 4
+
+typedef struct
+{
+  const char *name;
+  gint64 batch[2], m, n, k; /* batch: 0 ends it */
+  EbbDType operands, result;
+  int bias; /* its dtype, -1: none */
+  gint64 bias_stride;
+  gboolean accumulate;
+  gboolean transpose_a, transpose_b;
+  gint64 pad_a, pad_b;   /* elements between rows, or columns */
+  gboolean one_a, one_b; /* the same matrix for the whole batch */
+  gboolean swaps_batch;  /* the dimensions of the batch are in another order in memory */
+  gboolean spread_a;     /* no stride of a is 1: its rows overlap */
+} Case;
+
+#define F32 EBB_DTYPE_F32
+#define BF16 EBB_DTYPE_BF16
+
+static const Case cases[] = {
+  { "plain", .m = 33, .n = 17, .k = 40, .operands = F32, .result = F32, .bias = -1 },
+  { "bf16", .m = 33, .n = 24, .k = 40, .operands = BF16, .result = BF16, .bias = -1 },
+  { "bf16-to-f32", .m = 9, .n = 24, .k = 40, .operands = BF16, .result = F32, .bias = -1 },
+  { "f32-to-bf16", .m = 9, .n = 24, .k = 40, .operands = F32, .result = BF16, .bias = -1 },
+  { "f32-to-bf16-accumulated", .m = 9, .n = 24, .k = 40, .operands = F32, .result = BF16, .bias = F32,
+    .accumulate = 1 },
+  { "transposed-left", .m = 12, .n = 20, .k = 31, .operands = F32, .result = F32, .bias = -1, .transpose_a = TRUE },
+  { "transposed-right", .m = 12, .n = 20, .k = 31, .operands = BF16, .result = F32, .bias = -1, .transpose_b = TRUE },
+  { "transposed-both", .m = 12, .n = 20, .k = 31, .operands = F32, .result = F32, .bias = -1, .transpose_a = TRUE,
+    .transpose_b = TRUE },
+  { "padded", .m = 12, .n = 20, .k = 31, .operands = F32, .result = F32, .bias = -1, .pad_a = 5, .pad_b = 3 },
+  { "bias", .m = 12, .n = 20, .k = 31, .operands = F32, .result = F32, .bias = F32 },
+  { "bias-accumulated", .m = 12, .n = 20, .k = 31, .operands = BF16, .result = BF16, .bias = BF16, .accumulate = TRUE },
+  { "bias-of-another-dtype", .m = 12, .n = 20, .k = 31, .operands = BF16, .result = BF16, .bias = F32 },
+  { "bf16-bias-of-f32", .m = 12, .n = 20, .k = 31, .operands = F32, .result = F32, .bias = BF16 },
+  { "bias-with-a-stride", .m = 12, .n = 20, .k = 31, .operands = F32, .result = F32, .bias = F32, .bias_stride = 3 },
+  { "batch", .batch = { 5 }, .m = 7, .n = 6, .k = 8, .operands = F32, .result = F32, .bias = -1 },
+  { "batch-with-bias", .batch = { 5 }, .m = 7, .n = 6, .k = 8, .operands = F32, .result = F32, .bias = F32 },
+  { "one-right-for-a-batch", .batch = { 5 }, .m = 7, .n = 6, .k = 8, .operands = F32, .result = F32, .bias = -1,
+    .one_b = TRUE },
+  { "one-left-for-a-batch", .batch = { 2, 3 }, .m = 7, .n = 6, .k = 8, .operands = F32, .result = F32, .bias = -1,
+    .one_a = TRUE },
+  { "two-batches", .batch = { 2, 3 }, .m = 7, .n = 6, .k = 8, .operands = BF16, .result = BF16, .bias = -1,
+    .swaps_batch = TRUE },
+  { "rows-that-overlap", .batch = { 2 }, .m = 7, .n = 6, .k = 8, .operands = F32, .result = F32, .bias = -1,
+    .spread_a = TRUE },
+  { "one-row", .batch = { 4 }, .m = 1, .n = 6, .k = 8, .operands = F32, .result = F32, .bias = -1, .one_b = TRUE },
+  { "few-rows", .m = 3, .n = 300, .k = 129, .operands = BF16, .result = BF16, .bias = BF16, .transpose_b = TRUE },
+  { "one-column", .m = 40, .n = 1, .k = 33, .operands = F32, .result = F32, .bias = -1 },
+  { "one-of-each", .m = 1, .n = 1, .k = 1, .operands = F32, .result = F32, .bias = F32 },
+  { "no-terms", .m = 4, .n = 3, .k = 0, .operands = F32, .result = F32, .bias = -1 },
+  { "no-terms-but-a-bias", .m = 4, .n = 3, .k = 0, .operands = F32, .result = BF16, .bias = F32 },
+  { "no-rows", .m = 0, .n = 3, .k = 5, .operands = F32, .result = F32, .bias = -1 },
+};
+
+static EbbDevice *device;
+
+/* Memory of its own, and a view of it that begins @offset elements after the start. */
+typedef struct
+{
+  EbbTensor *memory;
+  EbbView view;
+} Operand;
+
+static gint64
+get_extent (const EbbView *view)
+{
+  gint64 last = 0;
+
+  for (int i = 0; i < view->n_dims; i++)
+    last += MAX (view->shape[i] - 1, 0) * view->strides[i];
+  return last + 1;
+}
+
+/* The same values on each device, whatever the offset. */
+static void
+operand_init (Operand *self,
+              const EbbView *shape,
+              EbbDevice *where,
+              gint64 offset,
+              guint seed)
+{
+  const gint64 n = get_extent (shape), size = n + offset;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) memory = ebb_tensor_new_uninitialized (&size, 1, shape->dtype, NULL, &error);
+
+  g_assert_no_error (error);
+  for (gint64 i = 0; i < size; i++)
+    {
+      const float value = (float) sin (1.7 * (double) (i - offset) + seed);
+
+      if (shape->dtype == F32)
+        ((float *) memory->view.data)[i] = value;
+      else
+        ((guint16 *) memory->view.data)[i] = ebb_bf16_from_float (value);
+    }
+  self->memory = ebb_to_device (memory, where, &error);
+  g_assert_no_error (error);
+  self->view = *shape;
+  self->view.data = (char *) self->memory->view.data + (gsize) offset * ebb_dtype_get_size (shape->dtype);
+}
+
+static void
+fill_view (EbbView *view,
+           const Case *c,
+           gint64 rows,
+           gint64 columns,
+           gboolean transpose,
+           gint64 pad,
+           gboolean one,
+           EbbDType dtype)
+{
+  const gint64 inner = (transpose ? rows : columns) + pad, matrix = inner * (transpose ? columns : rows);
+  const int n_batch = (c->batch[0] > 0) + (c->batch[1] > 0);
+
+  *view = (EbbView){ .dtype = dtype, .n_dims = n_batch + 2 };
+  for (int i = 0; i < n_batch; i++)
+    {
+      const gboolean is_inner = (i == n_batch - 1) != c->swaps_batch;
+
+      view->shape[i] = c->batch[i];
+      view->strides[i] = one ? 0 : is_inner ? matrix
+                                            : matrix * c->batch[n_batch - 1 - i];
+    }
+  view->shape[n_batch] = rows;
+  view->shape[n_batch + 1] = columns;
+  view->strides[n_batch] = transpose ? 1 : inner;
+  view->strides[n_batch + 1] = transpose ? inner : 1;
+}
+
+/* The result as f32 on the CPU, with what lies before it if it has an offset. */
+static EbbTensor *
+run (const Case *c,
+     EbbDevice *where,
+     gint64 offset)
+{
+  const gboolean has_bias = c->bias >= 0;
+  g_autoptr (GError) error = NULL;
+  EbbView a_shape, b_shape, c_shape, bias_shape;
+  Operand a, b, result, bias = { .memory = NULL };
+  g_autoptr (EbbTensor) here = NULL;
+  EbbTensor *wide;
+  EbbLaunch launch;
+  Case dense = *c;
+
+  fill_view (&a_shape, c, c->m, c->k, c->transpose_a, c->pad_a, c->one_a, c->operands);
+  if (c->spread_a)
+    a_shape.strides[a_shape.n_dims - 2] = 1;
+  fill_view (&b_shape, c, c->k, c->n, c->transpose_b, c->pad_b, c->one_b, c->operands);
+  dense.swaps_batch = FALSE;
+  fill_view (&c_shape, &dense, c->m, c->n, FALSE, 0, FALSE, c->result);
+  operand_init (&a, &a_shape, where, offset, 1);
+  operand_init (&b, &b_shape, where, offset, 2);
+  operand_init (&result, &c_shape, where, offset, 3);
+  if (has_bias)
+    {
+      bias_shape = (EbbView){ .dtype = (EbbDType) c->bias,
+                              .n_dims = 1,
+                              .shape = { c->n },
+                              .strides = { MAX (c->bias_stride, 1) } };
+      operand_init (&bias, &bias_shape, where, offset, 4);
+    }
+  ebb_launch_init (&launch, EBB_KERNEL_MATMUL);
+  launch.n_inputs = 3;
+  launch.inputs[0] = &a.view;
+  launch.inputs[1] = &b.view;
+  launch.inputs[2] = has_bias ? &bias.view : NULL;
+  launch.n_outputs = 1;
+  launch.outputs[0] = &result.view;
+  launch.params.matmul.accumulate = c->accumulate;
+  g_assert_true (ebb_device_launch (where, &launch, &error));
+  g_assert_no_error (error);
+  here = ebb_to_device (result.memory, NULL, &error);
+  wide = ebb_cast (here, F32, &error);
+  g_assert_no_error (error);
+  ebb_tensor_unref (a.memory);
+  ebb_tensor_unref (b.memory);
+  ebb_tensor_unref (result.memory);
+  g_clear_pointer (&bias.memory, ebb_tensor_unref);
+  return wide;
+}
+
+static void
+agrees_with_the_cpu (gconstpointer data)
+{
+  const Case *c = data;
+  g_autoptr (EbbTensor) here = run (c, ebb_device_get_cpu (), 0), there = run (c, device, 0);
+  const double tolerance = c->result == BF16 ? 1.0 / 32 : 1e-5 * (1 + sqrt ((double) c->k));
+
+  test_assert_near (here, there, tolerance);
+}
+
+static void
+bits_do_not_depend_on_addresses (gconstpointer data)
+{
+  const Case *c = data;
+  g_autoptr (EbbTensor) first = run (c, device, 0);
+  const gsize n = (gsize) ebb_tensor_get_n_elements (first);
+
+  for (gint64 offset = 1; offset <= MOST; offset += 1 + (offset == 2))
+    {
+      g_autoptr (EbbTensor) other = run (c, device, offset);
+
+      g_assert_cmpmem (first->view.data, n * sizeof (float), (float *) other->view.data + offset, n * sizeof (float));
+    }
+}
+
+int
+main (int argc,
+      char *argv[])
+{
+  const char *name = g_getenv ("EBB_TEST_DEVICE");
+  g_autoptr (GError) error = NULL;
+
+  g_test_init (&argc, &argv, NULL);
+  device = ebb_device_get (name != NULL ? name : "cudaemu", &error);
+  g_assert_no_error (error);
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autofree char *agrees = g_strdup_printf ("/cuda/products/agree-with-the-cpu/%s", cases[i].name);
+      g_autofree char *bits = g_strdup_printf ("/cuda/products/bits-do-not-depend-on-addresses/%s", cases[i].name);
+
+      g_test_add_data_func (agrees, &cases[i], agrees_with_the_cpu);
+      g_test_add_data_func (bits, &cases[i], bits_do_not_depend_on_addresses);
+    }
+  return g_test_run ();
+}
