@@ -63,10 +63,7 @@ run (EbbCudaDevice *device,
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: %s failed: asked to fail", device->name, name);
       return FALSE;
     }
-  if (ebb_cuda_kernels[launch->kernel].run == NULL)
-    status = cudaErrorNotSupported;
-  else
-    status = ebb_cuda_kernels[launch->kernel].run (launch, &queue);
+  status = ebb_cuda_kernels[launch->kernel].run (launch, &queue);
   if (G_LIKELY (status == cudaSuccess))
     return TRUE;
   if (status != cudaErrorNotSupported)

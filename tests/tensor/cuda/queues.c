@@ -26,6 +26,15 @@ make (gint64 n,
   return x;
 }
 
+/* None is missing. */
+static void
+each_kernel_is_there (void)
+{
+  for (int i = 0; i < EBB_N_KERNELS; i++)
+    if (device->kernels[i] == NULL)
+      g_error ("there is no kernel %s", ebb_kernel_get_name ((EbbKernel) i));
+}
+
 /* -- memory -------------------------------------------------------------------------------------------------------- */
 
 static void *
@@ -375,6 +384,7 @@ main (int argc,
   device = ebb_device_get (g_getenv ("EBB_TEST_DEVICE") ? g_getenv ("EBB_TEST_DEVICE") : "cudaemu", &error);
   g_assert_no_error (error);
   streams = device->backend->streams;
+  g_test_add_func ("/cuda/each-kernel-is-there", each_kernel_is_there);
   /* First: the emulated GPU takes a while to open memory that was used, and does so often here. */
   g_test_add_func ("/cuda/long-traces-are-whole", long_traces_are_whole);
   g_test_add_func ("/cuda/addresses-repeat", addresses_repeat);
