@@ -63,6 +63,11 @@ INSTEAD = {
          "build/release/tests/bench/attention --only small --documents 4 --rounds 1 --f32"],
     "train_gpt --moments f32|bf16|8bit":
         [f"train_gpt --moments {name} --data my-book.txt --steps 2" for name in ("f32", "bf16", "8bit")],
+    "build/release/examples/train_gpt --device cuda --data my-book.txt --preset gpt2 --batch 32 --context 1024 "
+    "--dtype bf16": ["build/release/examples/train_gpt --device cudaemu --data my-book.txt --preset tiny --batch 1 "
+                     "--context 16 --dtype bf16 --steps 1"],
+    "scripts/gpu pack FOLDER": ["scripts/gpu check --list"],
+    "scripts/gpu": ["scripts/gpu --help"],
     "train_gpt --profile": ["train_gpt --profile trace.json --data my-book.txt --steps 2"],
     "train_gpt --sample": ["train_gpt --sample 20 --data my-book.txt --steps 2"],
     "train_gpt --step-in-backward": ["train_gpt --step-in-backward --data my-book.txt --steps 2"],
@@ -84,6 +89,7 @@ NOT_RUN = {
     "sudo cmake --install build/release && sudo ldconfig": "needs root: Installed runs it with a prefix",
     **dict.fromkeys(("scripts/install-packages", "scripts/install-packages --test"), "needs root and the network"),
     "scripts/peer-venv": "needs the network",
+    **dict.fromkeys(("scripts/gpu check", "scripts/gpu sanitize", "scripts/gpu bench"), "needs a GPU"),
     "scripts/bench --quick": "benchmarks.py runs it",
     **dict.fromkeys((f"scripts/bench --only {name} --check" for name in ("llama-8x512", "generate", "open")),
                     "takes minutes and needs PyTorch"),
