@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only */
 #include "offload/transfer/transfer-private.h"
+#include "support/device.h"
 #include "support/tensors.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/autograd/op-private.h"
@@ -124,6 +125,43 @@ a_copy_of_what_a_kernel_has_written_must_wait (Fixture *fixture,
   g_assert_false (copy_out (fixture, &error));
   assert_race (error, "a copy in queue to_host would read bytes 0 to 16384 of block", "(16384 bytes)",
                "while fill in queue compute writes them", "let to_host wait for an event");
+}
+
+/* A launch in the queue of collectives is ordered by events alone, as copies are. */
+static void
+a_launch_in_another_queue_must_wait (Fixture *fixture,
+                                     gconstpointer data)
+{
+  g_autoptr (GError) error = NULL;
+  EbbView rows = fixture->x->view, sum = fixture->x->view;
+  const gint64 n = fixture->x->n_elements;
+  EbbLaunch launch;
+
+  rows.n_dims = 2;
+  rows.shape[0] = 2;
+  rows.shape[1] = n / 2;
+  rows.strides[0] = n / 2;
+  rows.strides[1] = 1;
+  sum.n_dims = 1;
+  sum.shape[0] = n / 2;
+  sum.strides[0] = 1;
+  ebb_launch_init (&launch, EBB_KERNEL_REDUCE_RANKS);
+  launch.inputs[launch.n_inputs++] = &rows;
+  launch.outputs[launch.n_outputs++] = &sum;
+  launch.workspace = NULL;
+  launch.workspace_size = 0;
+
+  g_assert_true (fill (fixture->x, 1.5, &error));
+  g_assert_false (streams->launch (device->index, EBB_STREAM_COLLECTIVE, &launch, &error));
+  assert_race (error, "reduce_ranks in queue collective would read", "while fill in queue compute writes them");
+  order (EBB_STREAM_COLLECTIVE, EBB_STREAM_COMPUTE);
+  g_assert_true (streams->launch (device->index, EBB_STREAM_COLLECTIVE, &launch, &error));
+  g_assert_false (fill (fixture->x, 1.5, &error));
+  assert_race (error, "fill in queue compute would write", "while reduce_ranks in queue collective");
+  order (EBB_STREAM_COMPUTE, EBB_STREAM_COLLECTIVE);
+  g_assert_cmpfloat (((const float *) test_read (fixture->x))[n / 2 - 1], ==, 3);
+  g_assert_cmpfloat (((const float *) test_read (fixture->x))[n / 2], ==, 1.5);
+  g_assert_no_error (error);
 }
 
 static void
@@ -454,6 +492,7 @@ main (int argc,
   streams = device->backend->streams;
   add ("/sim/order/a-copy-must-wait-for-what-it-reads", a_copy_must_wait_for_what_it_reads);
   add ("/sim/order/a-copy-of-what-a-kernel-has-written-must-wait", a_copy_of_what_a_kernel_has_written_must_wait);
+  add ("/sim/order/a-launch-in-another-queue-must-wait", a_launch_in_another_queue_must_wait);
   add ("/sim/order/a-kernel-must-wait-for-what-it-reads", a_kernel_must_wait_for_what_it_reads);
   add ("/sim/order/a-kernel-must-not-write-what-a-copy-reads", a_kernel_must_not_write_what_a_copy_reads);
   add ("/sim/order/a-later-copy-of-a-part-hides-nothing", a_later_copy_of_a_part_hides_nothing);
