@@ -103,13 +103,12 @@ take_median (GArray *times)
   return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-/* By the device's own clock: as many runs as last long enough, by the first of them. */
+/* By the device's own clock: as many runs as last long enough, going by the first of them. */
 static gboolean
-time_on_device (EbbDevice *device,
-                const EbbLaunch *launch,
-                GArray *times,
-                double *seconds,
-                GError **error)
+time_with_workspace (EbbDevice *device,
+                     const EbbLaunch *launch,
+                     GArray *times,
+                     GError **error)
 {
   double first[N_LEFT_OUT + N_AT_LEAST], sum = 0;
   guint n;
@@ -120,10 +119,31 @@ time_on_device (EbbDevice *device,
     sum += first[i];
   n = (guint) CLAMP (TIME_AT_LEAST / MAX (sum / N_AT_LEAST, 1e-7), N_AT_LEAST, MOST_ON_DEVICE);
   g_array_set_size (times, n);
-  if (!device->backend->time_launches (device->index, launch, n, (double *) (void *) times->data, error))
+  return device->backend->time_launches (device->index, launch, n, (double *) (void *) times->data, error);
+}
+
+static gboolean
+time_on_device (EbbDevice *device,
+                EbbLaunch *launch,
+                GArray *times,
+                double *seconds,
+                GError **error)
+{
+  const EbbBackend *backend = device->backend;
+  gboolean ok;
+
+  launch->workspace = NULL;
+  launch->workspace_size = backend->get_workspace != NULL ? backend->get_workspace (device->index, launch) : 0;
+  if (launch->workspace_size > 0)
+    launch->workspace = ebb_device_alloc (device, launch->workspace_size, EBB_PURPOSE_WORKSPACE, error);
+  if (launch->workspace_size > 0 && launch->workspace == NULL)
     return FALSE;
-  *seconds = take_median (times);
-  return TRUE;
+  ok = time_with_workspace (device, launch, times, error);
+  if (launch->workspace != NULL)
+    ebb_device_free (device, launch->workspace, launch->workspace_size, EBB_PURPOSE_WORKSPACE);
+  if (ok)
+    *seconds = take_median (times);
+  return ok;
 }
 
 static gboolean
