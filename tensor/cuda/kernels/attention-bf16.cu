@@ -205,19 +205,8 @@ launch (Attention *a,
 {
   constexpr int ROWS = 16 * M_TILES * ATTENTION_WARPS;
   constexpr int SIZE = (ROWS + 2 * KEYS) * TILE_PITCH (guint16, WIDTH) * (int) sizeof (guint16);
-  auto kernel = attend<WIDTH, M_TILES, KEYS, IS_GENERAL>;
-  gint64 n_groups = (gint64) a->n_batches * (a->n_heads / a->n_group_heads);
-  gint64 n_tiles = ((gint64) a->n_group_heads * a->n_queries + ROWS - 1) / ROWS;
-  cudaError_t error;
 
-  a->n_tiles = (int) n_tiles;
-  if (n_tiles * n_groups > G_MAXINT32)
-    return cudaErrorNotSupported;
-  error = ebb_cuda_allow_shared (kernel, SIZE);
-  if (error != cudaSuccess)
-    return error;
-  return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) (n_tiles * n_groups), a->n_splits), dim3 (ATTENTION_THREADS), SIZE,
-                          stream, *a);
+  return attention_launch_rows (attend<WIDTH, M_TILES, KEYS, IS_GENERAL>, a, ROWS, SIZE, stream);
 }
 
 template <int WIDTH, int M_TILES, int KEYS, int GENERAL_KEYS>

@@ -164,7 +164,27 @@ attention_partial_row (const Attention &a,
   return a.partial_o + (blockIdx.y * n_rows + attention_row_index (a, block.batch, at.head, at.query)) * a.width;
 }
 
-typedef cudaError_t (*AttentionFunc) (const Attention *a, cudaStream_t stream);
+/* A block for each tile of n_rows rows and each split of keys, with size bytes of shared memory. */
+static inline cudaError_t
+attention_launch_rows (void (*kernel) (const Attention),
+                       Attention *a,
+                       int n_rows,
+                       int size,
+                       cudaStream_t stream)
+{
+  gint64 n_groups = (gint64) a->n_batches * (a->n_heads / a->n_group_heads);
+  gint64 n_tiles = ((gint64) a->n_group_heads * a->n_queries + n_rows - 1) / n_rows;
+  cudaError_t error;
+
+  a->n_tiles = (int) n_tiles;
+  if (n_tiles * n_groups > G_MAXINT32)
+    return cudaErrorNotSupported;
+  error = ebb_cuda_allow_shared (kernel, (size_t) size);
+  if (error != cudaSuccess)
+    return error;
+  return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) (n_tiles * n_groups), a->n_splits), dim3 (ATTENTION_THREADS),
+                          (size_t) size, stream, *a);
+}
 
 /* attention-bf16.cu, attention-f32.cu: launches for a width up to 256. */
 cudaError_t ebb_cuda_attention_bf16 (Attention *a, cudaStream_t stream);

@@ -361,28 +361,6 @@ differentiate_by_queries (const Attention a,
 
 /* -- launches ------------------------------------------------------------------------------------------------------ */
 
-static cudaError_t
-launch_tiles (void (*kernel) (const Attention, int),
-              const Attention *a,
-              gint64 n_tiles,
-              gint64 n_heads,
-              int size,
-              cudaStream_t stream)
-{
-  gint64 n_blocks = a->n_batches * n_heads * n_tiles;
-  cudaError_t error;
-
-  if (n_blocks == 0)
-    return cudaSuccess;
-  if (n_blocks > G_MAXINT32)
-    return cudaErrorNotSupported;
-  error = ebb_cuda_allow_shared (kernel, (size_t) size);
-  if (error != cudaSuccess)
-    return error;
-  return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) n_blocks), dim3 (ATTENTION_THREADS), size, stream, *a,
-                          (int) n_tiles);
-}
-
 template <int WIDTH, int M_TILES, int QUERIES, bool IS_GENERAL>
 static cudaError_t
 launch_by_keys (const Attention *a,
@@ -390,21 +368,21 @@ launch_by_keys (const Attention *a,
 {
   constexpr int PITCH = TILE_PITCH (guint16, WIDTH), ROWS = 16 * M_TILES * ATTENTION_WARPS;
   constexpr int SIZE = (2 * (ROWS + 2 * QUERIES) * PITCH + 20 * QUERIES) * (int) sizeof (guint16);
-
   gint64 n_tiles = ((gint64) a->n_keys + ROWS - 1) / ROWS;
 
   if constexpr (WIDTH <= 128)
-    return launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, true, true>, a, n_tiles,
-                         a->n_key_heads, SIZE, stream);
+    return attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, true, true>, a, n_tiles,
+                                   a->n_key_heads, SIZE, stream);
   else
     {
-      cudaError_t error = launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, true, false>, a,
-                                        n_tiles, a->n_key_heads, SIZE, stream);
+      cudaError_t error;
 
+      error = attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, true, false>, a,
+                                      n_tiles, a->n_key_heads, SIZE, stream);
       if (error != cudaSuccess)
         return error;
-      return launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, false, true>, a, n_tiles,
-                           a->n_key_heads, SIZE, stream);
+      return attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, false, true>, a,
+                                     n_tiles, a->n_key_heads, SIZE, stream);
     }
 }
 
@@ -416,8 +394,8 @@ launch_by_queries (const Attention *a,
   constexpr int PITCH = TILE_PITCH (guint16, WIDTH), ROWS = 16 * M_TILES * ATTENTION_WARPS;
   constexpr int SIZE = 2 * (ROWS + 2 * KEYS) * PITCH * (int) sizeof (guint16);
 
-  return launch_tiles (differentiate_by_queries<WIDTH, M_TILES, KEYS, IS_GENERAL>, a,
-                       ((gint64) a->n_queries + ROWS - 1) / ROWS, a->n_heads, SIZE, stream);
+  return attention_launch_tiles (differentiate_by_queries<WIDTH, M_TILES, KEYS, IS_GENERAL>, a,
+                                 ((gint64) a->n_queries + ROWS - 1) / ROWS, a->n_heads, SIZE, stream);
 }
 
 /* Tiles of 16 x 4 x M_TILES rows against OTHERS of the other side. */

@@ -223,28 +223,6 @@ differentiate_by_queries (const Attention a,
 
 /* -- launches ------------------------------------------------------------------------------------------------------ */
 
-static cudaError_t
-launch_tiles (void (*kernel) (const Attention, int),
-              const Attention *a,
-              gint64 n_tiles,
-              gint64 n_heads,
-              int size,
-              cudaStream_t stream)
-{
-  gint64 n_blocks = a->n_batches * n_heads * n_tiles;
-  cudaError_t error;
-
-  if (n_blocks == 0)
-    return cudaSuccess;
-  if (n_blocks > G_MAXINT32)
-    return cudaErrorNotSupported;
-  error = ebb_cuda_allow_shared (kernel, (size_t) size);
-  if (error != cudaSuccess)
-    return error;
-  return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) n_blocks), dim3 (ATTENTION_THREADS), size, stream, *a,
-                          (int) n_tiles);
-}
-
 /* Blocks own ROWS rows and meet OTHERS rows of the other side at a time. */
 template <int WIDTH, int ROWS, int OTHERS>
 static cudaError_t
@@ -257,12 +235,12 @@ launch_width (const Attention *a,
   cudaError_t error = cudaSuccess;
 
   if (a->d_k.data || a->d_v.data)
-    error = launch_tiles (differentiate_by_keys<WIDTH, ROWS, OTHERS>, a, ((gint64) a->n_keys + ROWS - 1) / ROWS,
-                          a->n_key_heads, KEYS_SIZE, stream);
+    error = attention_launch_tiles (differentiate_by_keys<WIDTH, ROWS, OTHERS>, a,
+                                    ((gint64) a->n_keys + ROWS - 1) / ROWS, a->n_key_heads, KEYS_SIZE, stream);
   if (error != cudaSuccess || !a->d_q.data)
     return error;
-  return launch_tiles (differentiate_by_queries<WIDTH, ROWS, OTHERS>, a, ((gint64) a->n_queries + ROWS - 1) / ROWS,
-                       a->n_heads, QUERIES_SIZE, stream);
+  return attention_launch_tiles (differentiate_by_queries<WIDTH, ROWS, OTHERS>, a,
+                                 ((gint64) a->n_queries + ROWS - 1) / ROWS, a->n_heads, QUERIES_SIZE, stream);
 }
 
 cudaError_t

@@ -110,6 +110,29 @@ attention_find_step (const Attention &a,
   return step;
 }
 
+/* A block for each of n_tiles tiles of each head, with size bytes of shared memory. */
+static inline cudaError_t
+attention_launch_tiles (void (*kernel) (const Attention, int),
+                        const Attention *a,
+                        gint64 n_tiles,
+                        gint64 n_heads,
+                        int size,
+                        cudaStream_t stream)
+{
+  gint64 n_blocks = a->n_batches * n_heads * n_tiles;
+  cudaError_t error;
+
+  if (n_blocks == 0)
+    return cudaSuccess;
+  if (n_blocks > G_MAXINT32)
+    return cudaErrorNotSupported;
+  error = ebb_cuda_allow_shared (kernel, (size_t) size);
+  if (error != cudaSuccess)
+    return error;
+  return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) n_blocks), dim3 (ATTENTION_THREADS), size, stream, *a,
+                          (int) n_tiles);
+}
+
 /* attention-grad-bf16.cu, attention-grad-f32.cu: launches for a width up to 256. */
 cudaError_t ebb_cuda_attention_grad_bf16 (const Attention *a, cudaStream_t stream);
 cudaError_t ebb_cuda_attention_grad_f32 (const Attention *a, cudaStream_t stream);
