@@ -245,7 +245,8 @@ block_count (bool predicate,
 /* -- shared memory ------------------------------------------------------------------------------------------------- */
 
 constexpr std::size_t SHARED_ALIGNMENT = 16, MOST_SHARED = 256 * 1024, PAGE = 4096;
-static std::vector<const SharedArray *> arrays; /* of the launch that runs */
+/* Of the launch that runs. */
+static std::vector<const SharedArray *> &arrays = *new std::vector<const SharedArray *>;
 
 void *
 get_shared_memory ()

@@ -24,10 +24,14 @@ struct Range
   int device; /* of memory; of reserved addresses -1 */
 };
 
-/* By address. */
-static std::map<std::uintptr_t, Range> memory; /* of the devices: what is allocated or mapped */
-static std::map<std::uintptr_t, std::size_t> reserved, pinned, registered;
-static std::map<CUmemGenericAllocationHandle, Range> physical;
+using Ranges = std::map<std::uintptr_t, Range>;
+using Sizes = std::map<std::uintptr_t, std::size_t>;
+using Handles = std::map<CUmemGenericAllocationHandle, Range>;
+
+/* By address; never freed. */
+static Ranges &memory = *new Ranges; /* of the devices: what is allocated or mapped */
+static Sizes &reserved = *new Sizes, &pinned = *new Sizes, &registered = *new Sizes;
+static Handles &physical = *new Handles;
 static std::size_t n_used[MAX_DEVICES];
 static bool is_open;
 

@@ -32,7 +32,8 @@ constexpr std::uint32_t N_EARLY = 16;
 constexpr long MOMENT = 200000; /* nanoseconds, between two looks at what another process does */
 
 std::mutex lock;
-static std::set<CUstream_st *> streams;
+/* These and the like are never freed: programs end while they are in use. */
+static std::set<CUstream_st *> &streams = *new std::set<CUstream_st *>;
 static cudaError_t context_error;
 static thread_local bool runs_work;
 static std::uint32_t random_state = 1;

@@ -275,7 +275,7 @@ struct Copies
 };
 } // namespace
 
-static Copies copies[MAX_THREADS];
+static Copies *const copies = new Copies[MAX_THREADS]; /* never freed */
 static bool has_copies;
 
 void

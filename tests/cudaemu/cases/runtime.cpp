@@ -116,6 +116,8 @@ test_events ()
   CHECK (cudaMemcpy (here, there, 8, cudaMemcpyDeviceToHost));
   g_assert_cmpint (here[0], ==, 2);
   g_assert_cmpint (here[1], ==, 1);
+  for (cudaEvent_t event : { sent, timed[0], timed[1] })
+    CHECK (cudaEventDestroy (event));
   CHECK (cudaFree (there));
   CHECK (cudaFreeHost (here));
 }
@@ -324,6 +326,7 @@ fail_later ()
   g_assert_cmpint (cudaEventQuery (event), ==, cudaErrorIllegalAddress);
   g_assert_cmpint (cudaMalloc (&data, 4), ==, cudaErrorIllegalAddress);
   g_assert_cmpint (EBB_CUDA_LAUNCH (add, 1, 32, 0, stream, there, 4), ==, cudaErrorIllegalAddress);
+  CHECK (cudaEventDestroy (event));
 }
 
 static void
