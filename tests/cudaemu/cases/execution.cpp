@@ -486,9 +486,9 @@ break_rule (gconstpointer data)
 {
   int kind = GPOINTER_TO_INT (data), *words;
 
-  set_order (kind / 100);
+  set_order (kind % 3);
   words = new_array<int> (64);
-  switch (kind % 100)
+  switch (kind)
     {
     case 0: LAUNCH (end_early, 1, 64, 0, stream); break;
     case 1: LAUNCH (meet_apart, 1, 64, 0, stream); break;
@@ -519,15 +519,14 @@ test_rules ()
     "*",
   };
 
-  for (int way = 0; way < 3; way++)
-    for (guint i = 0; i < G_N_ELEMENTS (messages); i++)
-      {
-        g_autofree char *path = g_strdup_printf ("/execution/rules/subprocess/%u", 100 * (guint) way + i);
+  for (guint i = 0; i < G_N_ELEMENTS (messages); i++)
+    {
+      g_autofree char *path = g_strdup_printf ("/execution/rules/subprocess/%u", i);
 
-        g_test_trap_subprocess (path, 0, (GTestSubprocessFlags) 0);
-        g_test_trap_assert_failed ();
-        g_test_trap_assert_stderr (messages[i]);
-      }
+      g_test_trap_subprocess (path, 0, (GTestSubprocessFlags) 0);
+      g_test_trap_assert_failed ();
+      g_test_trap_assert_stderr (messages[i]);
+    }
 }
 
 int
@@ -545,12 +544,11 @@ main (int argc,
   g_test_add_func ("/execution/tensor-cores", test_tensor_cores);
   g_test_add_func ("/execution/pipeline", test_pipeline);
   g_test_add_func ("/execution/rules", test_rules);
-  for (int way = 0; way < 3; way++)
-    for (int i = 0; i < 9; i++)
-      {
-        g_autofree char *path = g_strdup_printf ("/execution/rules/subprocess/%d", 100 * way + i);
+  for (int i = 0; i < 9; i++)
+    {
+      g_autofree char *path = g_strdup_printf ("/execution/rules/subprocess/%d", i);
 
-        g_test_add_data_func (path, GINT_TO_POINTER (100 * way + i), break_rule);
-      }
+      g_test_add_data_func (path, GINT_TO_POINTER (i), break_rule);
+    }
   return g_test_run ();
 }
