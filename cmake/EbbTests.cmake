@@ -207,3 +207,4 @@ if (NOT EBB_SANITIZE)
 endif ()
 
 include (EbbMpiTests)
+include (EbbCudaemuTests)

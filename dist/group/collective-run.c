@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* How a call runs, on any thread: memory that the engine can't reach goes through copies on the host. */
+/* How a call runs. On a device that the engine reaches it is enqueued; else memory that the engine can't reach goes
+ * through copies on the host. */
 #include "dist/group/group-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
@@ -30,16 +31,15 @@ get_use (EbbProcessGroup *self,
   return uses[work->call.which][i % 2];
 }
 
-/* The one device that all tensors are on, if the engine reaches it. */
-static EbbDevice *
-get_reached_device (EbbProcessGroup *self,
-                    EbbWork *work)
+void
+ebb_process_group_find_device (EbbProcessGroup *self,
+                               EbbWork *work)
 {
   const EbbProcessGroupFuncs *funcs = ebb_process_group_get_funcs (self);
   EbbDevice *device = NULL;
 
   if (funcs->reaches == NULL)
-    return NULL;
+    return;
   for (guint i = 0; i < 2 * work->call.n_parts; i++)
     {
       EbbTensor *tensor = work->tensors[i];
@@ -47,11 +47,82 @@ get_reached_device (EbbProcessGroup *self,
       if (tensor == NULL)
         continue;
       if (tensor->storage->device->backend->host_memory || (device != NULL && tensor->storage->device != device))
-        return NULL;
+        return;
       device = tensor->storage->device;
     }
-  return device != NULL && funcs->reaches (self, device) ? device : NULL;
+  if (device != NULL && funcs->reaches (self, device))
+    work->call.device = device;
 }
+
+/* -- on the device ------------------------------------------------------------------------------------------------- */
+
+static gboolean
+alloc_workspace (EbbProcessGroup *self,
+                 EbbWork *work,
+                 GError **error)
+{
+  const EbbProcessGroupFuncs *funcs = ebb_process_group_get_funcs (self);
+  const gint64 size = funcs->get_workspace != NULL ? (gint64) funcs->get_workspace (self, &work->call) : 0;
+
+  if (size == 0)
+    return TRUE;
+  work->workspace = ebb_tensor_new_uninitialized (&size, 1, EBB_DTYPE_U8, work->call.device, error);
+  if (work->workspace == NULL)
+    return FALSE;
+  work->call.workspace = work->workspace->view.data;
+  return TRUE;
+}
+
+/* The tensors are there, and their memory is free, when what is enqueued for computing now is done. */
+static gboolean
+come_after_computing (EbbDevice *device,
+                      GError **error)
+{
+  const EbbStreamFuncs *streams = device->backend->streams;
+  gpointer ready = streams->record (device->index, EBB_STREAM_COMPUTE, error);
+  gboolean ok;
+
+  if (ready == NULL)
+    return FALSE;
+  ok = streams->wait (device->index, EBB_STREAM_COLLECTIVE, ready, error);
+  streams->free_event (ready);
+  return ok;
+}
+
+static gboolean
+run_engine (EbbProcessGroup *self,
+            EbbWork *work,
+            gboolean *engine_failed,
+            GError **error)
+{
+  *engine_failed = !ebb_process_group_get_funcs (self)->run (self, &work->call, error);
+  return !*engine_failed;
+}
+
+static gboolean
+enqueue (EbbProcessGroup *self,
+         EbbWork *work,
+         gboolean *engine_failed,
+         GError **error)
+{
+  EbbDevice *device = work->call.device;
+
+  for (guint i = 0; i < work->call.n_parts; i++)
+    {
+      EbbTensor *shard = work->tensors[2 * i + 1];
+
+      work->buffers[i].full = work->tensors[2 * i]->view.data;
+      work->buffers[i].shard = shard != NULL ? shard->view.data : NULL;
+    }
+  if (!alloc_workspace (self, work, error) || !come_after_computing (device, error)
+      || !run_engine (self, work, engine_failed, error))
+    return FALSE;
+  work->enqueued_at = g_get_monotonic_time ();
+  work->finished = device->backend->streams->record (device->index, EBB_STREAM_COLLECTIVE, error);
+  return work->finished != NULL;
+}
+
+/* -- on the host --------------------------------------------------------------------------------------------------- */
 
 static gboolean
 copy (EbbTensor *host,
@@ -82,7 +153,7 @@ place (EbbProcessGroup *self,
   *data = NULL;
   if (tensor == NULL)
     return TRUE;
-  if (work->call.device != NULL || tensor->storage->device->backend->host_memory)
+  if (tensor->storage->device->backend->host_memory)
     {
       *data = tensor->view.data;
       return TRUE;
@@ -100,7 +171,6 @@ bring (EbbProcessGroup *self,
        EbbWork *work,
        GError **error)
 {
-  work->call.device = get_reached_device (self, work);
   for (guint i = 0; i < work->call.n_parts; i++)
     if (!place (self, work, 2 * i, &work->buffers[i].full, error)
         || !place (self, work, 2 * i + 1, &work->buffers[i].shard, error))
@@ -120,11 +190,21 @@ bring_back (EbbProcessGroup *self,
   return TRUE;
 }
 
-/* "all_reduce (sum) of f32 [2, 3] on rank 0 of 4: " */
-static void
-prefix (EbbProcessGroup *self,
-        EbbWork *work,
-        GError *failure)
+/* -- both ---------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+run_on_host (EbbProcessGroup *self,
+             EbbWork *work,
+             gboolean *engine_failed,
+             GError **error)
+{
+  return bring (self, work, error) && run_engine (self, work, engine_failed, error) && bring_back (self, work, error);
+}
+
+void
+ebb_process_group_prefix_failure (EbbProcessGroup *self,
+                                  EbbWork *work,
+                                  GError *failure)
 {
   EbbGroupState *state = ebb_process_group_get_state (self);
   g_autofree char *text = ebb_collective_call_to_string (&work->call);
@@ -141,22 +221,16 @@ ebb_process_group_do (EbbProcessGroup *self,
 {
   const EbbProcessGroupFuncs *funcs = ebb_process_group_get_funcs (self);
   GError *failure = NULL;
-  gboolean done;
+  gboolean engine_failed = FALSE;
 
-  done = bring (self, work, &failure);
-  if (done && !funcs->run (self, &work->call, &failure))
-    {
-      if (failure == NULL)
-        g_set_error_literal (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "the engine failed without saying why");
-      prefix (self, work, failure);
-      g_propagate_error (error, failure);
-      return FALSE;
-    }
-  done = done && bring_back (self, work, &failure);
-  if (done)
+  if (work->call.device != NULL ? enqueue (self, work, &engine_failed, &failure)
+                                : run_on_host (self, work, &engine_failed, &failure))
     return TRUE;
-  prefix (self, work, failure);
-  if (funcs->fail != NULL)
+  if (failure == NULL)
+    g_set_error_literal (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "the engine failed without saying why");
+  ebb_process_group_prefix_failure (self, work, failure);
+  /* An engine has reported its own failure to the others. */
+  if (!engine_failed && funcs->fail != NULL)
     funcs->fail (self, failure);
   g_propagate_error (error, failure);
   return FALSE;

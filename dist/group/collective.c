@@ -317,6 +317,7 @@ prepare (EbbProcessGroup *self,
   if (G_UNLIKELY (ebb_modes.observers != NULL))
     touch (work);
   work->queue = ebb_group_queue_ref (state->queue);
+  ebb_process_group_find_device (self, work);
   work->call.sequence = ++state->sequence;
   if (!request->is_counted)
     return work;
@@ -336,6 +337,17 @@ is_given (const EbbCollectivePart *parts,
     if (parts[i].full == NULL)
       return FALSE;
   return TRUE;
+}
+
+/* In the background: on the device, or on the queue's thread. */
+static gboolean
+begin (EbbGroupState *state,
+       EbbProcessGroup *self,
+       EbbWork *work,
+       GError **error)
+{
+  return work->call.device != NULL ? ebb_group_queue_enqueue (state->queue, self, work, error)
+                                   : ebb_group_queue_push (state->queue, self, ebb_work_ref (work), error);
 }
 
 EbbWork *
@@ -360,8 +372,7 @@ ebb_process_group_start (EbbProcessGroup *self,
   work = prepare (self, &request, error);
   if (work == NULL)
     return NULL;
-  return ebb_group_queue_push (state->queue, self, ebb_work_ref (work), error) ? work
-                                                                               : (ebb_work_unref (work), NULL);
+  return begin (state, self, work, error) ? work : (ebb_work_unref (work), NULL);
 }
 
 static gboolean
@@ -374,8 +385,8 @@ run_request (EbbProcessGroup *self,
 
   if (work == NULL)
     return FALSE;
-  if (!ebb_group_queue_try_run (state->queue, self, work)
-      && !ebb_group_queue_push (state->queue, self, ebb_work_ref (work), error))
+  if ((work->call.device != NULL || !ebb_group_queue_try_run (state->queue, self, work))
+      && !begin (state, self, work, error))
     return FALSE;
   return ebb_work_wait (work, error);
 }

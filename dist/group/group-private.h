@@ -21,6 +21,7 @@ typedef struct
   pthread_cond_t started, finished;
   /* under the lock */
   GQueue waiting;   /* of EbbWork, the one that runs first */
+  GQueue enqueued;  /* of EbbWork: on a device that isn't done with it, in the device's order */
   GQueue done;      /* of EbbWork: a thread of the user releases their tensors */
   gboolean closing; /* the thread ends when nothing waits */
   GError *failure;  /* the first one: nothing runs after it */
@@ -48,10 +49,16 @@ gboolean ebb_group_queue_push (EbbGroupQueue *queue,
 gboolean ebb_group_queue_try_run (EbbGroupQueue *queue,
                                   EbbProcessGroup *group,
                                   EbbWork *work);
+/* Enqueues @work, which is a device's, on this thread after all that waits; the queue's thread watches it from then on.
+ * FALSE with @error set if that thread can't be started. */
+gboolean ebb_group_queue_enqueue (EbbGroupQueue *queue,
+                                  EbbProcessGroup *group,
+                                  EbbWork *work,
+                                  GError **error);
 /* Fails all later work with @reason; FALSE if the queue has failed before. Call it when nothing waits. */
 gboolean ebb_group_queue_fail (EbbGroupQueue *queue,
                                const GError *reason);
-/* Waits until nothing waits or runs. */
+/* Waits until nothing waits or runs, here or on a device. */
 void ebb_group_queue_flush (EbbGroupQueue *queue);
 /* The same, and ends the thread. */
 void ebb_group_queue_close (EbbGroupQueue *queue);
@@ -69,15 +76,23 @@ struct _EbbWork
   EbbCollectiveBuffer *buffers;
   EbbTensor **tensors; /* [2 * n_parts] full, shard or NULL */
   EbbTensor **staged;  /* [2 * n_parts] on the host, where the engine can't reach the tensor */
-  gint64 *numbers;     /* counts and starts of all parts */
-  char *purpose;       /* the call's */
-  double seconds;      /* that it took, waiting for other ranks included; under the lock */
+  /* Of a call on a device. */
+  EbbTensor *workspace;
+  gpointer finished;  /* the event after it; NULL: it was not enqueued */
+  gboolean is_joined; /* computing waits for it */
+  gint64 enqueued_at; /* on the monotonic clock */
+  gint64 *numbers;    /* counts and starts of all parts */
+  char *purpose;      /* the call's */
+  double seconds;     /* that it took, waiting for other ranks included; under the lock */
 };
 
 /* A work that is done: a collective in a recompute that has all it needs. */
 EbbWork *ebb_work_new_done (void);
 /* Releases the tensors. Not to be called on the group's thread, since freeing one may run code of the user. */
 void ebb_work_release (EbbWork *work);
+/* Lets computing on the device of @work, if it has one, wait for it. */
+gboolean ebb_work_join (EbbWork *work,
+                        GError **error);
 
 /* -- the group ----------------------------------------------------------------------------------------------------- */
 
@@ -107,10 +122,19 @@ typedef struct
 EbbGroupState *ebb_process_group_get_state (EbbProcessGroup *self);
 #define ebb_process_group_get_funcs(self) ((const EbbProcessGroupFuncs *) EBB_PROCESS_GROUP_GET_CLASS (self)->funcs)
 
-/* Copies the tensors of @work to where the engine reaches them, lets it run the call, and copies the results back. */
+/* Sets the device of the call: the one that all its tensors are on, if the engine reaches it. */
+void ebb_process_group_find_device (EbbProcessGroup *self,
+                                    EbbWork *work);
+/* Lets the engine run the call: on the device of the call, or on the host. There it copies the tensors to where the
+ * engine reaches them, and the results back. */
 gboolean ebb_process_group_do (EbbProcessGroup *self,
                                EbbWork *work,
                                GError **error);
+
+/* Puts "all_reduce (sum) of f32 [2, 3] on rank 0 of 4: " before the message. */
+void ebb_process_group_prefix_failure (EbbProcessGroup *self,
+                                       EbbWork *work,
+                                       GError *failure);
 
 /* Gathers counts[r] elements of each rank r (NULL: @n of each), one after another; on the host, not counted. @n: of
  * @own. */

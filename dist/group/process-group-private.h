@@ -75,7 +75,10 @@ typedef struct
   guint peer;        /* root, to, from; else 0 */
   guint64 sequence;  /* this rank's number of the call in this group, from 1 */
   guint64 signature; /* equal on all ranks iff they call the same; for send and recv: iff the tensors fit */
-  EbbDevice *device; /* NULL: the memory is the host's; else the device that the engine reaches */
+  /* NULL: the memory is the host's; else the device that the engine reaches, and get_workspace () bytes of its memory,
+   * which are the call's until its work is done. */
+  EbbDevice *device;
+  void *workspace;
   guint n_parts;
   const EbbCollectiveBuffer *parts;
   gboolean is_announcement; /* another engine moves the bytes: only check that all ranks call the same */
@@ -85,7 +88,11 @@ typedef struct
 typedef struct
 {
   /* Does one call to its end; on the caller's thread or the group's, one at a time. FALSE with @error set
-   * (EBB_ERROR_PROCESS_GROUP; the name of the own call is put before it by the group): the group is then broken. */
+   * (EBB_ERROR_PROCESS_GROUP; the name of the own call is put before it by the group): the group is then broken.
+   *
+   * With call->device, on the thread that started the call, so that all groups of a device enqueue in the order of the
+   * program: enqueues the work to the device's EBB_STREAM_COLLECTIVE and returns. The group has ordered that after what
+   * was enqueued for computing, and lets computing wait for it when somebody waits for the call. */
   gboolean (*run) (EbbProcessGroup *self,
                    const EbbCollectiveCall *call,
                    GError **error);
@@ -97,10 +104,18 @@ typedef struct
                              guint n_members,
                              guint rank,
                              GError **error);
-  /* Reaches the memory of @device itself; NULL: the host's alone. */
+  /* Reaches the memory of @device itself, by a native stream of it; NULL: the host's alone. */
   gboolean (*reaches) (EbbProcessGroup *self,
                        EbbDevice *device);
-  /* Reports to the others that this rank has failed with @reason. NULL: the engine can't. */
+  /* Bytes of the device's memory that @call needs beside its tensors; NULL: none. */
+  gsize (*get_workspace) (EbbProcessGroup *self,
+                          const EbbCollectiveCall *call);
+  /* Called on the group's thread now and then while enqueued work is not done. FALSE with @error set: it never will
+   * be. */
+  gboolean (*check) (EbbProcessGroup *self,
+                     GError **error);
+  /* Reports to the others that this rank has failed with @reason, and ends what is enqueued: of the latter the device
+   * reports @reason too. NULL: the engine can't. */
   void (*fail) (EbbProcessGroup *self,
                 const GError *reason);
 } EbbProcessGroupFuncs;
@@ -166,7 +181,7 @@ gboolean ebb_collective_check_announcement (const EbbCollectiveCall *call,
 
 /* ebb-process-group-NAME.so is not linked to the library, which passes it the functions that it needs. It returns the
  * group of all ranks that were started together. */
-#define EBB_PROCESS_GROUP_VERSION 1
+#define EBB_PROCESS_GROUP_VERSION 2
 #define EBB_PROCESS_GROUP_MODULE_SYMBOL "ebb_process_group_open_v1"
 
 typedef struct

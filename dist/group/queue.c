@@ -1,10 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The queue of a group: its thread runs the calls one after another; the first failure fails all that follow. */
+/* The queue of a group: its thread runs the calls one after another; the first failure fails all that follow. Calls
+ * that are a device's are enqueued there by the threads that start them; the queue's thread watches them. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* pthread_setname_np */
 #endif
 #include "dist/group/group-private.h"
 
+#include "tensor/backend/backend-private.h"
 #include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 
@@ -16,13 +18,18 @@ EbbGroupQueue *
 ebb_group_queue_new (void)
 {
   EbbGroupQueue *self = g_new0 (EbbGroupQueue, 1);
+  pthread_condattr_t monotonic;
 
   self->ref_count = 1;
   self->owner = getpid ();
   pthread_mutex_init (&self->lock, NULL);
-  pthread_cond_init (&self->started, NULL);
+  pthread_condattr_init (&monotonic);
+  pthread_condattr_setclock (&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init (&self->started, &monotonic);
+  pthread_condattr_destroy (&monotonic);
   pthread_cond_init (&self->finished, NULL);
   g_queue_init (&self->waiting);
+  g_queue_init (&self->enqueued);
   g_queue_init (&self->done);
   return self;
 }
@@ -115,8 +122,103 @@ do_work (EbbGroupQueue *self,
       g_queue_pop_head (&self->waiting);
       g_queue_push_tail (&self->done, work);
     }
+  else if (work->finished != NULL)
+    {
+      g_queue_push_tail (&self->enqueued, ebb_work_ref (work));
+      pthread_cond_signal (&self->started);
+    }
   pthread_cond_broadcast (&self->finished);
   pthread_mutex_unlock (&self->lock);
+}
+
+/* -- calls on a device --------------------------------------------------------------------------------------------- */
+
+#define LOOK_EVERY 2000 /* microseconds */
+
+/* With the lock, which @self has while nobody calls it. */
+static void
+end_enqueued (EbbGroupQueue *self,
+              const GError *failure)
+{
+  EbbWork *work = g_queue_pop_head (&self->enqueued);
+
+  work->seconds = (double) (g_get_monotonic_time () - work->enqueued_at) * 1e-6;
+  if (failure != NULL && work->error == NULL)
+    work->error = g_error_copy (failure);
+  g_queue_push_tail (&self->done, work);
+  pthread_cond_broadcast (&self->finished);
+}
+
+/* Of work that the device is not done with: whether it may be in time, by the engine and the clock. */
+static gboolean
+check_enqueued (EbbProcessGroup *group,
+                EbbWork *work,
+                gint64 began,
+                GError **error)
+{
+  const EbbProcessGroupFuncs *funcs = ebb_process_group_get_funcs (group);
+  const double timeout = ebb_process_group_get_timeout (group);
+
+  if (funcs->check != NULL && !funcs->check (group, error))
+    return FALSE;
+  if ((double) (g_get_monotonic_time () - began) * 1e-6 < timeout)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "not all ranks did their part within %g s", timeout);
+  return FALSE;
+}
+
+/* With the lock, which it releases while it looks at the oldest work; FALSE if there is nothing more to look at now. */
+static gboolean
+watch (EbbGroupQueue *self,
+       EbbProcessGroup *group,
+       gint64 *began)
+{
+  EbbWork *work = g_queue_peek_head (&self->enqueued);
+  GError *failure = NULL;
+  gboolean is_done;
+
+  if (work == NULL)
+    return FALSE;
+  if (self->failure != NULL)
+    {
+      end_enqueued (self, self->failure);
+      return TRUE;
+    }
+  pthread_mutex_unlock (&self->lock);
+  is_done = work->call.device->backend->streams->query_event (work->finished);
+  if (!is_done && !check_enqueued (group, work, MAX (*began, work->enqueued_at), &failure))
+    {
+      const EbbProcessGroupFuncs *funcs = ebb_process_group_get_funcs (group);
+
+      ebb_process_group_prefix_failure (group, work, failure);
+      if (funcs->fail != NULL)
+        funcs->fail (group, failure);
+    }
+  pthread_mutex_lock (&self->lock);
+  if (failure != NULL && self->failure == NULL)
+    self->failure = g_error_copy (failure);
+  if (is_done)
+    {
+      /* The next one's time begins when this one is over. */
+      *began = g_get_monotonic_time ();
+      end_enqueued (self, NULL);
+    }
+  is_done = is_done || failure != NULL;
+  g_clear_error (&failure);
+  return is_done;
+}
+
+/* With the lock. */
+static void
+wait_a_moment (EbbGroupQueue *self)
+{
+  struct timespec until;
+
+  clock_gettime (CLOCK_MONOTONIC, &until);
+  until.tv_nsec += LOOK_EVERY * 1000;
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
+  pthread_cond_timedwait (&self->started, &self->lock, &until);
 }
 
 /* -- the thread ---------------------------------------------------------------------------------------------------- */
@@ -133,16 +235,23 @@ static void
 run_waiting (EbbGroupQueue *self,
              EbbProcessGroup *group)
 {
+  gint64 began = 0;
+
   pthread_mutex_lock (&self->lock);
   for (;;)
     {
       EbbWork *work = g_queue_peek_head (&self->waiting);
 
-      if (work == NULL && self->closing)
-        break;
       if (work == NULL)
         {
-          pthread_cond_wait (&self->started, &self->lock);
+          if (watch (self, group, &began))
+            continue;
+          if (!g_queue_is_empty (&self->enqueued))
+            wait_a_moment (self);
+          else if (self->closing)
+            break;
+          else
+            pthread_cond_wait (&self->started, &self->lock);
           continue;
         }
       pthread_mutex_unlock (&self->lock);
@@ -236,13 +345,30 @@ ebb_group_queue_try_run (EbbGroupQueue *self,
   return idle;
 }
 
+gboolean
+ebb_group_queue_enqueue (EbbGroupQueue *self,
+                         EbbProcessGroup *group,
+                         EbbWork *work,
+                         GError **error)
+{
+  release_done (self);
+  if (!self->has_thread && !make_thread (self, group, error))
+    return FALSE;
+  pthread_mutex_lock (&self->lock);
+  while (!g_queue_is_empty (&self->waiting))
+    pthread_cond_wait (&self->finished, &self->lock);
+  pthread_mutex_unlock (&self->lock);
+  do_work (self, group, work, FALSE);
+  return TRUE;
+}
+
 void
 ebb_group_queue_flush (EbbGroupQueue *self)
 {
   if (ebb_group_queue_is_lost (self))
     return;
   pthread_mutex_lock (&self->lock);
-  while (!g_queue_is_empty (&self->waiting))
+  while (!g_queue_is_empty (&self->waiting) || !g_queue_is_empty (&self->enqueued))
     pthread_cond_wait (&self->finished, &self->lock);
   pthread_mutex_unlock (&self->lock);
   release_done (self);

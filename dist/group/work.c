@@ -2,6 +2,7 @@
 /* The handle of a call that runs in the background. */
 #include "dist/group/group-private.h"
 
+#include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 
 G_DEFINE_BOXED_TYPE (EbbWork, ebb_work, ebb_work_ref, ebb_work_unref)
@@ -25,10 +26,26 @@ release (EbbTensor **place)
     ebb_tensor_unref (tensor);
 }
 
-/* Several threads may wait for one work. */
+gboolean
+ebb_work_join (EbbWork *self,
+               GError **error)
+{
+  EbbDevice *device = self->call.device;
+
+  if (self->finished == NULL || __atomic_load_n (&self->is_joined, __ATOMIC_ACQUIRE))
+    return TRUE;
+  if (!device->backend->streams->wait (device->index, EBB_STREAM_COMPUTE, self->finished, error))
+    return FALSE;
+  __atomic_store_n (&self->is_joined, TRUE, __ATOMIC_RELEASE);
+  return TRUE;
+}
+
+/* Several threads may wait for one work. Memory that it frees is used again by what is enqueued for computing. */
 void
 ebb_work_release (EbbWork *self)
 {
+  ebb_work_join (self, NULL);
+  release (&self->workspace);
   for (guint i = 0; i < 2 * self->call.n_parts; i++)
     {
       release (&self->tensors[i]);
@@ -65,6 +82,8 @@ ebb_work_unref (EbbWork *work)
   if (__atomic_sub_fetch (&work->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
   ebb_work_release (work);
+  if (work->finished != NULL)
+    work->call.device->backend->streams->free_event (work->finished);
   g_clear_pointer (&work->queue, ebb_group_queue_unref);
   g_clear_error (&work->error);
   g_free (work->buffers);
@@ -75,6 +94,23 @@ ebb_work_unref (EbbWork *work)
   g_free (work);
 }
 
+/* FALSE if there is none. That of work on a device may come after it was waited for. */
+static gboolean
+copy_error (EbbWork *self,
+            GError **error)
+{
+  gboolean has_failed;
+
+  if (self->queue != NULL)
+    pthread_mutex_lock (&self->queue->lock);
+  has_failed = self->error != NULL;
+  if (has_failed && error != NULL)
+    *error = g_error_copy (self->error);
+  if (self->queue != NULL)
+    pthread_mutex_unlock (&self->queue->lock);
+  return has_failed;
+}
+
 /**
  * ebb_work_wait:
  * @work: a work
@@ -83,12 +119,17 @@ ebb_work_unref (EbbWork *work)
  * Waits until @work is done: its tensors may then be used and changed. Works of one group are done in the order in
  * which they were started. Another call returns the same.
  *
+ * Where NCCL works on the tensors' own device, the host doesn't wait: what is computed there from now on does. If the
+ * work fails there, a later call of the device or of the group reports it.
+ *
  * Returns: %FALSE with the error if the work failed
  */
 gboolean
 ebb_work_wait (EbbWork *work,
                GError **error)
 {
+  gboolean is_joined = TRUE;
+
   if (!EBB_MAY_BEGIN (error, work))
     return FALSE;
   if (work->queue != NULL && ebb_group_queue_is_lost (work->queue))
@@ -102,11 +143,10 @@ ebb_work_wait (EbbWork *work,
       while (!work->done)
         pthread_cond_wait (&work->queue->finished, &work->queue->lock);
       pthread_mutex_unlock (&work->queue->lock);
+      is_joined = ebb_work_join (work, error);
       ebb_work_release (work);
     }
-  if (work->error != NULL && error != NULL)
-    *error = g_error_copy (work->error);
-  return work->error == NULL;
+  return is_joined && !copy_error (work, error);
 }
 
 double
@@ -126,7 +166,7 @@ ebb_work_get_seconds (EbbWork *work)
  * ebb_work_is_done:
  * @work: a work
  *
- * Returns: %TRUE if ebb_work_wait() would not wait
+ * Returns: %TRUE if ebb_work_wait() would not wait, on the host or on the device
  */
 gboolean
 ebb_work_is_done (EbbWork *work)
@@ -140,5 +180,7 @@ ebb_work_is_done (EbbWork *work)
   pthread_mutex_lock (&work->queue->lock);
   done = work->done;
   pthread_mutex_unlock (&work->queue->lock);
-  return done;
+  return done
+         && (work->finished == NULL || __atomic_load_n (&work->is_joined, __ATOMIC_ACQUIRE)
+             || work->call.device->backend->streams->query_event (work->finished));
 }

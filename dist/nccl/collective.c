@@ -2,35 +2,75 @@
 /* The data of collectives over NCCL. NCCL sums f32 and integers itself, in an order of its own that is the same in
  * every run; a mean of f32 is the sum of x / n. Where its result would differ from what this library promises (16-bit
  * sums, minimum and maximum with NaN, means of integers), it only moves the data: each rank gets all versions of its
- * own shard and reduces them on the host. */
+ * own shard and reduces them. */
 #include "dist/nccl/nccl-private.h"
 
-#define ALIGNMENT 256
+/* -- one call on the device ---------------------------------------------------------------------------------------- */
 
-typedef struct
+/* In the queue for collectives, as the moves before and after it. */
+static gboolean
+reduce_on_device (EbbNcclRun *self,
+                  const EbbNcclPart *part,
+                  gsize n,
+                  char *dest,
+                  GError **error)
 {
-  const EbbCollectiveBuffer *buffer;
-  gsize size;         /* of an element */
-  char *full, *shard; /* on the device */
-} Part;
+  EbbDevice *device = self->call->device;
+  const gint64 n_ranks = self->group->size;
+  const EbbView rows = { .data = self->rows,
+                         .dtype = part->buffer->dtype,
+                         .n_dims = 2,
+                         .shape = { n_ranks, (gint64) n },
+                         .strides = { (gint64) n, 1 } };
+  EbbView result = {
+    .data = dest,
+    .dtype = part->buffer->dtype,
+    .n_dims = 1,
+    .shape = { (gint64) n },
+    .strides = { 1 }
+  };
+  const EbbLaunch launch = { .kernel = EBB_KERNEL_REDUCE_RANKS,
+                             .n_inputs = 1,
+                             .n_outputs = 1,
+                             .inputs = { &rows },
+                             .outputs = { &result },
+                             .params.reduce_ranks.op = (int) self->call->op };
 
-typedef struct
-{
-  EbbNcclGroup *group;
-  const EbbCollectiveCall *call;
-  Part *parts;
-  char *rows; /* on the device: all versions of the own shard of one part */
-} Run;
-
-static gsize
-align (gsize size)
-{
-  return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  return device->backend->streams->launch (device->index, EBB_STREAM_COLLECTIVE, &launch, error);
 }
 
-static gboolean
-is_native (EbbDType dtype,
-           EbbReduceOp op)
+gboolean
+ebb_nccl_run_on_device (EbbNcclGroup *self,
+                        const EbbCollectiveCall *call,
+                        GError **error)
+{
+  const EbbDevice *device = call->device;
+  g_autofree EbbNcclPart *parts = g_new0 (EbbNcclPart, MAX (1, call->n_parts));
+  EbbNcclRun run = { .group = self,
+                     .call = call,
+                     .parts = parts,
+                     .stream = device->backend->streams->get_native_stream (device->index, EBB_STREAM_COLLECTIVE),
+                     .rows = call->workspace,
+                     .reduce_rows = reduce_on_device };
+
+  self->ebb_device = call->device;
+  for (guint i = 0; i < call->n_parts; i++)
+    {
+      EbbNcclPart *part = &parts[i];
+
+      part->buffer = &call->parts[i];
+      part->size = ebb_nccl_host->get_dtype_size (part->buffer->dtype);
+      part->full = part->buffer->full;
+      part->shard = part->buffer->shard != NULL ? part->buffer->shard : ebb_nccl_get_place (part, self->rank);
+    }
+  return ebb_nccl_enqueue (&run, error);
+}
+
+/* -- how NCCL names it --------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_nccl_is_native (EbbDType dtype,
+                    EbbReduceOp op)
 {
   switch (dtype)
     {
@@ -72,25 +112,38 @@ get_op (EbbDType dtype,
                                                                       : ncclSum;
 }
 
-static char *
-get_place (const Part *part,
-           guint rank)
+char *
+ebb_nccl_get_place (const EbbNcclPart *part,
+                    guint rank)
 {
   return part->full + (gsize) part->buffer->starts[rank] * part->size;
 }
 
-static gsize
-get_shard_size (Run *run,
-                const Part *part)
+gsize
+ebb_nccl_get_shard_size (const EbbNcclRun *self,
+                         const EbbNcclPart *part)
 {
-  const gint64 n = run->call->which == EBB_COLLECTIVE_ALL_TO_ALL ? part->buffer->n_elements
-                                                                 : part->buffer->counts[run->group->rank];
+  const gint64 n = self->call->which == EBB_COLLECTIVE_ALL_TO_ALL ? part->buffer->n_elements
+                                                                  : part->buffer->counts[self->group->rank];
 
   return (gsize) n * part->size;
 }
 
+gsize
+ebb_nccl_get_rows_size (EbbNcclGroup *group,
+                        const EbbCollectiveCall *call)
+{
+  gsize size = 0;
+
+  for (guint i = 0; i < call->n_parts && ebb_collective_reduces (call->which); i++)
+    if (!ebb_nccl_is_native (call->parts[i].dtype, call->op))
+      size = MAX (size, (gsize) call->parts[i].counts[group->rank] * group->size
+                            * ebb_nccl_host->get_dtype_size (call->parts[i].dtype));
+  return size;
+}
+
 static gboolean
-are_equal (Run *run,
+are_equal (EbbNcclRun *run,
            const EbbCollectiveBuffer *buffer)
 {
   for (guint i = 1; i < run->group->size; i++)
@@ -99,128 +152,11 @@ are_equal (Run *run,
   return TRUE;
 }
 
-/* -- memory -------------------------------------------------------------------------------------------------------- */
-
-static gboolean
-lies_inside (const Part *part)
-{
-  const char *full = part->buffer->full, *shard = part->buffer->shard;
-
-  return shard >= full && shard < full + (gsize) part->buffer->n_elements * part->size;
-}
-
-/* Places the parts on the device, one after another, or uses them where they are. */
-static gboolean
-lay_out (Run *run,
-         GError **error)
-{
-  const gboolean on_device = run->call->device != NULL;
-  gsize total = 0, rows = 0;
-  char *memory;
-
-  for (guint i = 0; i < run->call->n_parts; i++)
-    {
-      Part *part = &run->parts[i];
-
-      part->buffer = &run->call->parts[i];
-      part->size = ebb_nccl_host->get_dtype_size (part->buffer->dtype);
-      if (ebb_collective_reduces (run->call->which) && !is_native (part->buffer->dtype, run->call->op))
-        rows = MAX (rows, get_shard_size (run, part) * run->group->size);
-      if (!on_device)
-        total += align ((gsize) part->buffer->n_elements * part->size) + align (get_shard_size (run, part));
-    }
-  memory = ebb_nccl_get_memory (&run->group->memory, total + rows + ALIGNMENT, error);
-  if (memory == NULL)
-    return FALSE;
-  run->rows = memory + total;
-  for (guint i = 0; i < run->call->n_parts; i++)
-    {
-      Part *part = &run->parts[i];
-
-      part->full = on_device ? part->buffer->full : memory;
-      if (!on_device)
-        memory += align ((gsize) part->buffer->n_elements * part->size);
-      if (part->buffer->shard == NULL)
-        part->shard = get_place (part, run->group->rank);
-      else if (on_device)
-        part->shard = part->buffer->shard;
-      else if (lies_inside (part))
-        part->shard = part->full + ((char *) part->buffer->shard - (char *) part->buffer->full);
-      else
-        part->shard = memory;
-      if (!on_device)
-        memory += align (get_shard_size (run, part));
-    }
-  return TRUE;
-}
-
-static gboolean
-copy (Run *run,
-      void *to,
-      const void *from,
-      gsize size,
-      enum cudaMemcpyKind kind,
-      GError **error)
-{
-  return size == 0
-         || ebb_nccl_check_cuda (cudaMemcpyAsync (to, from, size, kind, run->group->stream), "cudaMemcpyAsync", error);
-}
-
-/* Copies what the call reads to the device. */
-static gboolean
-put (Run *run,
-     GError **error)
-{
-  const EbbCollective which = run->call->which;
-  const gboolean is_gather = which == EBB_COLLECTIVE_ALL_GATHER;
-  const gboolean is_result = which == EBB_COLLECTIVE_RECV
-                             || (which == EBB_COLLECTIVE_BROADCAST && run->call->peer != run->group->rank);
-
-  /* Compute on the device has its own queue. */
-  if (run->call->device != NULL)
-    return ebb_nccl_check_cuda (cudaDeviceSynchronize (), "cudaDeviceSynchronize", error);
-  for (guint i = 0; i < run->call->n_parts && !is_result; i++)
-    {
-      const Part *part = &run->parts[i];
-      const gsize own = get_shard_size (run, part), all = (gsize) part->buffer->n_elements * part->size;
-      const char *shard = part->buffer->shard != NULL
-                              ? part->buffer->shard
-                              : (char *) part->buffer->full + (get_place (part, run->group->rank) - part->full);
-
-      if (is_gather ? !copy (run, part->shard, shard, own, cudaMemcpyHostToDevice, error)
-                    : !copy (run, part->full, part->buffer->full, all, cudaMemcpyHostToDevice, error))
-        return FALSE;
-    }
-  return TRUE;
-}
-
-/* Copies the results back. */
-static gboolean
-take (Run *run,
-      GError **error)
-{
-  const EbbCollective which = run->call->which;
-  const gboolean to_shard = which == EBB_COLLECTIVE_REDUCE_SCATTER || which == EBB_COLLECTIVE_ALL_TO_ALL;
-
-  for (guint i = 0; i < run->call->n_parts && run->call->device == NULL && which != EBB_COLLECTIVE_SEND; i++)
-    {
-      const Part *part = &run->parts[i];
-      const gsize all = (gsize) part->buffer->n_elements * part->size;
-
-      if (to_shard && part->buffer->shard != NULL
-          && !copy (run, part->buffer->shard, part->shard, get_shard_size (run, part), cudaMemcpyDeviceToHost, error))
-        return FALSE;
-      if (!to_shard && !copy (run, part->buffer->full, part->full, all, cudaMemcpyDeviceToHost, error))
-        return FALSE;
-    }
-  return ebb_nccl_wait (run->group, error);
-}
-
 /* -- on the device; enqueued within a group ------------------------------------------------------------------------ */
 
 static void
-gather (Run *run,
-        const Part *part)
+gather (EbbNcclRun *run,
+        const EbbNcclPart *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -228,18 +164,18 @@ gather (Run *run,
 
   if (are_equal (run, buffer))
     {
-      ncclAllGather (part->shard, part->full, (gsize) buffer->counts[0], type, self->comm, self->stream);
+      ncclAllGather (part->shard, part->full, (gsize) buffer->counts[0], type, self->comm, run->stream);
       return;
     }
   for (guint i = 0; i < self->size; i++)
     if (buffer->counts[i] > 0)
-      ncclBroadcast (i == self->rank ? part->shard : get_place (part, i), get_place (part, i),
-                     (gsize) buffer->counts[i], type, (int) i, self->comm, self->stream);
+      ncclBroadcast (i == self->rank ? part->shard : ebb_nccl_get_place (part, i), ebb_nccl_get_place (part, i),
+                     (gsize) buffer->counts[i], type, (int) i, self->comm, run->stream);
 }
 
 static void
-reduce_scatter (Run *run,
-                const Part *part)
+reduce_scatter (EbbNcclRun *run,
+                const EbbNcclPart *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -248,18 +184,18 @@ reduce_scatter (Run *run,
 
   if (are_equal (run, buffer))
     {
-      ncclReduceScatter (part->full, part->shard, (gsize) buffer->counts[0], type, op, self->comm, self->stream);
+      ncclReduceScatter (part->full, part->shard, (gsize) buffer->counts[0], type, op, self->comm, run->stream);
       return;
     }
   for (guint i = 0; i < self->size; i++)
     if (buffer->counts[i] > 0)
-      ncclReduce (get_place (part, i), i == self->rank ? part->shard : get_place (part, i), (gsize) buffer->counts[i],
-                  type, op, (int) i, self->comm, self->stream);
+      ncclReduce (ebb_nccl_get_place (part, i), i == self->rank ? part->shard : ebb_nccl_get_place (part, i),
+                  (gsize) buffer->counts[i], type, op, (int) i, self->comm, run->stream);
 }
 
 static void
-all_to_all (Run *run,
-            const Part *part)
+all_to_all (EbbNcclRun *run,
+            const EbbNcclPart *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -271,14 +207,14 @@ all_to_all (Run *run,
 
       if (n == 0)
         continue;
-      ncclSend (get_place (part, i), n, type, (int) i, self->comm, self->stream);
-      ncclRecv (part->shard + (gsize) buffer->starts[i] * part->size, n, type, (int) i, self->comm, self->stream);
+      ncclSend (ebb_nccl_get_place (part, i), n, type, (int) i, self->comm, run->stream);
+      ncclRecv (part->shard + (gsize) buffer->starts[i] * part->size, n, type, (int) i, self->comm, run->stream);
     }
 }
 
 static void
-enqueue (Run *run,
-         const Part *part)
+enqueue (EbbNcclRun *run,
+         const EbbNcclPart *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -289,8 +225,7 @@ enqueue (Run *run,
   switch (run->call->which)
     {
     case EBB_COLLECTIVE_ALL_REDUCE:
-      ncclAllReduce (part->full, part->full, n, type, get_op (buffer->dtype, run->call->op), self->comm,
-                     self->stream);
+      ncclAllReduce (part->full, part->full, n, type, get_op (buffer->dtype, run->call->op), self->comm, run->stream);
       break;
     case EBB_COLLECTIVE_REDUCE_SCATTER:
       reduce_scatter (run, part);
@@ -299,16 +234,16 @@ enqueue (Run *run,
       gather (run, part);
       break;
     case EBB_COLLECTIVE_BROADCAST:
-      ncclBroadcast (part->full, part->full, n, type, peer, self->comm, self->stream);
+      ncclBroadcast (part->full, part->full, n, type, peer, self->comm, run->stream);
       break;
     case EBB_COLLECTIVE_ALL_TO_ALL:
       all_to_all (run, part);
       break;
     case EBB_COLLECTIVE_SEND:
-      ncclSend (part->full, n, type, peer, self->comm, self->stream);
+      ncclSend (part->full, n, type, peer, self->comm, run->stream);
       break;
     case EBB_COLLECTIVE_RECV:
-      ncclRecv (part->full, n, type, peer, self->comm, self->stream);
+      ncclRecv (part->full, n, type, peer, self->comm, run->stream);
       break;
     case EBB_COLLECTIVE_BARRIER:
     default:
@@ -317,13 +252,13 @@ enqueue (Run *run,
 }
 
 /* The end of a group reports the errors of its calls. */
-typedef void (*EnqueueFunc) (Run *run,
-                             const Part *part);
+typedef void (*EnqueueFunc) (EbbNcclRun *run,
+                             const EbbNcclPart *part);
 
 static gboolean
-run_group (Run *run,
+run_group (EbbNcclRun *run,
            EnqueueFunc func,
-           const Part *parts,
+           const EbbNcclPart *parts,
            guint n_parts,
            GError **error)
 {
@@ -335,11 +270,11 @@ run_group (Run *run,
   return ebb_nccl_check (run->group, ncclGroupEnd (), "ncclGroupEnd", error);
 }
 
-/* -- reduced on the host ------------------------------------------------------------------------------------------- */
+/* -- moved, and reduced here --------------------------------------------------------------------------------------- */
 
 static void
-enqueue_exchange (Run *run,
-                  const Part *part)
+enqueue_exchange (EbbNcclRun *run,
+                  const EbbNcclPart *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -349,80 +284,49 @@ enqueue_exchange (Run *run,
   for (guint i = 0; i < self->size; i++)
     {
       if (buffer->counts[i] > 0)
-        ncclSend (get_place (part, i), (gsize) buffer->counts[i], type, (int) i, self->comm, self->stream);
+        ncclSend (ebb_nccl_get_place (part, i), (gsize) buffer->counts[i], type, (int) i, self->comm, run->stream);
       if (own > 0)
-        ncclRecv (run->rows + i * own * part->size, own, type, (int) i, self->comm, self->stream);
+        ncclRecv (run->rows + i * own * part->size, own, type, (int) i, self->comm, run->stream);
     }
 }
 
 static gboolean
-reduce_on_host (Run *run,
-                const Part *part,
-                GError **error)
+reduce_here (EbbNcclRun *run,
+             const EbbNcclPart *part,
+             GError **error)
 {
   EbbNcclGroup *self = run->group;
-  const gsize n_bytes = get_shard_size (run, part);
+  const gsize n = (gsize) part->buffer->counts[self->rank];
   const gboolean to_all = run->call->which == EBB_COLLECTIVE_ALL_REDUCE;
-  char *rows = ebb_nccl_get_memory (&self->host_memory, MAX (1, n_bytes * self->size), error);
-  char *dest = to_all ? get_place (part, self->rank) : part->shard;
-  g_autofree const void **sources = g_new (const void *, self->size);
+  char *dest = to_all ? ebb_nccl_get_place (part, self->rank) : part->shard;
+  EbbNcclPart gathered = *part;
 
-  if (rows == NULL || !run_group (run, enqueue_exchange, part, 1, error)
-      || !copy (run, rows, run->rows, n_bytes * self->size, cudaMemcpyDeviceToHost, error)
-      || !ebb_nccl_wait (self, error))
+  if (!run_group (run, enqueue_exchange, part, 1, error)
+      || (n > 0 && !run->reduce_rows (run, part, n, dest, error)))
     return FALSE;
-  for (guint i = 0; i < self->size; i++)
-    sources[i] = rows + i * n_bytes;
-  ebb_nccl_host->reduce (rows, sources, self->size, n_bytes / part->size, part->buffer->dtype, run->call->op);
-  if (!copy (run, dest, rows, n_bytes, cudaMemcpyHostToDevice, error))
-    return FALSE;
-  if (to_all)
-    {
-      Part gathered = *part;
-
-      gathered.shard = dest;
-      return run_group (run, gather, &gathered, 1, error) && ebb_nccl_wait (self, error);
-    }
-  return ebb_nccl_wait (self, error);
+  gathered.shard = dest;
+  return !to_all || run_group (run, gather, &gathered, 1, error);
 }
 
 /* -- one call ------------------------------------------------------------------------------------------------------ */
 
-static gboolean
-barrier (Run *run,
-         GError **error)
-{
-  EbbNcclGroup *self = run->group;
-  char *memory = ebb_nccl_get_memory (&self->memory, ALIGNMENT, error);
-
-  return memory != NULL
-         && ebb_nccl_check_cuda (cudaMemsetAsync (memory, 0, 1, self->stream), "cudaMemsetAsync", error)
-         && ebb_nccl_check (self, ncclAllReduce (memory, memory, 1, ncclUint8, ncclMax, self->comm, self->stream),
-                            "ncclAllReduce", error)
-         && ebb_nccl_wait (self, error);
-}
-
 gboolean
-ebb_nccl_collective (EbbNcclGroup *self,
-                     const EbbCollectiveCall *call,
-                     GError **error)
+ebb_nccl_enqueue (EbbNcclRun *run,
+                  GError **error)
 {
-  g_autofree Part *parts = g_new0 (Part, MAX (1, call->n_parts));
-  Run run = { .group = self, .call = call, .parts = parts };
+  const EbbCollectiveCall *call = run->call;
 
-  if (call->which == EBB_COLLECTIVE_BARRIER)
-    return barrier (&run, error);
-  if (!lay_out (&run, error) || !put (&run, error))
-    return FALSE;
   if (!ebb_collective_reduces (call->which))
-    return run_group (&run, enqueue, parts, call->n_parts, error) && take (&run, error);
+    return run_group (run, enqueue, run->parts, call->n_parts, error);
   for (guint i = 0; i < call->n_parts; i++)
     {
-      if (parts[i].buffer->n_elements == 0)
+      const EbbNcclPart *part = &run->parts[i];
+
+      if (part->buffer->n_elements == 0)
         continue;
-      if (is_native (parts[i].buffer->dtype, call->op) ? !run_group (&run, enqueue, &parts[i], 1, error)
-                                                       : !reduce_on_host (&run, &parts[i], error))
+      if (ebb_nccl_is_native (part->buffer->dtype, call->op) ? !run_group (run, enqueue, part, 1, error)
+                                                             : !reduce_here (run, part, error))
         return FALSE;
     }
-  return take (&run, error);
+  return TRUE;
 }

@@ -117,11 +117,36 @@ ebb_nccl_split (EbbNcclGroup *self,
          && wait_until (child, NULL, "ncclCommSplit", error);
 }
 
-void
-ebb_nccl_abort (EbbNcclGroup *self)
+gboolean
+ebb_nccl_check_progress (EbbNcclGroup *self,
+                         GError **error)
 {
-  if (self->comm != NULL)
-    ncclCommAbort (self->comm);
+  ncclResult_t state = ncclSuccess, code = ncclCommGetAsyncError (self->comm, &state);
+
+  if (code == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
+    return TRUE;
+  return set_nccl_error (self, code != ncclSuccess ? code : state, "NCCL", error);
+}
+
+/* What the device computes from results that never come must not last: it is told before they count as there. */
+void
+ebb_nccl_abort (EbbNcclGroup *self,
+                const GError *reason)
+{
+  const EbbDevice *device = self->ebb_device;
+
+  if (self->comm == NULL)
+    return;
+  if (device != NULL)
+    {
+      const EbbStreamFuncs *streams = device->backend->streams;
+
+      if (cudaStreamQuery (streams->get_native_stream (device->index, EBB_STREAM_COLLECTIVE)) == cudaErrorNotReady
+          && streams->set_failure != NULL)
+        streams->set_failure (device->index, reason);
+      cudaGetLastError ();
+    }
+  ncclCommAbort (self->comm);
   self->comm = NULL;
 }
 
@@ -143,7 +168,8 @@ ebb_nccl_close (EbbNcclGroup *self)
     cudaSetDevice (self->device);
   if (self->comm != NULL && ebb_nccl_check (self, ncclCommFinalize (self->comm), "ncclCommFinalize", NULL))
     ncclCommDestroy (g_steal_pointer (&self->comm));
-  ebb_nccl_abort (self);
+  if (self->comm != NULL)
+    ncclCommAbort (g_steal_pointer (&self->comm));
   if (self->stream != NULL)
     cudaStreamDestroy (self->stream);
   free_memory (&self->memory);

@@ -91,16 +91,41 @@ announce (EbbNcclGroup *self,
 
 /* -- the engine ---------------------------------------------------------------------------------------------------- */
 
-/* The others may wait on the device in vain; they notice when their time is over at the latest. */
+/* The others may wait on the device in vain; they notice when their time is over at the latest. With the lock. */
+static void
+fail_locked (EbbNcclGroup *self,
+             const GError *reason)
+{
+  ebb_nccl_abort (self, reason);
+  if (self->mpi != NULL)
+    get_mpi_funcs (self->mpi)->fail (self->mpi, reason);
+}
+
 static void
 fail (EbbProcessGroup *group,
       const GError *reason)
 {
   EbbNcclGroup *self = (EbbNcclGroup *) group;
 
-  if (self->mpi != NULL)
-    get_mpi_funcs (self->mpi)->fail (self->mpi, reason);
-  ebb_nccl_abort (self);
+  pthread_mutex_lock (&self->lock);
+  cudaSetDevice (self->device);
+  fail_locked (self, reason);
+  pthread_mutex_unlock (&self->lock);
+}
+
+static gboolean
+check (EbbProcessGroup *group,
+       GError **error)
+{
+  EbbNcclGroup *self = (EbbNcclGroup *) group;
+  gboolean ok;
+
+  /* A call that has the lock looks itself. */
+  if (pthread_mutex_trylock (&self->lock) != 0)
+    return TRUE;
+  ok = self->comm == NULL || ebb_nccl_check_progress (self, error);
+  pthread_mutex_unlock (&self->lock);
+  return ok;
 }
 
 static gboolean
@@ -110,19 +135,36 @@ run (EbbProcessGroup *group,
 {
   EbbNcclGroup *self = (EbbNcclGroup *) group;
   GError *failure = NULL;
+  int previous = 0;
+  gboolean ok;
 
+  pthread_mutex_lock (&self->lock);
   if (self->comm == NULL)
     {
+      pthread_mutex_unlock (&self->lock);
       g_set_error_literal (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP, "NCCL was aborted after a failure");
       return FALSE;
     }
-  /* Calls may come from a thread of their own, and the device belongs to the thread. */
-  if (ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", &failure)
-      && announce (self, call, &failure) && ebb_nccl_collective (self, call, &failure))
-    return TRUE;
-  fail (group, failure);
-  g_propagate_error (error, failure);
-  return FALSE;
+  /* Calls come from several threads, and the current device is each thread's own. */
+  cudaGetDevice (&previous);
+  ok = ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", &failure)
+       && announce (self, call, &failure)
+       && (call->device != NULL ? ebb_nccl_run_on_device (self, call, &failure)
+                                : ebb_nccl_run_staged (self, call, &failure));
+  if (!ok)
+    fail_locked (self, failure);
+  cudaSetDevice (previous);
+  pthread_mutex_unlock (&self->lock);
+  if (!ok)
+    g_propagate_error (error, failure);
+  return ok;
+}
+
+static gsize
+get_workspace (EbbProcessGroup *group,
+               const EbbCollectiveCall *call)
+{
+  return ebb_nccl_get_rows_size ((EbbNcclGroup *) group, call);
 }
 
 static EbbNcclGroup *
@@ -168,10 +210,11 @@ static gboolean
 reaches (EbbProcessGroup *group,
          EbbDevice *device)
 {
-  const char *name = ebb_nccl_host->get_device_name (device);
-  g_autofree char *own = g_strdup_printf ("cuda:%d", ((EbbNcclGroup *) group)->device);
+  const EbbStreamFuncs *streams = device->backend->streams;
 
-  return g_str_equal (name, own) || (((EbbNcclGroup *) group)->device == 0 && g_str_equal (name, "cuda"));
+  return device->index == ((EbbNcclGroup *) group)->device && g_str_equal (device->backend->name, EBB_CUDA_NAME)
+         && streams != NULL && streams->get_native_stream != NULL
+         && streams->get_native_stream (device->index, EBB_STREAM_COLLECTIVE) != NULL;
 }
 
 static void
@@ -180,6 +223,7 @@ finalize (GObject *object)
   EbbNcclGroup *self = (EbbNcclGroup *) object;
 
   ebb_nccl_close (self);
+  pthread_mutex_destroy (&self->lock);
   g_clear_object (&self->mpi);
   G_OBJECT_CLASS (ebb_nccl_group_parent_class)->finalize (object);
 }
@@ -188,6 +232,8 @@ static const EbbProcessGroupFuncs funcs = {
   .run = run,
   .split = split,
   .reaches = reaches,
+  .get_workspace = get_workspace,
+  .check = check,
   .fail = fail,
 };
 
@@ -202,6 +248,7 @@ static void
 ebb_nccl_group_init (EbbNcclGroup *self)
 {
   self->host_memory.is_on_host = TRUE;
+  pthread_mutex_init (&self->lock, NULL);
 }
 
 /* -- how the processes find each other ----------------------------------------------------------------------------- */

@@ -2,16 +2,27 @@
 #pragma once
 
 #include "dist/group/process-group-private.h"
+#include "tensor/backend/backend-private.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <pthread.h>
 
-/* Process groups over NCCL: a module of its own, which is not linked to the library. One process for each GPU. Tensors
- * on that GPU are used where they are, others go through buffers there. */
+/* Process groups over NCCL: a module of its own, which is not linked to the library. One process for each GPU.
+ *
+ * Tensors on that GPU are used where they are: calls are enqueued to the device's stream for collectives, and nobody
+ * waits for them here. Others go through buffers on the GPU, in a stream of the group's own, which the host waits for.
+ *
+ * NCCL's communicator never blocks, and one thread at a time uses it. */
 
 G_BEGIN_DECLS
 
 extern const EbbProcessGroupHost *ebb_nccl_host;
+
+/* The name of the kind of device that it works on. */
+#ifndef EBB_CUDA_NAME
+#define EBB_CUDA_NAME "cuda"
+#endif
 
 #define EBB_NCCL_ERROR (ebb_nccl_host->get_error_quark ())
 
@@ -30,9 +41,11 @@ typedef struct
 
   guint rank, size;
   int device;
-  ncclComm_t comm;
-  cudaStream_t stream;
-  EbbProcessGroup *mpi; /* announces the calls; NULL: NCCL itself does */
+  pthread_mutex_t lock;  /* of the communicator */
+  ncclComm_t comm;       /* NULL: it was aborted */
+  cudaStream_t stream;   /* of the group's own */
+  EbbDevice *ebb_device; /* on which calls were enqueued; NULL: there were none */
+  EbbProcessGroup *mpi;  /* announces the calls; NULL: NCCL itself does */
   gboolean checks;
   /* kept for the next call; copies to and from the host's are fast */
   EbbNcclMemory memory, host_memory;
@@ -58,16 +71,65 @@ gboolean ebb_nccl_split (EbbNcclGroup *self,
 /* Waits until the device has done all enqueued work, NCCL has failed, or the time is over. */
 gboolean ebb_nccl_wait (EbbNcclGroup *self,
                         GError **error);
-/* Ends all running operations. */
-void ebb_nccl_abort (EbbNcclGroup *self);
+/* FALSE with @error set if NCCL will not end what it has begun. */
+gboolean ebb_nccl_check_progress (EbbNcclGroup *self,
+                                  GError **error);
+/* Ends all running operations; the device reports @reason if some of them are its own. */
+void ebb_nccl_abort (EbbNcclGroup *self,
+                     const GError *reason);
 void ebb_nccl_close (EbbNcclGroup *self);
 /* Memory of at least that size; NULL with @error set. Its contents are lost. */
 char *ebb_nccl_get_memory (EbbNcclMemory *self,
                            gsize size,
                            GError **error);
 
+/* -- calls --------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const EbbCollectiveBuffer *buffer;
+  gsize size;         /* of an element */
+  char *full, *shard; /* on the device */
+} EbbNcclPart;
+
+typedef struct _EbbNcclRun EbbNcclRun;
+
+struct _EbbNcclRun
+{
+  EbbNcclGroup *group;
+  const EbbCollectiveCall *call;
+  EbbNcclPart *parts;
+  cudaStream_t stream;
+  char *rows; /* on the device: all versions of the own shard of one part */
+  /* Reduces rows [size, n] to n elements at @dest on the device. */
+  gboolean (*reduce_rows) (EbbNcclRun *self,
+                           const EbbNcclPart *part,
+                           gsize n,
+                           char *dest,
+                           GError **error);
+};
+
 /* collective.c */
-gboolean ebb_nccl_collective (EbbNcclGroup *self,
+/* FALSE: NCCL moves the data of a reduction, and Ebb reduces them. */
+gboolean ebb_nccl_is_native (EbbDType dtype,
+                             EbbReduceOp op);
+char *ebb_nccl_get_place (const EbbNcclPart *part,
+                          guint rank);
+gsize ebb_nccl_get_shard_size (const EbbNcclRun *self,
+                               const EbbNcclPart *part);
+/* Bytes of the rows of @call. */
+gsize ebb_nccl_get_rows_size (EbbNcclGroup *group,
+                              const EbbCollectiveCall *call);
+gboolean ebb_nccl_enqueue (EbbNcclRun *self,
+                           GError **error);
+/* Enqueues a call on the device. */
+gboolean ebb_nccl_run_on_device (EbbNcclGroup *self,
+                                 const EbbCollectiveCall *call,
+                                 GError **error);
+
+/* staged.c */
+/* Runs a call of tensors on the host to its end. */
+gboolean ebb_nccl_run_staged (EbbNcclGroup *self,
                               const EbbCollectiveCall *call,
                               GError **error);
 

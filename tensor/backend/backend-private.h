@@ -100,6 +100,11 @@ typedef struct
   /* The stream that the vendor's libraries enqueue to (a cudaStream_t); NULL if the device has none. */
   gpointer (*get_native_stream) (int index,
                                  EbbStream stream);
+  /* Of work that a library enqueued to a native stream: it failed, and what comes after it computes from data that
+   * never arrived. Lasting changes are left out from now on, until a function reports @reason once, as with an index
+   * out of range. It doesn't wait for work, nor for a thread that does. NULL where there are no native streams. */
+  void (*set_failure) (int index,
+                       const GError *reason);
 } EbbStreamFuncs;
 
 /* The kinds of calls that a test may let fail. */

@@ -38,6 +38,7 @@ static const EbbStreamFuncs streams = {
   .take_spans = ebb_cuda_take_spans,
   .launch = ebb_cuda_launch_in,
   .get_native_stream = ebb_cuda_get_native_stream,
+  .set_failure = ebb_cuda_set_failure,
 };
 
 static const EbbBackend backend = {

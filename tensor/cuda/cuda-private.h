@@ -130,7 +130,7 @@ typedef struct
   int ref_count; /* the caller's, and those of work that is still to be measured */
   EbbCudaDevice *device;
   EbbStream stream;
-  gboolean reached; /* the host has seen it */
+  gboolean reached; /* the host has seen it; atomic */
   EbbCudaPoint *point;
   double work, waited; /* seconds, as far as they were measured */
 } EbbCudaEvent;
@@ -296,6 +296,7 @@ typedef struct
 {
   EbbCudaFault *record;                       /* in the device's memory */
   volatile guint32 *flag;                     /* in host memory */
+  GError *of_library;                         /* what failed in a stream and is none of ours; atomic */
   guint32 serial;                             /* of the last launch that checks indices */
   const char *ops[EBB_CUDA_N_INDEX_LAUNCHES]; /* by serial */
 } EbbCudaFaults;
@@ -309,6 +310,8 @@ guint32 ebb_cuda_faults_note (EbbCudaDevice *device,
 /* Waits for the device; FALSE with @error set. With the device locked. */
 gboolean ebb_cuda_faults_report (EbbCudaDevice *device,
                                  GError **error);
+void ebb_cuda_set_failure (int index,
+                           const GError *reason);
 
 /* -- products (matmul.c, matmul-plan.c) ---------------------------------------------------------------------------- */
 

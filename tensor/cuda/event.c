@@ -127,31 +127,30 @@ ebb_cuda_synchronize_event (gpointer data,
   ebb_cuda_leave (previous);
   if (!ebb_cuda_begin (device, &previous, error))
     return FALSE;
-  event->reached = TRUE;
+  __atomic_store_n (&event->reached, TRUE, __ATOMIC_RELEASE);
   ok = ebb_cuda_check (device, status, "waiting for an event", error);
   ebb_cuda_end (device, previous);
   return ok;
 }
 
+/* Without the device's lock: a thread that has it may wait for the device to take more work, which may never be if
+ * nobody sees that a collective hangs. */
 gboolean
 ebb_cuda_query_event (gpointer data)
 {
   EbbCudaEvent *event = data;
-  EbbCudaDevice *device = event->device;
   cudaError_t status;
   int previous;
 
   /* What has ended is never reached, which counts as reached: synchronize_event reports it. */
-  if (!ebb_cuda_begin (device, &previous, NULL))
+  if (__atomic_load_n (&event->reached, __ATOMIC_ACQUIRE) || !ebb_cuda_check_alive (event->device, NULL))
     return TRUE;
-  status = event->reached ? cudaSuccess : cudaEventQuery (event->point->event);
+  previous = ebb_cuda_enter (event->device->index);
+  status = cudaEventQuery (event->point->event);
+  cudaGetLastError ();
+  ebb_cuda_leave (previous);
   if (status == cudaSuccess)
-    event->reached = TRUE;
-  else if (status == cudaErrorNotReady)
-    cudaGetLastError ();
-  else
-    ebb_cuda_check (device, status, "looking at an event", NULL);
-  ebb_cuda_end (device, previous);
+    __atomic_store_n (&event->reached, TRUE, __ATOMIC_RELEASE);
   return status != cudaErrorNotReady;
 }
 

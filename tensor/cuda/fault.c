@@ -1,14 +1,17 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Index faults: a kernel that meets an index out of range goes on with a valid one and records the first fault. The
- * host sees the flag without waiting, in whichever call it makes next, and only then waits to read the record. */
+ * host sees the flag without waiting, in whichever call it makes next, and only then waits to read the record.
+ *
+ * The failure of a library's work in a stream, a collective of NCCL, goes the same way; the host makes the record. */
 #include "tensor/cuda/cuda-private.h"
 
 #include <stddef.h>
 
-/* What lies in pinned memory: the flag, and the record as it is read. */
+/* What lies in pinned memory: the flag, the record as it is read, and the one that stands for a library's failure. */
 typedef struct
 {
   EbbCudaFault record;
+  EbbCudaFault of_library;
   volatile guint32 flag;
 } Mirror;
 
@@ -31,6 +34,7 @@ ebb_cuda_faults_init (EbbCudaDevice *device,
     return FALSE;
   mirror = host;
   mirror->record = (EbbCudaFault){ .serial = 0 };
+  mirror->of_library = (EbbCudaFault){ .serial = G_MAXUINT32 };
   mirror->flag = 0;
   self->flag = &mirror->flag;
   if (!ebb_cuda_check (device, cudaHostGetDevicePointer (&mapped, host, 0), "mapping host memory", error)
@@ -106,6 +110,7 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
 {
   EbbCudaFaults *self = &device->faults;
   g_autofree char *text = NULL;
+  GError *of_library;
   EbbCudaFault fault;
   cudaError_t status = cudaSuccess;
 
@@ -116,10 +121,45 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
     return FALSE;
   if (!read_and_clear (device, &fault, error))
     return FALSE;
+  of_library = __atomic_exchange_n (&self->of_library, NULL, __ATOMIC_ACQ_REL);
+  if (of_library != NULL)
+    {
+      g_propagate_error (error, of_library);
+      return FALSE;
+    }
   text = ebb_cuda_host->index_fault_to_string (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES], fault.value,
                                                fault.position, fault.limit);
   g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INDEX, text);
   return FALSE;
+}
+
+/* Without the device's lock: a thread that has it may wait for the work that this is about. */
+void
+ebb_cuda_set_failure (int index,
+                      const GError *reason)
+{
+  EbbCudaDevice *device = ebb_cuda_device_get (index);
+  EbbCudaFaults *self = &device->faults;
+  GError *failure = g_error_copy (reason), *expected = NULL;
+  cudaStream_t stream = NULL;
+  int previous;
+
+  if (!__atomic_compare_exchange_n (&self->of_library, &expected, failure, FALSE, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    {
+      g_error_free (failure);
+      return;
+    }
+  previous = ebb_cuda_enter (index);
+  /* A stream in which nothing waits. If CUDA fails, the device has ended and does nothing more anyway. */
+  if (cudaStreamCreateWithFlags (&stream, cudaStreamNonBlocking) == cudaSuccess)
+    {
+      cudaMemcpyAsync (self->record, &get_mirror (device)->of_library, offsetof (EbbCudaFault, flag),
+                       cudaMemcpyHostToDevice, stream);
+      cudaStreamSynchronize (stream);
+      cudaStreamDestroy (stream);
+    }
+  *self->flag = 1;
+  ebb_cuda_leave (previous);
 }
 
 void
@@ -127,6 +167,7 @@ ebb_cuda_faults_clear (EbbCudaDevice *device)
 {
   EbbCudaFaults *self = &device->faults;
 
+  g_clear_error (&self->of_library);
   if (self->record != NULL)
     cudaFree (self->record);
   if (self->flag != NULL)

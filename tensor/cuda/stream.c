@@ -135,7 +135,7 @@ ebb_cuda_wait (int index,
     }
   if (!ebb_cuda_begin (device, &previous, error))
     return FALSE;
-  if (event->stream != stream && !event->reached)
+  if (event->stream != stream && !__atomic_load_n (&event->reached, __ATOMIC_ACQUIRE))
     {
       begin = ebb_cuda_point_record (device, stream, TRUE, error);
       ok = begin != NULL

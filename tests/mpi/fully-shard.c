@@ -149,7 +149,7 @@ main (int argc,
   int status;
 
   test_init (&argc, &argv);
-  world = ebb_init_process_group ("mpi", &error);
+  world = ebb_init_process_group ("auto", &error);
   g_assert_no_error (error);
   for (guint i = 0; i < N_WAYS; i++)
     {

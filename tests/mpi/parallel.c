@@ -303,7 +303,7 @@ main (int argc,
   int status;
 
   test_init (&argc, &argv);
-  world = ebb_init_process_group ("mpi", &error);
+  world = ebb_init_process_group ("auto", &error);
   g_assert_no_error (error);
   g_test_add_func ("/mpi/parallel/ops-give-what-they-give-on-threads", ops_give_what_they_give_on_threads);
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)

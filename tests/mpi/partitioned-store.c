@@ -76,7 +76,7 @@ main (int argc,
   int status;
 
   test_init (&argc, &argv);
-  world = ebb_init_process_group ("mpi", &error);
+  world = ebb_init_process_group ("auto", &error);
   g_assert_no_error (error);
   for (guint behind = 0; behind < TEST_N_BEHIND; behind++)
     {

@@ -1,10 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: cpu-only */
 #include "support/collective-cases.h"
+#include "support/device.h"
+#include "support/tensors.h"
 
 #include <string.h>
 
-/* One rank on one GPU, or as many as mpirun or torchrun starts. */
+/* One rank on one GPU, or as many as mpirun or torchrun starts; tensors are where EBB_TEST_DEVICE says. */
 
 static EbbProcessGroup *world;
 
@@ -32,7 +34,7 @@ main (int argc,
   g_autoptr (GError) error = NULL;
   int status;
 
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   world = ebb_init_process_group ("nccl", &error);
   /* No module, or no GPU. */
   if (g_error_matches (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED)
