@@ -106,10 +106,6 @@ void *ebb_cuda_alloc_host (int index,
 void ebb_cuda_free_host (int index,
                          void *data,
                          gsize size);
-/* Bytes that are pinned, and bytes of them that were asked for. */
-void ebb_cuda_get_host_memory (int index,
-                               gsize *pinned,
-                               gsize *asked);
 
 /* -- points and events (event.c) ----------------------------------------------------------------------------------- */
 

@@ -21,7 +21,7 @@ static struct
 {
   pthread_mutex_t lock;
   GPtrArray *slabs; /* of Slab, in the order of their making */
-  gsize pinned, asked;
+  gsize pinned; /* bytes */
 } memory = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void
@@ -120,8 +120,6 @@ ebb_cuda_alloc_host (int index,
       slab = slab_new (device, size > LARGE ? (size + PAGE - 1) / PAGE * PAGE : SLAB, error);
       block = slab != NULL ? ebb_cuda_blocks_alloc (&slab->blocks, size) : NULL;
     }
-  if (block != NULL)
-    memory.asked += size;
   pthread_mutex_unlock (&memory.lock);
   return block != NULL ? slab->data + block->offset : NULL;
 }
@@ -161,7 +159,6 @@ ebb_cuda_free_host (int index,
         continue;
       found = TRUE;
       ebb_cuda_blocks_free (&slab->blocks, block);
-      memory.asked -= size;
       if (slab->blocks.n_free < slab->size || is_only_spare (slab))
         continue;
       memory.pinned -= slab->size;
@@ -177,15 +174,4 @@ ebb_cuda_free_host (int index,
     }
   pthread_mutex_unlock (&memory.lock);
   g_return_if_fail (found);
-}
-
-void
-ebb_cuda_get_host_memory (int index,
-                          gsize *pinned,
-                          gsize *asked)
-{
-  pthread_mutex_lock (&memory.lock);
-  *pinned = memory.pinned;
-  *asked = memory.asked;
-  pthread_mutex_unlock (&memory.lock);
 }

@@ -2,8 +2,8 @@
 
 A spill is a value that ptxas keeps in memory since it ran out of registers. The build keeps what ptxas says beside each
 object (cmake/ptxas-log.py). A line of the list is: architecture, bytes of spill stores, bytes of spill loads, kernel;
-"#" begins a comment that says why. A kernel that spills more than its line says is a fault, and so is a line without a
-kernel that spills. With --write the list is written anew; then say why behind each line.
+"#" begins a comment. A kernel that spills more than its line says is a fault, and so is a line without a kernel that
+spills. With --write the list is written anew, from a build for all architectures.
 """
 import glob
 import os
@@ -14,8 +14,8 @@ import sys
 ROOT = os.environ.get("EBB_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("EBB_BUILD_DIR") or os.path.join(ROOT, "build", "release")
 LIST = os.path.join(ROOT, "tensor", "cuda", "kernels", "spills.txt")
-HEADER = """# Kernels that spill registers: architecture, bytes stored, bytes loaded, kernel, and why.
-# tests/scripts/cuda_spills.py reads this list.
+HEADER = """# Kernels that spill registers: architecture, bytes stored, bytes loaded, kernel.
+# Blocks of these have up to 512 threads, which leaves 128 registers for each: a few values more lie in the cache. tests/scripts/cuda_spills.py reads this list.
 """
 
 

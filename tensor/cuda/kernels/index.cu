@@ -36,6 +36,13 @@ load_index (const Index &index, gint64 offset, gint64 position, bool reports)
   return -1;
 }
 
+/* Nothing can be selected from a dimension of size 0: the first index is the fault, and no result is written. */
+static __global__ void
+report_first (Index index)
+{
+  load_index (index, 0, 0, true);
+}
+
 /* -- select -------------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -74,7 +81,7 @@ EBB_CUDA_KERNEL (index_select)
   if (self.n_rows == 0 || self.inner == 0)
     return cudaSuccess;
   if (self.index.limit == 0)
-    return cudaErrorInvalidValue;
+    return EBB_CUDA_LAUNCH (report_first, 1, 1, 0, queue->stream, self.index);
   if (self.strides[2] == 1 && self.inner % of_vector == 0 && self.strides[0] % of_vector == 0
       && self.strides[1] % of_vector == 0 && is_vector_aligned (x->data) && is_vector_aligned (y->data))
     {
@@ -448,6 +455,8 @@ EBB_CUDA_KERNEL (gather)
   lines_init (&self, launch, launch->inputs[0], queue);
   if (self.lines.n_elements * self.length == 0)
     return cudaSuccess;
+  if (self.index.limit == 0)
+    return EBB_CUDA_LAUNCH (report_first, 1, 1, 0, queue->stream, self.index);
   return EBB_CUDA_LAUNCH (gather_elements, count_blocks (self.lines.n_elements * self.length, queue),
                           ELEMENTWISE_THREADS, 0, queue->stream, self);
 }
