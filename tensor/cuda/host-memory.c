@@ -21,7 +21,7 @@ static struct
 {
   pthread_mutex_t lock;
   GPtrArray *slabs; /* of Slab, in the order of their making */
-  gsize pinned; /* bytes */
+  gsize pinned;     /* bytes */
 } memory = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void
