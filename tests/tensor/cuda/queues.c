@@ -233,13 +233,16 @@ queues_wait_for_events_alone (void)
   char *host = streams->alloc_host (device->index, size, &error);
   double work, waited, busy, before;
 
-  streams->get_seconds (device->index, EBB_STREAM_FROM_HOST, &before, &waited);
-  run_round_trip (x, host, size, &work, &waited);
-  g_assert_cmpfloat (work, >=, 0);
-  g_assert_cmpfloat (waited, >=, 0);
-  streams->get_seconds (device->index, EBB_STREAM_FROM_HOST, &busy, &waited);
-  /* The event is the only one of its queue. */
-  g_assert_cmpfloat (ABS (busy - before - work), <, 1e-9);
+  for (guint round = 0; round < 2; round++)
+    {
+      streams->get_seconds (device->index, EBB_STREAM_FROM_HOST, &before, &waited);
+      run_round_trip (x, host, size, &work, &waited);
+      g_assert_cmpfloat (work, >=, 0);
+      g_assert_cmpfloat (waited, >=, 0);
+      streams->get_seconds (device->index, EBB_STREAM_FROM_HOST, &busy, &waited);
+      /* The event counts what its queue did since the event before. */
+      g_assert_cmpfloat (ABS (busy - before - work), <, 1e-9);
+    }
   g_assert_cmpfloat (*(float *) (void *) host, ==, 3);
   streams->free_host (device->index, host, size);
 }
