@@ -213,13 +213,21 @@ ebb_reference_binary (const EbbLaunch *launch,
   return TRUE;
 }
 
+/* The device's, where there is one. */
+static double
+get_scalar (const EbbLaunch *launch)
+{
+  return launch->n_inputs > 1 && launch->inputs[1] != NULL ? ebb_reference_load (launch->inputs[1], 0)
+                                                           : launch->params.binary.value;
+}
+
 gboolean
 ebb_reference_binary_scalar (const EbbLaunch *launch,
                              GError **error)
 {
   const EbbView *a = launch->inputs[0], *y = launch->outputs[0];
   EbbBinaryOp op = launch->params.binary.op;
-  double value = launch->params.binary.value;
+  double value = get_scalar (launch);
 
   for (gint64 i = 0; i < ebb_reference_count (y); i++)
     if (launch->params.binary.reverse)
