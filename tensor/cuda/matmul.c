@@ -285,6 +285,8 @@ run_without_terms (const EbbLaunch *launch,
   bias.strides[c->n_dims - 1] = launch->inputs[2]->strides[launch->inputs[2]->n_dims - 1];
   if (!launch->params.matmul.accumulate)
     return run_kernel (EBB_KERNEL_COPY, &bias, NULL, c, queue);
+  if (bias.dtype == c->dtype)
+    return run_kernel (EBB_KERNEL_BINARY, c, &bias, c, queue); /* a sum: the first of the operations */
   return cudaErrorNotSupported;
 }
 
