@@ -235,6 +235,27 @@ ebb_device_synchronize (EbbDevice *device,
 }
 
 /**
+ * ebb_device_get_native_stream:
+ * @device: a device
+ *
+ * The queue in which @device computes, for other libraries that work on its memory: on an NVIDIA GPU a `cudaStream_t`.
+ *
+ * Returns: the address of the stream; 0 where there is none
+ */
+guint64
+ebb_device_get_native_stream (EbbDevice *device)
+{
+  const EbbStreamFuncs *streams;
+
+  g_return_val_if_fail (device != NULL, 0);
+
+  streams = device->backend->streams;
+  return streams != NULL && streams->get_native_stream != NULL
+             ? (guint64) (gsize) streams->get_native_stream (device->index, EBB_STREAM_COMPUTE)
+             : 0;
+}
+
+/**
  * ebb_set_num_threads:
  * @n_threads: how many threads, at least 1
  *

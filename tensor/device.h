@@ -46,6 +46,9 @@ gboolean ebb_device_synchronize (EbbDevice *device,
                                  GError **error);
 
 EBB_AVAILABLE_IN_ALL
+guint64 ebb_device_get_native_stream (EbbDevice *device);
+
+EBB_AVAILABLE_IN_ALL
 void ebb_set_num_threads (int n_threads);
 
 EBB_AVAILABLE_IN_ALL

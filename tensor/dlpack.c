@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/dlpack.h"
 
+#include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 
@@ -9,8 +10,11 @@
 
 enum
 {
+  DL_NONE = 0,
   DL_CPU = 1,
-  DL_CUDA_HOST = 3 /* pinned memory of the host */
+  DL_CUDA = 2,
+  DL_CUDA_HOST = 3, /* pinned memory of the host */
+  DL_EXTENSION = 12
 };
 
 enum
@@ -50,6 +54,12 @@ typedef struct
   gint64 strides[EBB_MAX_DIMS];
 } Export;
 
+typedef struct
+{
+  DLManagedTensor *managed; /* NULL: not taken over */
+  EbbDevice *device;
+} Import;
+
 static const struct
 {
   guint8 code, bits;
@@ -63,19 +73,85 @@ static const struct
   [EBB_DTYPE_BOOL] = { DL_BOOL, 8 },
 };
 
+/* Devices whose memory other libraries can use, by their names before the colon. */
+static const struct
+{
+  const char *name;
+  gint32 type;
+} devices[] = {
+  { "cpu", DL_CPU },
+  { "cuda", DL_CUDA },
+  { "cudaemu", DL_EXTENSION },
+};
+
 static void export_free (DLManagedTensor *managed);
-static void import_free (gpointer managed);
+static void import_free (gpointer import);
+
+/* DL_NONE: no other library can use its memory. */
+static gint32
+find_type (const EbbDevice *device)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (devices); i++)
+    if (g_str_equal (device->backend->name, devices[i].name))
+      return devices[i].type;
+  return DL_NONE;
+}
+
+/**
+ * ebb_tensor_get_dlpack_device:
+ * @tensor: a tensor
+ * @index: (out): the number of its device among those of the type
+ *
+ * Where DLPack finds the data: 1 for the host's memory, 2 for an NVIDIA GPU.
+ *
+ * Returns: the type of device; 0 if other libraries can't use its memory
+ */
+int
+ebb_tensor_get_dlpack_device (EbbTensor *tensor, int *index)
+{
+  const EbbDevice *device = tensor->storage->device;
+
+  *index = device->index;
+  return find_type (device);
+}
+
+/* The address of a tensor's data for other libraries, pinned: where the device works behind the host's back, all that
+ * it was asked for is done. */
+static gboolean
+expose (EbbTensor *tensor, guint64 *address, GError **error)
+{
+  EbbDevice *device = tensor->storage->device;
+
+  if (device->backend->host_memory || find_type (device) == DL_NONE)
+    {
+      *address = ebb_tensor_get_address (tensor, error);
+      return *address != 0 || tensor->n_elements == 0;
+    }
+  if (tensor->storage->placeholder)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "the recompute was stopped before it computed this tensor; there is no data to share");
+      return FALSE;
+    }
+  if (!ebb_device_synchronize (device, error))
+    return FALSE;
+  tensor->storage->pinned = TRUE;
+  *address = (guint64) (gsize) tensor->view.data;
+  return TRUE;
+}
 
 /**
  * ebb_tensor_to_dlpack:
- * @tensor: a tensor on the CPU
+ * @tensor: a tensor on the CPU or on an NVIDIA GPU
  * @error: return location for an error
  *
  * Shows the tensor's data to another library without a copy. The storage is pinned, as by ebb_tensor_get_address(), and
  * lives until the other library calls the structure's deleter; ebb_dlpack_release() does that for a binding whose
- * capsule nobody took.
+ * capsule nobody took. On a GPU this waits until all work is done that the device was asked for, so the data is ready
+ * for any stream.
  *
- * Returns: the address of a `DLManagedTensor`, owned by the caller; 0 with an error if the host can't read the data
+ * Returns: the address of a `DLManagedTensor`, owned by the caller; 0 with an error if no other library can use the
+ * data
  */
 guint64
 ebb_tensor_to_dlpack (EbbTensor *tensor, GError **error)
@@ -85,8 +161,7 @@ ebb_tensor_to_dlpack (EbbTensor *tensor, GError **error)
 
   if (!EBB_MAY_BEGIN (error, tensor))
     return 0;
-  address = ebb_tensor_get_address (tensor, error);
-  if (address == 0 && tensor->n_elements > 0)
+  if (!expose (tensor, &address, error))
     return 0;
 
   out = g_new0 (Export, 1);
@@ -97,7 +172,8 @@ ebb_tensor_to_dlpack (EbbTensor *tensor, GError **error)
     }
   out->managed.tensor = (DLTensor){
     .data = (void *) (gsize) address,
-    .device_type = DL_CPU,
+    .device_type = find_type (tensor->storage->device),
+    .device_id = tensor->storage->device->index,
     .n_dims = tensor->view.n_dims,
     .code = formats[tensor->view.dtype].code,
     .bits = formats[tensor->view.dtype].bits,
@@ -140,13 +216,34 @@ find_dtype (const DLTensor *tensor, EbbDType *dtype, GError **error)
   return FALSE;
 }
 
+/* The device that uses memory of a type, NULL with @error set. */
+static EbbDevice *
+find_device (const DLTensor *in, GError **error)
+{
+  g_autofree char *name = NULL;
+
+  if (in->device_type == DL_CUDA_HOST)
+    return ebb_device_get_cpu ();
+  for (guint i = 0; i < G_N_ELEMENTS (devices); i++)
+    if (devices[i].type == in->device_type)
+      {
+        name = i == 0 ? g_strdup ("cpu") : g_strdup_printf ("%s:%d", devices[i].name, in->device_id);
+        return ebb_device_get (name, error);
+      }
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
+               "the DLPack data is on a device of type %d; it must be in host memory (type 1) or on an NVIDIA GPU (2)",
+               in->device_type);
+  return NULL;
+}
+
 /**
  * ebb_tensor_new_from_dlpack:
- * @address: the address of a `DLManagedTensor` in memory of the host
+ * @address: the address of a `DLManagedTensor` in memory of the host or of an NVIDIA GPU
  * @error: return location for an error
  *
  * Makes a tensor over another library's data without a copy. The structure then belongs to the tensor, and its deleter
- * is called when the data is not needed any more; on an error it stays the caller's.
+ * is called when the data is not needed any more; on an error it stays the caller's. On a GPU the data must be ready
+ * for ebb_device_get_native_stream().
  *
  * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_DEVICE, %EBB_ERROR_DTYPE, %EBB_ERROR_SHAPE or
  *   %EBB_ERROR_INVALID_ARGUMENT
@@ -155,10 +252,13 @@ EbbTensor *
 ebb_tensor_new_from_dlpack (guint64 address, GError **error)
 {
   DLManagedTensor *managed = (DLManagedTensor *) (gsize) address;
-  g_autoptr (GObject) owner = NULL;
+  Import *import;
   const DLTensor *in;
   EbbTensor *tensor;
+  EbbDevice *device;
   EbbDType dtype;
+  guint64 data;
+  gboolean is_empty = FALSE;
 
   if (error != NULL && *error != NULL)
     return NULL;
@@ -168,12 +268,9 @@ ebb_tensor_new_from_dlpack (guint64 address, GError **error)
       return NULL;
     }
   in = &managed->tensor;
-  if (in->device_type != DL_CPU && in->device_type != DL_CUDA_HOST)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "the DLPack data is on a device of type %d; it must be in host memory (type 1)", in->device_type);
-      return NULL;
-    }
+  device = find_device (in, error);
+  if (device == NULL)
+    return NULL;
   if (in->n_dims < 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "the DLPack data has %d dimensions; it must have 0 or more",
@@ -183,12 +280,24 @@ ebb_tensor_new_from_dlpack (guint64 address, GError **error)
   if (!find_dtype (in, &dtype, error))
     return NULL;
 
-  /* The object is asked for everything that can fail; only then does the structure change hands. */
-  owner = g_object_new (G_TYPE_OBJECT, NULL);
-  tensor = ebb_tensor_new_from_address ((guint64) (gsize) in->data + in->byte_offset, in->shape, (guint) in->n_dims,
-                                        in->strides, in->strides != NULL ? (guint) in->n_dims : 0, dtype, owner, error);
+  data = (guint64) (gsize) in->data + in->byte_offset;
+  for (gint32 i = 0; i < in->n_dims; i++)
+    is_empty = is_empty || in->shape[i] == 0;
+  if (!is_empty && (data == 0 || data % ebb_dtype_get_size (dtype) != 0))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "address 0x%" G_GINT64_MODIFIER "x for elements of %s: must be aligned to %" G_GSIZE_FORMAT
+                   " bytes and not 0",
+                   data, ebb_dtype_get_name (dtype), ebb_dtype_get_size (dtype));
+      return NULL;
+    }
+  /* The structure changes hands only where nothing can fail any more. */
+  import = g_new0 (Import, 1);
+  import->device = device;
+  tensor = ebb_tensor_new_over_memory (device, data, in->shape, (guint) in->n_dims, in->strides,
+                                       in->strides != NULL ? (guint) in->n_dims : 0, dtype, import_free, import, error);
   if (tensor != NULL)
-    g_object_set_data_full (owner, "ebb-dlpack", managed, import_free);
+    import->managed = managed;
   return tensor;
 }
 
@@ -201,8 +310,14 @@ export_free (DLManagedTensor *managed)
   g_free (managed);
 }
 
+/* What the device was asked for may still use the memory. */
 static void
-import_free (gpointer managed)
+import_free (gpointer data)
 {
-  ebb_dlpack_release ((guint64) (gsize) managed);
+  Import *import = data;
+
+  if (!import->device->backend->host_memory && import->managed != NULL)
+    ebb_device_synchronize (import->device, NULL);
+  ebb_dlpack_release ((guint64) (gsize) import->managed);
+  g_free (import);
 }

@@ -10,6 +10,10 @@
 G_BEGIN_DECLS
 
 EBB_AVAILABLE_IN_ALL
+int ebb_tensor_get_dlpack_device (EbbTensor *tensor,
+                                  int *index);
+
+EBB_AVAILABLE_IN_ALL
 guint64 ebb_tensor_to_dlpack (EbbTensor *tensor,
                               GError **error);
 

@@ -83,4 +83,16 @@ gboolean ebb_tensor_check_writable (EbbTensor *tensor,
                                     const char *op_name,
                                     GError **error);
 
+/* A tensor over foreign memory that @device can use, as ebb_tensor_new_from_pointer () makes it on the CPU. */
+EbbTensor *ebb_tensor_new_over_memory (EbbDevice *device,
+                                       guint64 address,
+                                       const gint64 *shape,
+                                       guint n_dims,
+                                       const gint64 *strides,
+                                       guint n_strides,
+                                       EbbDType dtype,
+                                       GDestroyNotify destroy,
+                                       gpointer user_data,
+                                       GError **error);
+
 G_END_DECLS

@@ -281,6 +281,49 @@ ebb_tensor_new_from_bytes (GBytes *bytes,
                                       (GDestroyNotify) g_bytes_unref, g_bytes_ref (bytes), error);
 }
 
+/* ebb_tensor_new_from_pointer () on any device that can use the memory. */
+EbbTensor *
+ebb_tensor_new_over_memory (EbbDevice *device,
+                            guint64 address,
+                            const gint64 *shape,
+                            guint n_dims,
+                            const gint64 *strides,
+                            guint n_strides,
+                            EbbDType dtype,
+                            GDestroyNotify destroy,
+                            gpointer user_data,
+                            GError **error)
+{
+  EbbStorage *storage;
+  EbbTensor *self;
+  gsize size;
+  gint64 last = 0;
+  gboolean ok = n_strides == 0 || n_strides == n_dims;
+
+  for (guint i = 0; ok && i < n_strides; i++)
+    ok = strides[i] >= 0;
+  if (!ok)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                 "%u strides were given for %u dimensions; each dimension must have one, of 0 or more", n_strides,
+                 n_dims);
+  if (!ok || (error != NULL && *error != NULL) || !count_bytes (shape, n_dims, dtype, &size, error))
+    {
+      if (destroy != NULL)
+        destroy (user_data);
+      return NULL;
+    }
+  if (n_strides > 0 && size > 0)
+    {
+      for (guint i = 0; i < n_dims; i++)
+        last += (shape[i] - 1) * strides[i];
+      size = (gsize) (last + 1) * ebb_dtype_get_size (dtype);
+    }
+  storage = ebb_storage_new_foreign (device, (void *) (gsize) address, size, destroy, user_data);
+  self = ebb_tensor_new_view (storage, 0, shape, n_strides ? strides : NULL, n_dims, dtype);
+  ebb_storage_unref (storage);
+  return self;
+}
+
 /**
  * ebb_tensor_new_from_pointer: (skip)
  * @address: where the first element is
@@ -308,34 +351,8 @@ ebb_tensor_new_from_pointer (guint64 address,
                              gpointer user_data,
                              GError **error)
 {
-  EbbStorage *storage;
-  EbbTensor *self;
-  gsize size;
-  gint64 last = 0;
-  gboolean ok = n_strides == 0 || n_strides == n_dims;
-
-  for (guint i = 0; ok && i < n_strides; i++)
-    ok = strides[i] >= 0;
-  if (!ok)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                 "%u strides were given for %u dimensions; each dimension must have one, of 0 or more", n_strides,
-                 n_dims);
-  if (!ok || (error != NULL && *error != NULL) || !count_bytes (shape, n_dims, dtype, &size, error))
-    {
-      if (destroy != NULL)
-        destroy (user_data);
-      return NULL;
-    }
-  if (n_strides > 0 && size > 0)
-    {
-      for (guint i = 0; i < n_dims; i++)
-        last += (shape[i] - 1) * strides[i];
-      size = (gsize) (last + 1) * ebb_dtype_get_size (dtype);
-    }
-  storage = ebb_storage_new_foreign (ebb_device_get_cpu (), (void *) (gsize) address, size, destroy, user_data);
-  self = ebb_tensor_new_view (storage, 0, shape, n_strides ? strides : NULL, n_dims, dtype);
-  ebb_storage_unref (storage);
-  return self;
+  return ebb_tensor_new_over_memory (ebb_device_get_cpu (), address, shape, n_dims, strides, n_strides, dtype, destroy,
+                                     user_data, error);
 }
 
 /**

@@ -309,6 +309,7 @@ _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_c
 _capsule_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _capsule_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 _NAME, _USED_NAME = b"dltensor", b"used_dltensor"  # capsules keep the addresses of these
+_CUDA = 2  # DLPack's type of an NVIDIA GPU
 
 
 # In a destructor the capsule has no references, so it is passed by its address.
@@ -325,9 +326,17 @@ _new_from_dlpack = guard(Ebb.Tensor.new_from_dlpack)
 _new_from_address = guard(Ebb.Tensor.new_from_address)
 
 
+def _get_capsule(source):
+    """On a GPU the producer orders its work before that of Ebb's stream."""
+    kind, index = source.__dlpack_device__() if hasattr(source, "__dlpack_device__") else (1, 0)
+    if kind != _CUDA:
+        return source.__dlpack__()
+    return source.__dlpack__(stream=Ebb.Device.get(f"cuda:{index}").get_native_stream())
+
+
 def from_dlpack(source):
     """A tensor over the memory of any object with __dlpack__ (numpy, PyTorch, ...), or of a capsule; no copy."""
-    capsule = source.__dlpack__() if hasattr(source, "__dlpack__") else source
+    capsule = _get_capsule(source) if hasattr(source, "__dlpack__") else source
     if type(capsule).__name__ != "PyCapsule" or not _capsule_is_valid(capsule, _NAME):
         raise TypeError("from_dlpack takes an object with __dlpack__, or a DLPack capsule that nobody has used yet")
     tensor = _new_from_dlpack(_capsule_get(capsule, _NAME))
@@ -463,7 +472,7 @@ class Tensor(Ebb.Tensor):
         return _capsule_new(address, _NAME, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
 
     def __dlpack_device__(self):
-        return (1, 0)
+        return tuple(self.get_dlpack_device())
 
     def item(self):
         dtype = self.get_dtype()
