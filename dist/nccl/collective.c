@@ -39,6 +39,18 @@ reduce_on_device (EbbNcclRun *self,
   return device->backend->streams->launch (device->index, EBB_STREAM_COLLECTIVE, &launch, error);
 }
 
+static gboolean
+mark_end (EbbNcclGroup *self,
+          cudaStream_t stream,
+          GError **error)
+{
+  if (self->enqueued == NULL
+      && !ebb_nccl_check_cuda (cudaEventCreateWithFlags (&self->enqueued, cudaEventDisableTiming),
+                               "cudaEventCreateWithFlags", error))
+    return FALSE;
+  return ebb_nccl_check_cuda (cudaEventRecord (self->enqueued, stream), "cudaEventRecord", error);
+}
+
 gboolean
 ebb_nccl_run_on_device (EbbNcclGroup *self,
                         const EbbCollectiveCall *call,
@@ -63,7 +75,7 @@ ebb_nccl_run_on_device (EbbNcclGroup *self,
       part->full = part->buffer->full;
       part->shard = part->buffer->shard != NULL ? part->buffer->shard : ebb_nccl_get_place (part, self->rank);
     }
-  return ebb_nccl_enqueue (&run, error);
+  return ebb_nccl_enqueue (&run, error) && mark_end (self, run.stream, error);
 }
 
 /* -- how NCCL names it --------------------------------------------------------------------------------------------- */

@@ -137,12 +137,11 @@ ebb_nccl_abort (EbbNcclGroup *self,
 
   if (self->comm == NULL)
     return;
-  if (device != NULL)
+  if (device != NULL && self->enqueued != NULL)
     {
       const EbbStreamFuncs *streams = device->backend->streams;
 
-      if (cudaStreamQuery (streams->get_native_stream (device->index, EBB_STREAM_COLLECTIVE)) == cudaErrorNotReady
-          && streams->set_failure != NULL)
+      if (cudaEventQuery (self->enqueued) == cudaErrorNotReady && streams->set_failure != NULL)
         streams->set_failure (device->index, reason);
       cudaGetLastError ();
     }
@@ -170,6 +169,8 @@ ebb_nccl_close (EbbNcclGroup *self)
     ncclCommDestroy (g_steal_pointer (&self->comm));
   if (self->comm != NULL)
     ncclCommAbort (g_steal_pointer (&self->comm));
+  if (self->enqueued != NULL)
+    cudaEventDestroy (self->enqueued);
   if (self->stream != NULL)
     cudaStreamDestroy (self->stream);
   free_memory (&self->memory);

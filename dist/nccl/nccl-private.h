@@ -45,6 +45,7 @@ typedef struct
   ncclComm_t comm;       /* NULL: it was aborted */
   cudaStream_t stream;   /* of the group's own */
   EbbDevice *ebb_device; /* on which calls were enqueued; NULL: there were none */
+  cudaEvent_t enqueued;  /* after the last of them; NULL: there were none */
   EbbProcessGroup *mpi;  /* announces the calls; NULL: NCCL itself does */
   gboolean checks;
   /* kept for the next call; copies to and from the host's are fast */

@@ -261,6 +261,8 @@ uses_host_memory (const void *data,
 
 /* -- progress without anybody who waits ---------------------------------------------------------------------------- */
 
+static bool exits; /* under the lock */
+
 static void *
 run_progress (void *)
 {
@@ -274,6 +276,8 @@ run_progress (void *)
 
       if (!guard.owns_lock ())
         continue;
+      if (exits)
+        return nullptr;
       while (context_error == cudaSuccess && advance_any (nullptr) == RAN)
         ;
       close_memory ();
@@ -291,6 +295,12 @@ start_progress ()
 
     if (pthread_create (&thread, nullptr, run_progress, nullptr) == 0)
       pthread_detach (thread);
+    /* Before the streams go. */
+    std::atexit ([] {
+      std::unique_lock<std::mutex> guard (lock);
+
+      exits = true;
+    });
   });
 }
 
