@@ -17,13 +17,47 @@
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
+/* This process' number among those of its machine, as launchers say it; 0 if none does. */
+static guint64
+get_local_rank (void)
+{
+  static const char *const variables[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                           "SLURM_LOCALID" };
+  guint64 rank = 0;
+
+  for (guint i = 0; i < G_N_ELEMENTS (variables); i++)
+    if (g_getenv (variables[i]) != NULL
+        && g_ascii_string_to_unsigned (g_getenv (variables[i]), 10, 0, G_MAXINT, &rank, NULL))
+      return rank;
+  return 0;
+}
+
+/* Of GPUs without a number each process of a machine takes its own, if there are so many. A launcher may also show each
+ * process one GPU, and ranks may share one. */
+static EbbDevice *
+open_device (const Options *options,
+             GError **error)
+{
+  const guint64 local_rank = options->ranks.n_ranks == 0 ? get_local_rank () : 0;
+  EbbDevice *device = NULL;
+
+  if (local_rank > 0 && options->device != NULL && g_str_has_prefix (options->device, "cuda")
+      && strchr (options->device, ':') == NULL)
+    {
+      g_autofree char *name = g_strdup_printf ("%s:%" G_GUINT64_FORMAT, options->device, local_rank);
+
+      device = ebb_device_get (name, NULL);
+    }
+  return device != NULL ? device : ebb_device_get (options->device, error);
+}
+
 static gboolean
 set_machine_up (Trainer *self,
                 GError **error)
 {
   Options *options = self->options;
 
-  self->device = ebb_device_get (options->device, error);
+  self->device = open_device (options, error);
   if (self->device == NULL)
     return FALSE;
   if (options->threads > 0)

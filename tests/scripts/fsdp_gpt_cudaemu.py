@@ -27,8 +27,8 @@ class FsdpGptOnGpu(unittest.TestCase):
         with open(os.path.join(self.folder, "text.txt"), "w", encoding="utf-8") as text:
             text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(100))
 
-    def run_program(self, command, *words):
-        environment = {**os.environ, "EBB_BACKEND_PATH": ":".join(MODULES), "EBB_PROCESS_GROUP_TIMEOUT": "60",
+    def run_program(self, command, *words, **more):
+        environment = {**os.environ, **more, "EBB_BACKEND_PATH": ":".join(MODULES), "EBB_PROCESS_GROUP_TIMEOUT": "60",
                        "OMP_NUM_THREADS": "1"}
         done = subprocess.run([*command, PROGRAM, "--data", "text.txt", *MODEL, "--quiet", "--report", "report.json",
                                *map(str, words)], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -46,13 +46,13 @@ class FsdpGptOnGpu(unittest.TestCase):
             self.assertAlmostEqual(loss, other, delta=tolerance * other)
         return losses
 
-    def run_on_gpu(self, n_ranks, *words):
-        return self.run_program([LAUNCH, str(n_ranks)], "--device", "cudaemu", *words)["losses"]
+    def run_on_gpu(self, n_ranks, *words, **more):
+        return self.run_program([LAUNCH, str(n_ranks)], "--device", "cudaemu", *words, **more)["losses"]
 
-    def test_losses_are_those_of_the_cpu_and_come_again(self):
+    def test_losses_are_those_of_the_cpu_and_of_a_gpu_for_each_rank(self):
         words = ["--dropout", 0.1, "--checkpoint", "full", "--store", "host"]
         losses = self.check(2, *words)
-        self.assertEqual(self.run_on_gpu(2, *words), losses)
+        self.assertEqual(self.run_on_gpu(2, *words, EBB_CUDAEMU_DEVICES="2"), losses)
 
     def test_four_ranks_in_two_groups(self):
         self.check(4, "--shard", "hybrid", "--shard-size", 2)
