@@ -28,6 +28,8 @@ set_nccl_error (EbbNcclGroup *self,
 
 /* -- waiting ------------------------------------------------------------------------------------------------------- */
 
+/* NCCL enqueues in a few microseconds, which a nap would make fifty. */
+#define N_LOOKS 100
 #define LONGEST_NAP 50 /* microseconds */
 
 /* @query: NULL: waits for NCCL itself only. */
@@ -40,7 +42,7 @@ wait_until (EbbNcclGroup *self,
   double timeout = ebb_nccl_host->get_timeout ((EbbProcessGroup *) self);
   gint64 deadline = g_get_monotonic_time () + (gint64) (timeout * 1e6);
 
-  for (gulong nap = 0;; nap = MIN (nap + 1, LONGEST_NAP))
+  for (guint n_looks = 1;; n_looks++)
     {
       ncclResult_t state = ncclSuccess, code = ncclCommGetAsyncError (self->comm, &state);
       cudaError_t progress = query != NULL ? query (self->stream) : cudaSuccess;
@@ -57,8 +59,10 @@ wait_until (EbbNcclGroup *self,
                        "%s: not all ranks did their part within %g s", what, timeout);
           return FALSE;
         }
-      if (nap > 0)
-        g_usleep (nap);
+      if (n_looks < N_LOOKS)
+        g_thread_yield ();
+      else
+        g_usleep (MIN (n_looks - N_LOOKS + 1, LONGEST_NAP));
     }
 }
 

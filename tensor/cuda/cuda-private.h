@@ -293,6 +293,7 @@ typedef struct
   EbbCudaFault *record;                       /* in the device's memory */
   volatile guint32 *flag;                     /* in host memory */
   GError *of_library;                         /* what failed in a stream and is none of ours; atomic */
+  cudaStream_t stream;                        /* in which nothing waits */
   guint32 serial;                             /* of the last launch that checks indices */
   const char *ops[EBB_CUDA_N_INDEX_LAUNCHES]; /* by serial */
 } EbbCudaFaults;

@@ -37,7 +37,9 @@ ebb_cuda_faults_init (EbbCudaDevice *device,
   mirror->of_library = (EbbCudaFault){ .serial = G_MAXUINT32 };
   mirror->flag = 0;
   self->flag = &mirror->flag;
-  if (!ebb_cuda_check (device, cudaHostGetDevicePointer (&mapped, host, 0), "mapping host memory", error)
+  if (!ebb_cuda_check (device, cudaStreamCreateWithFlags (&self->stream, cudaStreamNonBlocking), "making a stream",
+                       error)
+      || !ebb_cuda_check (device, cudaHostGetDevicePointer (&mapped, host, 0), "mapping host memory", error)
       || !ebb_cuda_check (device, cudaMalloc (&record, sizeof (EbbCudaFault)), "allocating memory", error))
     return FALSE;
   self->record = record;
@@ -141,7 +143,6 @@ ebb_cuda_set_failure (int index,
   EbbCudaDevice *device = ebb_cuda_device_get (index);
   EbbCudaFaults *self = &device->faults;
   GError *failure = g_error_copy (reason), *expected = NULL;
-  cudaStream_t stream = NULL;
   int previous;
 
   if (!__atomic_compare_exchange_n (&self->of_library, &expected, failure, FALSE, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -150,14 +151,10 @@ ebb_cuda_set_failure (int index,
       return;
     }
   previous = ebb_cuda_enter (index);
-  /* A stream in which nothing waits. If CUDA fails, the device has ended and does nothing more anyway. */
-  if (cudaStreamCreateWithFlags (&stream, cudaStreamNonBlocking) == cudaSuccess)
-    {
-      cudaMemcpyAsync (self->record, &get_mirror (device)->of_library, offsetof (EbbCudaFault, flag),
-                       cudaMemcpyHostToDevice, stream);
-      cudaStreamSynchronize (stream);
-      cudaStreamDestroy (stream);
-    }
+  /* If CUDA fails, the device has ended and does nothing more anyway. */
+  cudaMemcpyAsync (self->record, &get_mirror (device)->of_library, offsetof (EbbCudaFault, flag),
+                   cudaMemcpyHostToDevice, self->stream);
+  cudaStreamSynchronize (self->stream);
   *self->flag = 1;
   ebb_cuda_leave (previous);
 }
@@ -168,6 +165,8 @@ ebb_cuda_faults_clear (EbbCudaDevice *device)
   EbbCudaFaults *self = &device->faults;
 
   g_clear_error (&self->of_library);
+  if (self->stream != NULL)
+    cudaStreamDestroy (self->stream);
   if (self->record != NULL)
     cudaFree (self->record);
   if (self->flag != NULL)
