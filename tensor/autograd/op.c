@@ -286,7 +286,9 @@ ebb_launch (EbbDevice *device,
             EbbLaunch *launch,
             GError **error)
 {
-  gboolean any = launch->n_items > 0;
+  /* These two check indices even where there is nothing to add to, so that any index is out of range. */
+  gboolean any = launch->n_items > 0 || launch->kernel == EBB_KERNEL_INDEX_ADD
+                 || launch->kernel == EBB_KERNEL_SCATTER_ADD;
 
   if (G_UNLIKELY (ebb_modes.stopped))
     return TRUE;

@@ -622,13 +622,12 @@ run_shares (const EbbProduct *product,
           run_share (product, data, part, workspace ? workspace + (gsize) part * step : NULL, &local);
 
       if (share != EBB_PRODUCT_DONE)
-#pragma omp critical(ebb_product_shares)
         {
-          result = share;
-          if (!failure)
-            failure = g_steal_pointer (&local);
-          g_clear_error (&local);
+          __atomic_store_n (&result, share, __ATOMIC_RELAXED);
+          if (g_atomic_pointer_compare_and_exchange (&failure, NULL, local))
+            local = NULL;
         }
+      g_clear_error (&local);
     }
   if (failure)
     g_propagate_error (error, failure);

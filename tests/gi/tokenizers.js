@@ -17,6 +17,6 @@ check(tokenizer.decode_text_full(tokens, true) === 'a😀 z', 'the text does not
 const decoder = Ebb.TokenDecoder.new(tokenizer, true);
 check(tokens.map(token => decoder.push(token)).join('') + decoder.finish() === 'a😀 z', 'the parts are not the text');
 
-checkFails(() => Ebb.open_tokenizer('/nowhere'), 'tokenizer.json');
+checkFails(() => Ebb.open_tokenizer('/nowhere'), 'there is no folder /nowhere');
 checkFails(() => decoder.push(1e6), 'token 1000000: it must be in');
 finish();

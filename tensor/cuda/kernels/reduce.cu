@@ -36,10 +36,10 @@ typedef struct
 
 /* -- the numbers that are combined --------------------------------------------------------------------------------- */
 
-/* f32 within a thread, f64 among threads and chunks. */
+/* Summed in f64: a sum of millions of elements has no other order that is as exact and as simple. */
 struct Floats
 {
-  typedef float Element;
+  typedef double Element;
   typedef double Partial;
 
   static __device__ __forceinline__ float
@@ -70,16 +70,16 @@ struct Floats
       }
   }
 
-  static __device__ __forceinline__ float
-  add (EbbReduceKind op, float sum, float x)
+  static __device__ __forceinline__ double
+  add (EbbReduceKind op, double sum, double x)
   {
     switch (op)
       {
-      case EBB_REDUCE_SUM_SQUARES: return fmaf (x, x, sum);
-      case EBB_REDUCE_SUM_ABS: return sum + fabsf (x);
-      case EBB_REDUCE_MAX_ABS: return Max::join (fabsf (x), sum);
-      case EBB_REDUCE_ANY: return x != 0.0f ? 1.0f : sum;
-      case EBB_REDUCE_ALL: return x != 0.0f ? sum : 0.0f;
+      case EBB_REDUCE_SUM_SQUARES: return fma (x, x, sum);
+      case EBB_REDUCE_SUM_ABS: return sum + fabs (x);
+      case EBB_REDUCE_MAX_ABS: return Max::join (fabs (x), sum);
+      case EBB_REDUCE_ANY: return x != 0.0 ? 1.0 : sum;
+      case EBB_REDUCE_ALL: return x != 0.0 ? sum : 0.0;
       default: return combine (op, sum, x);
       }
   }
