@@ -82,7 +82,7 @@ suffer (EbbProcessGroup *group,
   g_autoptr (EbbTensor) before = read_parameter (model, &error);
   g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (model, "weight");
   g_autoptr (EbbTensor) after = NULL;
-  EbbTensor *grad = ebb_tensor_get_grad (parameter);
+  g_autoptr (EbbTensor) grad = ebb_tensor_get_grad (parameter);
 
   g_assert_no_error (error);
   if (all_reduce (group, grad, &error) && ebb_optimizer_step (optimizer, &error))
@@ -111,11 +111,13 @@ run_rank (const Fault *fault)
   g_autoptr (EbbTensor) output = ebb_module_call1 (model, input, &error);
   g_autoptr (EbbTensor) loss = ebb_sum (output, NULL, 0, FALSE, &error);
   g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (model, "weight");
+  g_autoptr (EbbTensor) grad = NULL;
 
   g_assert_no_error (error);
   ebb_tensor_backward (loss, &error);
+  grad = ebb_tensor_get_grad (parameter);
   /* All have come, and connections are made. */
-  all_reduce (group, ebb_tensor_get_grad (parameter), &error);
+  all_reduce (group, grad, &error);
   ebb_device_synchronize (test_device (), &error);
   ebb_process_group_barrier (group, &error);
   g_assert_no_error (error);
@@ -124,7 +126,7 @@ run_rank (const Fault *fault)
   if (ebb_process_group_get_rank (group) != CULPRIT)
     suffer (group, model, optimizer, fault->reported);
   else
-    fault->deed (group, ebb_tensor_get_grad (parameter), &error);
+    fault->deed (group, grad, &error);
   g_clear_object (&group);
   ebb_destroy_process_group ();
   return 0;
