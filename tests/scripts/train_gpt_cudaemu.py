@@ -52,8 +52,8 @@ class TrainGptOnGpu(unittest.TestCase):
                 self.assertEqual([report[name] for name in PURPOSES], [on_sim[name] for name in PURPOSES])
 
     def test_no_order_of_blocks_warps_and_threads_changes_a_bit(self):
-        losses = [self.train("cudaemu", "--dtype", "bf16", "--moments", "8bit", steps=2, EBB_CUDAEMU_ORDER=order)["losses"]
-                  for order in "012"]
+        words = ["--dtype", "bf16", "--moments", "8bit"]
+        losses = [self.train("cudaemu", *words, steps=2, EBB_CUDAEMU_ORDER=order)["losses"] for order in "012"]
         self.assertEqual(losses, [losses[0]] * 3)
 
     def test_a_training_goes_on_on_the_other_device(self):
