@@ -52,11 +52,15 @@ ebb_cuda_faults_init (EbbCudaDevice *device,
                             error);
 }
 
+/* In the place of an op's name: the position is that of a row of weights that nothing can be drawn from. */
+static const char bad_weights[] = "multinomial";
+
 static gboolean
-checks_indices (EbbKernel kernel)
+reports_faults (EbbKernel kernel)
 {
   switch (kernel)
     {
+    case EBB_KERNEL_MULTINOMIAL:
     case EBB_KERNEL_INDEX_SELECT:
     case EBB_KERNEL_INDEX_ADD:
     case EBB_KERNEL_GATHER:
@@ -74,12 +78,14 @@ ebb_cuda_faults_note (EbbCudaDevice *device,
 {
   EbbCudaFaults *self = &device->faults;
 
-  if (!checks_indices (launch->kernel))
+  if (!reports_faults (launch->kernel))
     return 0;
   if (++self->serial == 0) /* 0 is no fault */
     self->serial = 1;
   self->ops[self->serial % EBB_CUDA_N_INDEX_LAUNCHES] =
-      launch->op != NULL ? launch->op : ebb_cuda_host->get_kernel_name (launch->kernel);
+      launch->kernel == EBB_KERNEL_MULTINOMIAL ? bad_weights
+      : launch->op != NULL                     ? launch->op
+                                               : ebb_cuda_host->get_kernel_name (launch->kernel);
   return self->serial;
 }
 
@@ -127,6 +133,13 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
   if (of_library != NULL)
     {
       g_propagate_error (error, of_library);
+      return FALSE;
+    }
+  if (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES] == bad_weights)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "Row %" G_GINT64_FORMAT " of the weights to draw from must be finite, not negative and not all 0",
+                   fault.position);
       return FALSE;
     }
   text = ebb_cuda_host->index_fault_to_string (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES], fault.value,
