@@ -94,7 +94,7 @@ ebb_work_unref (EbbWork *work)
   g_free (work);
 }
 
-/* FALSE if there is none. That of work on a device may come after it was waited for. */
+/* FALSE if no error came. The error of work on a device may come after the work was waited for. */
 static gboolean
 copy_error (EbbWork *self,
             GError **error)

@@ -16,7 +16,8 @@ gboolean model_has_other_tokenizer (const Options *options);
 /* Whether weights of --load are trained with bytes though a tokenizer's files are beside them. */
 gboolean model_check_loaded_tokenizer (const Options *options,
                                        GError **error);
-/* Whether the folders that @saved, the options of a resumed training, remembers are there; NULL: there is none. */
+/* Whether the model's and the tokenizer's folders still exist that @saved names, the options of a resumed training.
+ * @saved may be NULL. */
 gboolean model_check_remembered (const Options *options,
                                  const char *saved,
                                  GError **error);

@@ -30,6 +30,8 @@ def parse(words):
         "scripts/peer-venv installs PyTorch; without it only Ebb is measured. Close other programs first.")
     parser.add_argument("--quick", action="store_true", help="small models and few steps, to see that both sides run")
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="ROW,...", help="measure only these rows")
+    parser.add_argument("--programs", type=lambda text: text.split(","), metavar="NAME,...",
+                        help=f"measure only these programs of each row: {', '.join([*rows.EBB, *rows.TORCH])}")
     parser.add_argument("--no-torch", action="store_true", help="measure only Ebb")
     parser.add_argument("--json", metavar="FILE",
                         help="write all raw figures as one JSON object; -: print it, not the tables")
@@ -49,6 +51,11 @@ def parse(words):
     for name in options.only or ():
         if not any(known.startswith(name) for known in available):
             parser.error(f"--only {name}: no such row; there is {', '.join(available)}")
+    for name in options.programs or ():
+        if name not in rows.EBB and name not in rows.TORCH:
+            parser.error(f"--programs {name}: no such program; there is {', '.join([*rows.EBB, *rows.TORCH])}")
+    if options.write and options.programs:
+        parser.error("--write takes a whole run: leave --programs out")
     if options.threads < 1:
         parser.error("--threads must be at least 1")
     if options.write and options.quick:
@@ -107,6 +114,8 @@ class Suite:
     def measure_rows(self):
         options = self.options
         chosen = [row for row in offered_rows(options) if wanted(options, row.name)]
+        for row in chosen:
+            row.programs = tuple(name for name in row.programs if not options.programs or name in options.programs)
         programs = rows.Programs(options.build, self.python, options.threads) if chosen else None
         if chosen and self.python and not options.quick:
             seconds = self.guard("PyTorch's AdamW", programs.choose_optimizer)
