@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """What other languages see is what the public headers say: nothing private, nothing moved, nothing missing."""
 import os
 import re

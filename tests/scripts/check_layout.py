@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """The source tree keeps its order.
 
 Folders include only what stands to their left, public headers include no private one, backends know nothing of
@@ -157,6 +158,8 @@ def check_text():
                 complain(path, 1, f"the first line does not say {LICENCE}")
             if len(lines) > MAX_LINES:
                 complain(path, MAX_LINES, f"{len(lines)} lines: a file has one purpose and at most {MAX_LINES} lines")
+            if text.startswith("#!") != os.access(path, os.X_OK):
+                complain(path, 1, "a file that opens with #! is executable, and no other file is")
             if text and not text.endswith("\n"):
                 complain(path, len(lines), "no newline at the end")
             for number, line in enumerate(lines, 1):

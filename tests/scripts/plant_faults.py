@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Every fault of tests/faults.txt and tests/cudaemu/mutants.txt still applies: its old text occurs exactly once in its
 file.
 
