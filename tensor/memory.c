@@ -48,49 +48,51 @@ count (guint64 *current,
     ;
 }
 
-void
-ebb_device_count_of (EbbDevice *device,
-                     guint8 purpose,
-                     gint64 n_bytes,
-                     EbbMemoryAccount *account)
-{
-  count (device->current, device->peak, purpose, n_bytes);
-  count (device->current, device->peak, TOTAL, n_bytes);
-  if (G_UNLIKELY (account != NULL))
-    ebb_memory_account_count (account, device, purpose, n_bytes);
-}
-
-void
-ebb_device_recount_of (EbbDevice *device,
-                       guint8 from,
-                       guint8 to,
-                       gsize n_bytes,
-                       EbbMemoryAccount *account)
-{
-  count (device->current, device->peak, from, -(gint64) n_bytes);
-  count (device->current, device->peak, to, (gint64) n_bytes);
-  if (G_UNLIKELY (account != NULL))
-    ebb_memory_account_recount (account, device, from, to, n_bytes);
-}
-
-void
-ebb_device_count (EbbDevice *device,
-                  guint8 purpose,
-                  gint64 n_bytes)
-{
-  ebb_device_count_of (device, purpose, n_bytes, ebb_thread.account);
-}
-
-void
-ebb_device_recount (EbbDevice *device,
-                    guint8 from,
-                    guint8 to,
-                    gsize n_bytes)
-{
-  ebb_device_recount_of (device, from, to, n_bytes, ebb_thread.account);
-}
-
 /* -- accounts ------------------------------------------------------------------------------------------------------ */
+
+/* Of memory that belongs to no account. */
+static EbbMemoryObserver *process_observers;
+
+static EbbMemoryObserver **
+get_observers (EbbMemoryAccount *account)
+{
+  return account != NULL ? &account->observers : &process_observers;
+}
+
+void
+ebb_memory_account_push_observer (EbbMemoryAccount *account,
+                                  EbbMemoryObserver *observer)
+{
+  EbbMemoryObserver **observers = get_observers (account);
+
+  observer->outer = *observers;
+  __atomic_store_n (observers, observer, __ATOMIC_RELEASE);
+}
+
+void
+ebb_memory_account_pop_observer (EbbMemoryAccount *account,
+                                 EbbMemoryObserver *observer)
+{
+  EbbMemoryObserver **place = get_observers (account);
+
+  while (*place != observer)
+    place = &(*place)->outer;
+  __atomic_store_n (place, observer->outer, __ATOMIC_RELEASE);
+}
+
+static void
+notify_observers (EbbMemoryAccount *account,
+                  EbbDevice *device,
+                  const void *data,
+                  guint8 from,
+                  guint8 to,
+                  gsize n_bytes)
+{
+  for (EbbMemoryObserver *observer = __atomic_load_n (get_observers (account), __ATOMIC_ACQUIRE); observer != NULL;
+       observer = observer->outer)
+    if (observer->changed != NULL)
+      observer->changed (observer, device, data, from, to, n_bytes);
+}
 
 EbbMemoryAccount *
 ebb_memory_account_new (void)
@@ -111,33 +113,64 @@ ebb_memory_account_ref (EbbMemoryAccount *self)
 void
 ebb_memory_account_unref (EbbMemoryAccount *self)
 {
-  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
-    g_free (self);
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  for (guint i = 0; i < EBB_MAX_DEVICES; i++)
+    g_clear_pointer (&self->heaps[i], ebb_host_heap_free);
+  g_free (self);
+}
+
+static void
+change_counts (guint64 *current,
+               guint64 *peaks,
+               guint8 from,
+               guint8 to,
+               gsize n_bytes)
+{
+  if (from != EBB_N_PURPOSES)
+    count (current, peaks, from, -(gint64) n_bytes);
+  else
+    count (current, peaks, TOTAL, (gint64) n_bytes);
+  if (to != EBB_N_PURPOSES)
+    count (current, peaks, to, (gint64) n_bytes);
+  else
+    count (current, peaks, TOTAL, -(gint64) n_bytes);
 }
 
 void
-ebb_memory_account_count (EbbMemoryAccount *self,
-                          EbbDevice *device,
-                          guint8 purpose,
-                          gint64 n_bytes)
+ebb_device_change (EbbDevice *device,
+                   const void *data,
+                   guint8 from,
+                   guint8 to,
+                   gsize n_bytes,
+                   EbbMemoryAccount *account)
 {
-  EbbMemoryCount *counts = &self->devices[device->number];
-
-  count (counts->current, counts->peak, purpose, n_bytes);
-  count (counts->current, counts->peak, TOTAL, n_bytes);
+  if (G_LIKELY (account == NULL || !account->is_dry))
+    change_counts (device->current, device->peak, from, to, n_bytes);
+  if (G_UNLIKELY (account != NULL))
+    change_counts (account->devices[device->number].current, account->devices[device->number].peak, from, to, n_bytes);
+  if (G_UNLIKELY (*get_observers (account) != NULL))
+    notify_observers (account, device, data, from, to, n_bytes);
 }
 
 void
-ebb_memory_account_recount (EbbMemoryAccount *self,
-                            EbbDevice *device,
-                            guint8 from,
-                            guint8 to,
-                            gsize n_bytes)
+ebb_device_count (EbbDevice *device,
+                  guint8 purpose,
+                  gint64 n_bytes)
 {
-  EbbMemoryCount *counts = &self->devices[device->number];
+  if (n_bytes >= 0)
+    ebb_device_change (device, NULL, EBB_N_PURPOSES, purpose, (gsize) n_bytes, ebb_thread.account);
+  else
+    ebb_device_change (device, NULL, purpose, EBB_N_PURPOSES, (gsize) -n_bytes, ebb_thread.account);
+}
 
-  count (counts->current, counts->peak, from, -(gint64) n_bytes);
-  count (counts->current, counts->peak, to, (gint64) n_bytes);
+void
+ebb_device_recount (EbbDevice *device,
+                    guint8 from,
+                    guint8 to,
+                    gsize n_bytes)
+{
+  ebb_device_change (device, NULL, from, to, n_bytes, ebb_thread.account);
 }
 
 /* -- limits -------------------------------------------------------------------------------------------------------- */
@@ -243,10 +276,24 @@ ebb_device_check_limit (EbbDevice *device,
 {
   const guint64 total = __atomic_load_n (&device->current[TOTAL], __ATOMIC_RELAXED) + beside;
 
+  if (G_UNLIKELY (ebb_is_dry ()))
+    return TRUE;
   if (G_LIKELY (size <= effective_limit (device) && total <= effective_limit (device) - size))
     return TRUE;
   set_no_memory (device, size, total, error);
   return FALSE;
+}
+
+/* The heap of a dry run for @device: placed as the device's own, over address space that nobody pays for. */
+static EbbHostHeap *
+get_dry_heap (EbbMemoryAccount *account,
+              EbbDevice *device)
+{
+  EbbHostHeap **heap = &account->heaps[device->number];
+
+  if (*heap == NULL)
+    *heap = ebb_host_heap_new ();
+  return *heap;
 }
 
 void *
@@ -255,21 +302,40 @@ ebb_device_alloc (EbbDevice *device,
                   guint8 purpose,
                   GError **error)
 {
+  EbbMemoryAccount *account = ebb_thread.account;
   void *data;
 
-  if (!ebb_device_check_limit (device, size, 0, error))
-    return NULL;
-  data = alloc_or_explain (device, size, error);
+  if (G_UNLIKELY (ebb_is_dry ()))
+    data = ebb_host_heap_alloc (get_dry_heap (account, device), size, error);
+  else
+    data = ebb_device_check_limit (device, size, 0, error) ? alloc_or_explain (device, size, error) : NULL;
   if (data != NULL)
-    ebb_device_count (device, purpose, (gint64) size);
+    ebb_device_change (device, data, EBB_N_PURPOSES, purpose, size, account);
   return data;
 }
 
-gboolean
-ebb_device_launch_with_workspace (EbbDevice *device,
-                                  EbbLaunch *launch,
-                                  gsize size,
-                                  GError **error)
+/* Nothing runs in a dry run; whoever looks on learns of the launch. */
+static gboolean
+enqueue (EbbDevice *device,
+         EbbLaunch *launch,
+         GError **error)
+{
+  for (EbbMemoryObserver *observer = __atomic_load_n (get_observers (ebb_thread.account), __ATOMIC_ACQUIRE);
+       G_UNLIKELY (observer != NULL); observer = observer->outer)
+    if (observer->launched != NULL)
+      observer->launched (observer, device, launch);
+  if (G_UNLIKELY (ebb_is_dry () && !ebb_thread.computes_dry))
+    return TRUE;
+  if (device->backend->launch == NULL)
+    return device->kernels[launch->kernel](launch, error);
+  return device->backend->launch (device->index, launch, error);
+}
+
+static gboolean
+launch_with_workspace (EbbDevice *device,
+                       EbbLaunch *launch,
+                       gsize size,
+                       GError **error)
 {
   gboolean ok;
 
@@ -277,10 +343,24 @@ ebb_device_launch_with_workspace (EbbDevice *device,
   if (launch->workspace == NULL)
     return FALSE;
   launch->workspace_size = size;
-  ok = ebb_device_enqueue (device, launch, error);
+  ok = enqueue (device, launch, error);
   /* Work that is enqueued for computing later may use it at once. */
   ebb_device_free (device, launch->workspace, size, EBB_PURPOSE_WORKSPACE);
   return ok;
+}
+
+gboolean
+ebb_device_launch (EbbDevice *device,
+                   EbbLaunch *launch,
+                   GError **error)
+{
+  const gsize size = device->backend->get_workspace ? device->backend->get_workspace (device->index, launch) : 0;
+
+  if (size > 0)
+    return launch_with_workspace (device, launch, size, error);
+  launch->workspace = NULL;
+  launch->workspace_size = 0;
+  return enqueue (device, launch, error);
 }
 
 void
@@ -299,8 +379,11 @@ ebb_device_free_of (EbbDevice *device,
                     guint8 purpose,
                     EbbMemoryAccount *account)
 {
-  device->backend->free (device->index, data, size);
-  ebb_device_count_of (device, purpose, -(gint64) size, account);
+  if (G_UNLIKELY (account != NULL && account->is_dry))
+    ebb_host_heap_release (get_dry_heap (account, device), data, size);
+  else
+    device->backend->free (device->index, data, size);
+  ebb_device_change (device, data, purpose, EBB_N_PURPOSES, size, account);
 }
 
 /* The counters of the account of this thread, or of the device. */

@@ -79,7 +79,7 @@ ebb_storage_new_foreign (EbbDevice *device,
   self->destroy = destroy ? destroy : keep_foreign;
   self->destroy_data = destroy_data;
   self->pinned = TRUE;
-  ebb_device_count (device, EBB_PURPOSE_WORKSPACE, (gint64) size);
+  ebb_device_change (device, data, EBB_N_PURPOSES, EBB_PURPOSE_WORKSPACE, size, self->account);
   return self;
 }
 
@@ -98,7 +98,7 @@ ebb_storage_unref (EbbStorage *self)
 
   if (self->destroy != NULL)
     {
-      ebb_device_count_of (self->device, self->purpose, -(gint64) self->size, self->account);
+      ebb_device_change (self->device, self->data, self->purpose, EBB_N_PURPOSES, self->size, self->account);
       self->destroy (self->destroy_data);
     }
   else if (self->data != NULL)
@@ -116,7 +116,7 @@ ebb_storage_set_purpose (EbbStorage *self,
   guint8 old = __atomic_exchange_n (&self->purpose, (guint8) purpose, __ATOMIC_RELAXED);
 
   if (old != purpose && !self->placeholder)
-    ebb_device_recount_of (self->device, old, (guint8) purpose, self->size, self->account);
+    ebb_device_change (self->device, self->data, old, (guint8) purpose, self->size, self->account);
 }
 
 EbbPurpose

@@ -3,6 +3,7 @@
 
 #include "tensor/autograd/op-private.h"
 #include "tensor/autograd/saved-tensor.h"
+#include "tensor/memory-account-private.h"
 
 /* The state of one thread: the modes that its ops run under, and its counters. Every op reads it, so it is plain
  * data. */
@@ -13,7 +14,6 @@ typedef struct _EbbOpObserver EbbOpObserver;
 typedef struct _EbbRematerializationLog EbbRematerializationLog;
 typedef struct _EbbGeneratorFork EbbGeneratorFork;
 struct _EbbProfiler;
-struct _EbbMemoryAccount;
 
 /* Sees every op that this thread runs, except views, and every generator before it is drawn from. Observers nest; push
  * sets @outer. A function may be NULL. */
@@ -62,12 +62,13 @@ typedef struct
 
 typedef struct
 {
-  struct _EbbProfiler *profiler;     /* that records what runs; NULL: none */
-  struct _EbbMemoryAccount *account; /* of the rank that the thread works for; NULL: none */
-  guint64 n_launches;                /* kernels so far, on any device */
-  EbbGenerator *generator;           /* its own, made at first use */
-  guint call_depth;                  /* nested calls of modules, of their wrappers, of checkpointed functions */
-  GQuark module_path;                /* of the module whose call runs, while there is a profiler; 0: none */
+  struct _EbbProfiler *profiler; /* that records what runs; NULL: none */
+  EbbMemoryAccount *account;     /* of the rank, or of the dry run, that the thread works for; NULL: none */
+  gboolean computes_dry;         /* in a dry run: launches run all the same, see run () in op.c */
+  guint64 n_launches;            /* kernels so far, on any device */
+  EbbGenerator *generator;       /* its own, made at first use */
+  guint call_depth;              /* nested calls of modules, of their wrappers, of checkpointed functions */
+  GQuark module_path;            /* of the module whose call runs, while there is a profiler; 0: none */
   /* saved by push functions */
   struct _EbbModeStack *grad_stack, *autocast_stack, *hooks_stack;
 } EbbThread;
@@ -157,6 +158,13 @@ ebb_autocast_get (EbbDType *dtype)
 {
   *dtype = (EbbDType) ebb_modes.autocast_dtype;
   return ebb_modes.autocast;
+}
+
+/* TRUE in a dry run: memory is placed and counted, but there are no data, and nothing runs. */
+static inline gboolean
+ebb_is_dry (void)
+{
+  return G_UNLIKELY (ebb_thread.account != NULL) && ebb_thread.account->is_dry;
 }
 
 /* The device of a new tensor if none is given. */

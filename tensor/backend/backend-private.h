@@ -190,36 +190,10 @@ struct _EbbDevice
   double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */
 };
 
-/* Runs or enqueues @launch, whose workspace is there. */
-static inline gboolean
-ebb_device_enqueue (EbbDevice *device,
-                    const EbbLaunch *launch,
-                    GError **error)
-{
-  if (G_LIKELY (device->backend->launch == NULL))
-    return device->kernels[launch->kernel](launch, error);
-  return device->backend->launch (device->index, launch, error);
-}
-
-gboolean ebb_device_launch_with_workspace (EbbDevice *device,
-                                           EbbLaunch *launch,
-                                           gsize size,
-                                           GError **error);
-
 /* Runs a kernel, or enqueues it: the one place that allocates workspace, counts it and hands it over. */
-static inline gboolean
-ebb_device_launch (EbbDevice *device,
-                   EbbLaunch *launch,
-                   GError **error)
-{
-  const gsize size = device->backend->get_workspace ? device->backend->get_workspace (device->index, launch) : 0;
-
-  if (size > 0)
-    return ebb_device_launch_with_workspace (device, launch, size, error);
-  launch->workspace = NULL;
-  launch->workspace_size = 0;
-  return ebb_device_enqueue (device, launch, error);
-}
+gboolean ebb_device_launch (EbbDevice *device,
+                            EbbLaunch *launch,
+                            GError **error);
 
 extern const EbbBackend ebb_cpu_backend;
 
@@ -252,14 +226,13 @@ void ebb_device_recount (EbbDevice *device,
                          guint8 from,
                          guint8 to,
                          gsize n_bytes);
-void ebb_device_count_of (EbbDevice *device,
-                          guint8 purpose,
-                          gint64 n_bytes,
-                          EbbMemoryAccount *account);
-void ebb_device_recount_of (EbbDevice *device,
-                            guint8 from,
-                            guint8 to,
-                            gsize n_bytes,
-                            EbbMemoryAccount *account);
+/* @n_bytes at @data (NULL: a part of counted memory, or none) pass from one purpose to another; EBB_N_PURPOSES stands
+ * for free memory. */
+void ebb_device_change (EbbDevice *device,
+                        const void *data,
+                        guint8 from,
+                        guint8 to,
+                        gsize n_bytes,
+                        EbbMemoryAccount *account);
 
 G_END_DECLS

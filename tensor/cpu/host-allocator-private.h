@@ -29,4 +29,20 @@ gsize ebb_host_get_address_space (void);
 /* Of the machine, or of the control group if that has less. */
 guint64 ebb_host_get_physical_memory (void);
 
+/* A heap that places blocks as the process' own does, in memory that nobody uses: of each large block only the first
+ * bytes are touched, so that the rest costs nothing. For dry runs. */
+typedef struct _EbbHostHeap EbbHostHeap;
+
+EbbHostHeap *ebb_host_heap_new (void);
+/* With all of its blocks. */
+void ebb_host_heap_free (EbbHostHeap *heap);
+void *ebb_host_heap_alloc (EbbHostHeap *heap,
+                           gsize size,
+                           GError **error);
+void ebb_host_heap_release (EbbHostHeap *heap,
+                            void *data,
+                            gsize size);
+/* The most bytes that its blocks have taken up, as ebb_host_get_reserved (). */
+guint64 ebb_host_heap_get_extent (EbbHostHeap *heap);
+
 G_END_DECLS

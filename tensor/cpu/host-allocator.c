@@ -1,96 +1,22 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "tensor/cpu/host-allocator-private.h"
+#include "tensor/cpu/host-heap-private.h"
 
 #include "tensor/object-private.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
-/* Allocates tensor memory from reserved address space; small blocks come from per-thread lists. */
+/* Allocates tensor memory and the library's objects on the host: large blocks from the heap, small ones from lists of
+ * the thread, without a lock. */
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, size) ((void) (address), (void) (size))
-#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void) (address), (void) (size))
-#endif
+#define ALIGNMENT EBB_HOST_ALIGNMENT
+#define N_SMALL EBB_HOST_N_SMALL
+#define SMALL_LIMIT EBB_HOST_SMALL_LIMIT
+#define SMALL_CHUNK EBB_HOST_SMALL_CHUNK
 
-/* Two-level segregated fit (Masmano et al., 2004): free blocks hang in lists by size, 32 lists for each power of two,
- * so finding, splitting and merging take constant time and waste at most 3 %. Blocks lie in segments of address space
- * that is reserved at once and becomes real page by page as the top of a segment rises; neighbours that are free merge,
- * so what one step used serves the next whatever the order of its sizes.
- *
- * A training step asks for the same blocks again and again, and must find them from its second time on. So where a
- * block comes from depends on which blocks are free, not on which was freed last: the lowest free block of a size is
- * taken, and the free block at the top of a segment, which grows on demand, only if no other fits.
- *
- * Small blocks come from per-thread lists without a lock, refilled from chunks in separate segments. Chunks
- * are never freed, so they must not lie between large blocks. */
-
-#define ALIGNMENT 64
-#define SMALL_LIMIT 2048
-#define N_SMALL (SMALL_LIMIT / ALIGNMENT)
-#define SMALL_CHUNK (64 * 1024)
-#define FINE_BITS 5
-#define N_FINE (1 << FINE_BITS)
-#define MIN_SHIFT 6
-#define N_COARSE 48
-#define LARGE_LIMIT (1ul << (MIN_SHIFT + N_COARSE - 2)) /* beyond any address space, within the lists */
-#define HUGE_PAGE (2ul << 20)
-#define MAX_WALK 32
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SEGMENT_SIZE (4ul << 30)
-#else
-#define SEGMENT_SIZE (256ul << 30)
-#endif
-/* Where address space is limited, this much of it is left for threads, the code that oneDNN makes, and malloc: these
- * end the process if they get none. */
-#define SPACE_FOR_OTHERS (64ul << 20)
-
-typedef struct _Block Block;
-typedef struct _Segment Segment;
-
-/* In front of each large block's payload. */
-struct _Block
-{
-  gsize size; /* of the payload: a multiple of the alignment */
-  Block *below;
-  Segment *segment;
-  Block *next_free, *previous_free;
-  gsize is_free;
-  char padding[ALIGNMENT - 6 * 8];
-};
-
-G_STATIC_ASSERT (sizeof (Block) == ALIGNMENT);
-
-struct _Segment
-{
-  char *start, *top, *end; /* [start, top) is divided into blocks */
-  Block *last;
-  Segment *next;
-};
-
-typedef struct _Small Small;
-
-struct _Small
-{
-  Small *next;
-};
+typedef EbbHostSmall Small;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Block *free_lists[N_COARSE][N_FINE];
-static guint64 coarse_map;
-static guint32 fine_maps[N_COARSE];
-static Segment *segments, *small_segments; /* the newest first */
-static Small *orphans[N_SMALL];            /* from threads that ended, or that free more than they allocate */
-static guint64 reserved, system_calls;
-static gboolean has_small_pages_ahead;
+static Small *orphans[N_SMALL]; /* from threads that ended, or that free more than they allocate */
 
 typedef struct
 {
@@ -103,283 +29,6 @@ static __thread Cache *thread_cache __attribute__ ((tls_model ("initial-exec")))
 static pthread_key_t thread_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* -- lists of free blocks ------------------------------------------------------------------------------------------ */
-
-static void
-size_to_list (gsize size,
-              guint *coarse,
-              guint *fine)
-{
-  guint shift = 63 - (guint) __builtin_clzl (size);
-
-  *coarse = shift - MIN_SHIFT;
-  *fine = (guint) (size >> (shift - FINE_BITS)) & (N_FINE - 1);
-}
-
-/* By address, as far as that is cheap. */
-static void
-list_insert (Block *block)
-{
-  guint c, f;
-  Block *below = NULL, *above;
-
-  size_to_list (block->size, &c, &f);
-  above = free_lists[c][f];
-  for (guint i = 0; above != NULL && above < block && i < MAX_WALK; i++)
-    {
-      below = above;
-      above = above->next_free;
-    }
-  block->previous_free = below;
-  block->next_free = above;
-  if (above)
-    above->previous_free = block;
-  if (below)
-    below->next_free = block;
-  else
-    free_lists[c][f] = block;
-  coarse_map |= 1ul << c;
-  fine_maps[c] |= 1u << f;
-}
-
-static void
-list_remove (Block *block)
-{
-  guint c, f;
-
-  size_to_list (block->size, &c, &f);
-  if (block->next_free)
-    block->next_free->previous_free = block->previous_free;
-  if (block->previous_free)
-    block->previous_free->next_free = block->next_free;
-  else
-    {
-      free_lists[c][f] = block->next_free;
-      if (block->next_free == NULL)
-        {
-          fine_maps[c] &= ~(1u << f);
-          if (fine_maps[c] == 0)
-            coarse_map &= ~(1ul << c);
-        }
-    }
-}
-
-/* The uppermost block of a segment hangs in no list. */
-static void
-block_release (Block *block)
-{
-  block->is_free = TRUE;
-  if (block->segment->last != block)
-    list_insert (block);
-}
-
-static void
-block_claim (Block *block)
-{
-  if (block->segment->last != block)
-    list_remove (block);
-  block->is_free = FALSE;
-}
-
-/* A free block of at least @size, taken off its list; NULL if there is none. */
-static Block *
-list_take (gsize size)
-{
-  guint c, f, shift = 63 - (guint) __builtin_clzl (size);
-  guint32 fine;
-  guint64 coarse;
-  Block *block;
-
-  /* With the size rounded up to a list's least, every block of the list fits. */
-  size_to_list (size + (1ul << (shift - FINE_BITS)) - 1, &c, &f);
-  fine = fine_maps[c] & (~0u << f);
-  if (fine == 0)
-    {
-      coarse = coarse_map & (~0ul << (c + 1));
-      if (coarse == 0)
-        return NULL;
-      c = (guint) __builtin_ctzl (coarse);
-      fine = fine_maps[c];
-    }
-  block = free_lists[c][__builtin_ctz (fine)];
-  block_claim (block);
-  return block;
-}
-
-/* -- segments ------------------------------------------------------------------------------------------------------ */
-
-gsize
-ebb_host_get_address_space (void)
-{
-  char text[32] = "";
-  struct rlimit limit;
-  gsize used;
-  int fd;
-
-  if (getrlimit (RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return G_MAXSIZE;
-  fd = open ("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return limit.rlim_cur;
-  used = read (fd, text, sizeof text - 1) > 0 ? g_ascii_strtoull (text, NULL, 10) * (gsize) sysconf (_SC_PAGESIZE) : 0;
-  close (fd);
-  return limit.rlim_cur - MIN (used, limit.rlim_cur);
-}
-
-/* @part: 1, or more for what needs as many times less. Of limited address space at most half of what is left is taken
- * at once, unless one block needs more. */
-static Segment *
-segment_new (Segment **list,
-             gsize part,
-             gsize least)
-{
-  const gsize space = ebb_host_get_address_space ();
-  Segment *segment;
-  gsize size = MAX (MIN (SEGMENT_SIZE, space / 2) / part, least + 2 * HUGE_PAGE);
-  char *start = MAP_FAILED;
-
-  if (space < SPACE_FOR_OTHERS || space - SPACE_FOR_OTHERS < size)
-    size = least + 2 * HUGE_PAGE;
-  if (space < SPACE_FOR_OTHERS || space - SPACE_FOR_OTHERS < size)
-    return NULL;
-  /* Not all that is there may be in one piece: ask for less down to what is needed. */
-  while (start == MAP_FAILED)
-    {
-      __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
-      start = mmap (NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (start != MAP_FAILED)
-        break;
-      if (size <= least + 2 * HUGE_PAGE)
-        return NULL;
-      size = MAX (size / 4, least + 2 * HUGE_PAGE);
-    }
-  segment = g_new0 (Segment, 1);
-  segment->start = (char *) (((gsize) start + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
-  segment->top = segment->start;
-  segment->end = start + size;
-  segment->next = *list;
-  *list = segment;
-  if (!has_small_pages_ahead)
-    madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
-  return segment;
-}
-
-/* The block at the top of @segment, if it is free and large enough or can be made so, or a new one there. */
-static Block *
-segment_take (Segment *segment,
-              gsize size)
-{
-  Block *block = segment->last;
-  gboolean is_free = block != NULL && block->is_free;
-  gsize missing = size + sizeof (Block);
-
-  if (is_free)
-    missing = size > block->size ? size - block->size : 0;
-  if ((gsize) (segment->end - segment->top) < missing)
-    return NULL;
-  if (is_free)
-    block->size += missing;
-  else
-    {
-      block = (Block *) segment->top;
-      block->below = segment->last;
-      block->segment = segment;
-      block->size = size;
-      segment->last = block;
-    }
-  block->is_free = FALSE;
-  if (missing > 0)
-    {
-      segment->top += missing;
-      __atomic_add_fetch (&reserved, missing, __ATOMIC_RELAXED);
-      /* The pages are made by the system as they are first touched. */
-      __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
-    }
-  return block;
-}
-
-static Block *
-segments_take (gsize size)
-{
-  Segment *segment;
-  Block *block = NULL;
-
-  for (segment = segments; block == NULL && segment != NULL; segment = segment->next)
-    block = segment_take (segment, size);
-  if (block != NULL)
-    return block;
-  segment = segment_new (&segments, 1, size + sizeof (Block));
-  return segment != NULL ? segment_take (segment, size) : NULL;
-}
-
-/* Cuts what @block has beyond @size off as a free block. */
-static void
-block_split (Block *block,
-             gsize size)
-{
-  Segment *segment = block->segment;
-  Block *rest;
-  char *end = (char *) (block + 1) + block->size;
-
-  if (block->size < size + sizeof (Block) + SMALL_LIMIT)
-    return;
-  rest = (Block *) ((char *) (block + 1) + size);
-  ASAN_UNPOISON_MEMORY_REGION (rest, sizeof (Block));
-  rest->size = block->size - size - sizeof (Block);
-  rest->below = block;
-  rest->segment = segment;
-  if (segment->last == block)
-    segment->last = rest;
-  else
-    ((Block *) end)->below = rest;
-  block->size = size;
-  block_release (rest);
-}
-
-static void *
-large_alloc_locked (gsize size)
-{
-  Block *block = list_take (size);
-
-  if (block == NULL)
-    block = segments_take (size);
-  if (block == NULL)
-    return NULL;
-  block_split (block, size);
-  ASAN_UNPOISON_MEMORY_REGION (block + 1, block->size);
-  return block + 1;
-}
-
-static void
-large_free_locked (void *data)
-{
-  Block *block = (Block *) data - 1, *above, *below = block->below;
-  Segment *segment = block->segment;
-
-  ASAN_POISON_MEMORY_REGION (data, block->size);
-  above = segment->last == block ? NULL : (Block *) ((char *) data + block->size);
-  if (above != NULL && above->is_free)
-    {
-      block_claim (above);
-      block->size += above->size + sizeof (Block);
-      if (segment->last == above)
-        segment->last = block;
-      else
-        ((Block *) ((char *) (block + 1) + block->size))->below = block;
-    }
-  if (below != NULL && below->is_free)
-    {
-      block_claim (below);
-      below->size += block->size + sizeof (Block);
-      if (segment->last == block)
-        segment->last = below;
-      else
-        ((Block *) ((char *) (below + 1) + below->size))->below = below;
-      block = below;
-    }
-  block_release (block);
-}
-
 /* -- small blocks -------------------------------------------------------------------------------------------------- */
 
 static guint
@@ -390,8 +39,8 @@ chunk_count (guint index)
 
 /* Moves at most @n blocks from one list to another; returns how many. */
 static guint
-small_move (Small **from,
-            Small **to,
+small_move (EbbHostSmall **from,
+            EbbHostSmall **to,
             guint index,
             guint n)
 {
@@ -446,21 +95,6 @@ get_cache (void)
   return G_LIKELY (cache != NULL) ? cache : make_cache ();
 }
 
-static char *
-small_chunk_locked (void)
-{
-  Segment *segment = small_segments;
-
-  if (segment == NULL || (gsize) (segment->end - segment->top) < SMALL_CHUNK)
-    segment = segment_new (&small_segments, 16, SMALL_CHUNK);
-  if (segment == NULL) /* the library's own objects must be had */
-    return aligned_alloc (ALIGNMENT, SMALL_CHUNK);
-  segment->top += SMALL_CHUNK;
-  __atomic_add_fetch (&reserved, SMALL_CHUNK, __ATOMIC_RELAXED);
-  __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
-  return segment->top - SMALL_CHUNK;
-}
-
 /* Where one thread allocates what another frees, blocks must find their way back. */
 static void
 small_give_back (Cache *cache,
@@ -481,9 +115,9 @@ small_refill (Cache *cache,
 
   pthread_mutex_lock (&lock);
   cache->counts[index] = small_move (&orphans[index], &cache->lists[index], index, chunk_count (index));
-  if (cache->lists[index] == NULL)
-    chunk = small_chunk_locked ();
   pthread_mutex_unlock (&lock);
+  if (cache->lists[index] == NULL)
+    chunk = ebb_host_take_chunk ();
 
   for (gsize at = 0; chunk != NULL && at + size <= SMALL_CHUNK; at += size)
     {
@@ -531,21 +165,6 @@ small_free (void *data,
     small_give_back (cache, index);
 }
 
-static void
-set_no_space (gsize size,
-              GError **error)
-{
-  const gsize space = ebb_host_get_address_space ();
-
-  if (space == G_MAXSIZE)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " more bytes", size);
-  else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                 "no address space for %" G_GSIZE_FORMAT " more bytes: ulimit -v leaves %" G_GSIZE_FORMAT
-                 ", and %lu are for threads and libraries",
-                 size, space, SPACE_FOR_OTHERS);
-}
-
 void *
 ebb_host_alloc (gsize size,
                 GError **error)
@@ -553,18 +172,9 @@ ebb_host_alloc (gsize size,
   void *data;
 
   size = MAX (size, 1);
-  if (size <= SMALL_LIMIT)
-    data = small_alloc (size);
-  else if (size <= LARGE_LIMIT)
-    {
-      pthread_mutex_lock (&lock);
-      data = large_alloc_locked ((size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1));
-      pthread_mutex_unlock (&lock);
-    }
-  else
-    data = NULL;
+  data = size <= SMALL_LIMIT ? small_alloc (size) : ebb_host_alloc_large (size);
   if (G_UNLIKELY (data == NULL))
-    set_no_space (size, error);
+    ebb_host_set_no_space (size, error);
   return data;
 }
 
@@ -574,13 +184,9 @@ ebb_host_free (void *data,
 {
   size = MAX (size, 1);
   if (size <= SMALL_LIMIT)
-    {
-      small_free (data, size);
-      return;
-    }
-  pthread_mutex_lock (&lock);
-  large_free_locked (data);
-  pthread_mutex_unlock (&lock);
+    small_free (data, size);
+  else
+    ebb_host_free_large (data);
 }
 
 /* The library's own objects: malloc's where a sanitizer is to see who leaks one or uses it too late. */
@@ -622,89 +228,3 @@ ebb_object_free (void *object,
 }
 
 #endif
-
-static void
-trim_block (Block *block,
-            gsize page)
-{
-  gsize start = ((gsize) (block + 1) + page - 1) & ~(page - 1);
-  gsize end = ((gsize) (block + 1) + block->size) & ~(page - 1);
-
-  if (end <= start)
-    return;
-  __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
-  madvise ((void *) start, end - start, MADV_DONTNEED);
-}
-
-void
-ebb_host_trim (void)
-{
-  gsize page = (gsize) sysconf (_SC_PAGESIZE);
-
-  pthread_mutex_lock (&lock);
-  for (guint c = 0; c < N_COARSE; c++)
-    for (guint f = 0; f < N_FINE; f++)
-      for (Block *block = free_lists[c][f]; block != NULL; block = block->next_free)
-        trim_block (block, page);
-  for (Segment *segment = segments; segment != NULL; segment = segment->next)
-    if (segment->last != NULL && segment->last->is_free)
-      trim_block (segment->last, page);
-  pthread_mutex_unlock (&lock);
-}
-
-void
-ebb_host_allow_huge_pages (void *data,
-                           gsize size,
-                           gboolean allow)
-{
-  const gsize begin = ((gsize) data + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), end = ((gsize) data + size) & ~(HUGE_PAGE - 1);
-
-  if (begin < end)
-    madvise ((void *) begin, end - begin, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-}
-
-void
-ebb_host_allow_huge_pages_ahead (gboolean allow)
-{
-  pthread_mutex_lock (&lock);
-  has_small_pages_ahead = !allow;
-  for (Segment *segment = segments; segment != NULL; segment = segment->next)
-    if (allow)
-      madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
-    else
-      ebb_host_allow_huge_pages (segment->top, (gsize) (segment->end - segment->top), FALSE);
-  pthread_mutex_unlock (&lock);
-}
-
-guint64
-ebb_host_get_reserved (void)
-{
-  return __atomic_load_n (&reserved, __ATOMIC_RELAXED);
-}
-
-guint64
-ebb_host_get_system_calls (void)
-{
-  return __atomic_load_n (&system_calls, __ATOMIC_RELAXED);
-}
-
-static guint64
-read_number (const char *path)
-{
-  g_autofree char *text = NULL;
-  guint64 value;
-
-  if (!g_file_get_contents (path, &text, NULL, NULL))
-    return G_MAXUINT64;
-  g_strchomp (text);
-  return g_ascii_string_to_unsigned (text, 10, 1, G_MAXUINT64, &value, NULL) ? value : G_MAXUINT64;
-}
-
-guint64
-ebb_host_get_physical_memory (void)
-{
-  guint64 physical = (guint64) sysconf (_SC_PHYS_PAGES) * (guint64) sysconf (_SC_PAGESIZE);
-
-  physical = MIN (physical, read_number ("/sys/fs/cgroup/memory.max"));
-  return MIN (physical, read_number ("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
-}

@@ -1,0 +1,38 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/cpu/host-allocator-private.h"
+
+/* The heap under the host's allocator, and what both know of small blocks. */
+
+G_BEGIN_DECLS
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) ((void) (address), (void) (size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void) (address), (void) (size))
+#endif
+
+#define EBB_HOST_ALIGNMENT 64
+#define EBB_HOST_SMALL_LIMIT 2048
+#define EBB_HOST_N_SMALL (EBB_HOST_SMALL_LIMIT / EBB_HOST_ALIGNMENT)
+#define EBB_HOST_SMALL_CHUNK (64 * 1024)
+
+typedef struct _EbbHostSmall EbbHostSmall;
+
+/* A free small block. */
+struct _EbbHostSmall
+{
+  EbbHostSmall *next;
+};
+
+/* A block over EBB_HOST_SMALL_LIMIT bytes of the process' heap; NULL: no address space is left. */
+void *ebb_host_alloc_large (gsize size);
+void ebb_host_free_large (void *data);
+/* EBB_HOST_SMALL_CHUNK bytes for small blocks, for ever; NULL: no memory is left. */
+char *ebb_host_take_chunk (void);
+void ebb_host_set_no_space (gsize size,
+                            GError **error);
+
+G_END_DECLS
