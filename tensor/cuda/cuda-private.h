@@ -5,6 +5,7 @@
 
 #include "tensor/backend/module-private.h"
 #include "tensor/cuda/kernels-private.h"
+#include "tensor/util/block-heap-private.h"
 
 /* NVIDIA GPUs as devices: the host's half. Each device has one mutex, which is held while work is enqueued and never
  * while the host waits for the device.
@@ -30,41 +31,6 @@ extern const EbbBackendHost *ebb_cuda_host;
 
 typedef struct _EbbCudaDevice EbbCudaDevice;
 
-/* -- blocks (blocks.c): which bytes of a range are in use ---------------------------------------------------------- */
-
-typedef struct _EbbCudaBlock EbbCudaBlock;
-
-struct _EbbCudaBlock
-{
-  gsize offset, size; /* multiples of the alignment */
-  gsize asked;        /* as it was allocated */
-  gboolean in_use;
-  EbbCudaBlock *previous, *next; /* by address */
-};
-
-/* Best fit: of the free pieces that are big enough the smallest, of those the one with the lowest address. Neighbours
- * are merged. Where a block lies depends on what was allocated and freed before, and on nothing else. */
-typedef struct
-{
-  gsize size, alignment, n_free;
-  EbbCudaBlock *first;
-  GTree *free_by_size;
-  GHashTable *used; /* by offset */
-} EbbCudaBlocks;
-
-void ebb_cuda_blocks_init (EbbCudaBlocks *self,
-                           gsize size,
-                           gsize alignment);
-void ebb_cuda_blocks_clear (EbbCudaBlocks *self);
-EbbCudaBlock *ebb_cuda_blocks_alloc (EbbCudaBlocks *self,
-                                     gsize size);
-void ebb_cuda_blocks_free (EbbCudaBlocks *self,
-                           EbbCudaBlock *block);
-/* The block in use that begins there, or NULL. */
-EbbCudaBlock *ebb_cuda_blocks_find (EbbCudaBlocks *self,
-                                    gsize offset);
-gsize ebb_cuda_blocks_get_largest_free (EbbCudaBlocks *self);
-
 /* -- memory of the device (heap.c) --------------------------------------------------------------------------------- */
 
 /* One range of addresses, of which pieces are given memory as blocks first reach them. */
@@ -77,7 +43,7 @@ typedef struct
   gsize n_pieces;
   guint8 *is_mapped; /* of each piece: it has memory */
   gsize n_mapped;    /* pieces with memory */
-  EbbCudaBlocks blocks;
+  EbbBlockHeap blocks;
 } EbbCudaHeap;
 
 gboolean ebb_cuda_heap_init (EbbCudaDevice *device,

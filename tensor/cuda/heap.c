@@ -49,7 +49,7 @@ ebb_cuda_heap_init (EbbCudaDevice *device,
   self->capacity = capacity;
   self->reserved = self->n_pieces * self->piece;
   self->is_mapped = g_new0 (guint8, self->n_pieces);
-  ebb_cuda_blocks_init (&self->blocks, capacity, EBB_CUDA_ALIGNMENT);
+  ebb_block_heap_init (&self->blocks, capacity, EBB_CUDA_ALIGNMENT);
   return TRUE;
 }
 
@@ -85,7 +85,7 @@ map_piece (EbbCudaDevice *device,
 
 static CUresult
 map_block (EbbCudaDevice *device,
-           const EbbCudaBlock *block)
+           const EbbHeapBlock *block)
 {
   EbbCudaHeap *self = &device->heap;
   const gsize last = (block->offset + block->size - 1) / self->piece;
@@ -113,7 +113,7 @@ set_no_memory (EbbCudaDevice *device,
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                "%" G_GSIZE_FORMAT " bytes asked for, %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
                " free, in pieces of at most %" G_GSIZE_FORMAT "%s",
-               size, self->blocks.n_free, self->capacity, ebb_cuda_blocks_get_largest_free (&self->blocks),
+               size, self->blocks.n_free, self->capacity, ebb_block_heap_get_largest_free (&self->blocks),
                was_asked_to_fail ? " (asked to fail)" : "");
 }
 
@@ -149,7 +149,7 @@ ebb_cuda_alloc (int index,
 {
   EbbCudaDevice *device = ebb_cuda_device_get (index);
   EbbCudaHeap *self = &device->heap;
-  EbbCudaBlock *block = NULL;
+  EbbHeapBlock *block = NULL;
   gboolean fails;
   int previous;
 
@@ -157,7 +157,7 @@ ebb_cuda_alloc (int index,
     return NULL;
   fails = ebb_cuda_take_failure (device, EBB_FAILURE_ALLOC);
   if (!fails)
-    block = ebb_cuda_blocks_alloc (&self->blocks, size);
+    block = ebb_block_heap_alloc (&self->blocks, size);
   if (block == NULL)
     set_no_memory (device, size, fails, error);
   else
@@ -166,7 +166,7 @@ ebb_cuda_alloc (int index,
 
       if (result != CUDA_SUCCESS)
         {
-          ebb_cuda_blocks_free (&self->blocks, block);
+          ebb_block_heap_free (&self->blocks, block);
           block = NULL;
           set_taken (device, size, result, error);
         }
@@ -182,16 +182,14 @@ ebb_cuda_free (int index,
                gsize size)
 {
   EbbCudaDevice *device = ebb_cuda_device_get (index);
-  EbbCudaBlock *block;
+  EbbHeapBlock *block;
 
   if (data == NULL)
     return;
   pthread_mutex_lock (&device->lock);
-  block = ebb_cuda_blocks_find (&device->heap.blocks, (gsize) data - device->heap.base);
-  if (block != NULL && block->asked == size)
-    ebb_cuda_blocks_free (&device->heap.blocks, block);
-  else
-    block = NULL;
+  block = ebb_block_heap_find_exactly (&device->heap.blocks, (gsize) data - device->heap.base, size);
+  if (block != NULL)
+    ebb_block_heap_free (&device->heap.blocks, block);
   pthread_mutex_unlock (&device->lock);
   g_return_if_fail (block != NULL);
 }
@@ -207,6 +205,6 @@ ebb_cuda_heap_clear (EbbCudaDevice *device)
     if (self->is_mapped[i])
       ebb_cuda_driver.mem_unmap ((CUdeviceptr) (self->base + i * self->piece), self->piece);
   ebb_cuda_driver.mem_address_free ((CUdeviceptr) self->base, self->reserved);
-  ebb_cuda_blocks_clear (&self->blocks);
+  ebb_block_heap_clear (&self->blocks);
   g_clear_pointer (&self->is_mapped, g_free);
 }

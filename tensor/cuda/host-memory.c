@@ -14,7 +14,7 @@ typedef struct
 {
   char *data;
   gsize size;
-  EbbCudaBlocks blocks;
+  EbbBlockHeap blocks;
 } Slab;
 
 static struct
@@ -29,7 +29,7 @@ slab_free (gpointer data)
 {
   Slab *slab = data;
 
-  ebb_cuda_blocks_clear (&slab->blocks);
+  ebb_block_heap_clear (&slab->blocks);
   g_free (slab);
 }
 
@@ -60,7 +60,7 @@ slab_new (EbbCudaDevice *device,
   slab = g_new0 (Slab, 1);
   slab->data = data;
   slab->size = size;
-  ebb_cuda_blocks_init (&slab->blocks, size, PAGE);
+  ebb_block_heap_init (&slab->blocks, size, PAGE);
   if (memory.slabs == NULL)
     memory.slabs = g_ptr_array_new_with_free_func (slab_free);
   g_ptr_array_add (memory.slabs, slab);
@@ -68,13 +68,13 @@ slab_new (EbbCudaDevice *device,
   return slab;
 }
 
-static EbbCudaBlock *
+static EbbHeapBlock *
 find_space (gsize size,
             Slab **slab)
 {
   for (guint i = 0; memory.slabs != NULL && i < memory.slabs->len; i++)
     {
-      EbbCudaBlock *block = ebb_cuda_blocks_alloc (&((Slab *) memory.slabs->pdata[i])->blocks, size);
+      EbbHeapBlock *block = ebb_block_heap_alloc (&((Slab *) memory.slabs->pdata[i])->blocks, size);
 
       if (block != NULL)
         {
@@ -108,7 +108,7 @@ ebb_cuda_alloc_host (int index,
                      GError **error)
 {
   EbbCudaDevice *device = ebb_cuda_device_get (index);
-  EbbCudaBlock *block;
+  EbbHeapBlock *block;
   Slab *slab = NULL;
 
   if (!ebb_cuda_check_alive (device, error) || take_failure (device, size, error))
@@ -118,7 +118,7 @@ ebb_cuda_alloc_host (int index,
   if (block == NULL)
     {
       slab = slab_new (device, size > LARGE ? (size + PAGE - 1) / PAGE * PAGE : SLAB, error);
-      block = slab != NULL ? ebb_cuda_blocks_alloc (&slab->blocks, size) : NULL;
+      block = slab != NULL ? ebb_block_heap_alloc (&slab->blocks, size) : NULL;
     }
   pthread_mutex_unlock (&memory.lock);
   return block != NULL ? slab->data + block->offset : NULL;
@@ -153,12 +153,12 @@ ebb_cuda_free_host (int index,
     {
       Slab *slab = memory.slabs->pdata[i];
       const gsize offset = (gsize) data - (gsize) slab->data;
-      EbbCudaBlock *block = offset < slab->size ? ebb_cuda_blocks_find (&slab->blocks, offset) : NULL;
+      EbbHeapBlock *block = ebb_block_heap_find_exactly (&slab->blocks, offset, size);
 
-      if (block == NULL || block->asked != size)
+      if (block == NULL)
         continue;
       found = TRUE;
-      ebb_cuda_blocks_free (&slab->blocks, block);
+      ebb_block_heap_free (&slab->blocks, block);
       if (slab->blocks.n_free < slab->size || is_only_spare (slab))
         continue;
       memory.pinned -= slab->size;

@@ -187,7 +187,7 @@ sim_alloc (int index,
            GError **error)
 {
   SimDevice *device = sim_device_get (index);
-  SimBlock *block = NULL;
+  EbbHeapBlock *block = NULL;
   gboolean fails;
 
   pthread_mutex_lock (&device->lock);
@@ -198,29 +198,17 @@ sim_alloc (int index,
     }
   fails = sim_device_take_failure (device, EBB_FAILURE_ALLOC);
   if (!fails)
-    block = sim_heap_alloc (&device->heap, size);
+    block = ebb_block_heap_alloc (&device->heap.blocks, size);
   if (block != NULL)
-    sim_uses_init (&block->uses, device, "block", size);
+    sim_uses_init (block->data = g_new (SimUses, 1), device, "block", size);
   else
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                  "%" G_GSIZE_FORMAT " bytes asked for, %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
                  " free, in pieces of at most %" G_GSIZE_FORMAT "%s",
-                 size, device->heap.n_free, device->heap.capacity, sim_heap_get_largest_free (&device->heap),
-                 fails ? " (asked to fail)" : "");
+                 size, device->heap.blocks.n_free, device->heap.capacity,
+                 ebb_block_heap_get_largest_free (&device->heap.blocks), fails ? " (asked to fail)" : "");
   pthread_mutex_unlock (&device->lock);
   return block != NULL ? device->heap.base + block->offset : NULL;
-}
-
-/* Which begins there and has that size, as it was allocated; or NULL. */
-static SimBlock *
-find_block (SimDevice *device,
-            const void *data,
-            gsize size)
-{
-  SimBlock *block = sim_heap_find (&device->heap, data);
-  gboolean is_it = block != NULL && device->heap.base + block->offset == (const char *) data;
-
-  return is_it && block->uses.size == size ? block : NULL;
 }
 
 static void
@@ -230,13 +218,13 @@ sim_free (int index,
 {
   SimDevice *device = sim_device_get (index);
   g_autoptr (GError) race = NULL;
-  SimBlock *block;
+  EbbHeapBlock *block;
 
   if (data == NULL)
     return;
   pthread_mutex_lock (&device->lock);
-  block = find_block (device, data, size);
-  if (block != NULL && !sim_uses_check_free (&block->uses, device, FALSE, &race))
+  block = ebb_block_heap_find_exactly (&device->heap.blocks, (gsize) data - (gsize) device->heap.base, size);
+  if (block != NULL && !sim_uses_check_free (block->data, device, FALSE, &race))
     {
       if (device->race == NULL)
         device->race = g_error_copy (race);
@@ -244,8 +232,9 @@ sim_free (int index,
     }
   if (block != NULL)
     {
-      sim_uses_clear (&block->uses);
-      sim_heap_free (&device->heap, block);
+      sim_uses_clear (block->data);
+      g_free (block->data);
+      ebb_block_heap_free (&device->heap.blocks, block);
     }
   pthread_mutex_unlock (&device->lock);
   if (race != NULL)

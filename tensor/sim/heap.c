@@ -6,32 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The memory of the emulated device, and the host memory that copies run from and to.
- *
- * The heap is best fit with neighbours merged: where a block lies depends on what was allocated and freed before, and
- * on nothing else, so that a run that fits fits every time. */
-
-static int
-compare_addresses (gconstpointer a,
-                   gconstpointer b,
-                   gpointer data)
-{
-  gsize x = *(const gsize *) a, y = *(const gsize *) b;
-
-  return x < y ? -1 : x > y;
-}
-
-static int
-compare_sizes (gconstpointer a,
-               gconstpointer b,
-               gpointer data)
-{
-  const SimBlock *x = a, *y = b;
-
-  if (x->size != y->size)
-    return x->size < y->size ? -1 : 1;
-  return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
+/* The memory of the emulated device, and the host memory that copies run from and to. */
 
 static gboolean
 map_twice (SimHeap *heap,
@@ -69,7 +44,6 @@ sim_heap_init (SimHeap *heap,
                GError **error)
 {
   gsize page = (gsize) sysconf (_SC_PAGESIZE);
-  SimBlock *block;
 
   if (!map_twice (heap, (capacity + page - 1) / page * page))
     {
@@ -78,133 +52,25 @@ sim_heap_init (SimHeap *heap,
       return FALSE;
     }
   heap->capacity = capacity;
-  heap->n_free = capacity;
-  heap->by_address = g_tree_new_full (compare_addresses, NULL, NULL, NULL);
-  heap->free_by_size = g_tree_new_full (compare_sizes, NULL, NULL, NULL);
-  block = g_new0 (SimBlock, 1);
-  block->size = capacity;
-  g_tree_insert (heap->by_address, &block->offset, block);
-  g_tree_insert (heap->free_by_size, block, block);
+  ebb_block_heap_init (&heap->blocks, capacity, SIM_ALIGNMENT);
   return TRUE;
 }
 
 void
 sim_heap_clear (SimHeap *heap)
 {
-  if (heap->by_address == NULL) /* it was never mapped */
+  if (heap->mapped == 0)
     return;
-  for (GTreeNode *node = g_tree_node_first (heap->by_address); node != NULL; node = g_tree_node_next (node))
-    {
-      SimBlock *block = g_tree_node_value (node);
-
-      sim_uses_clear (&block->uses);
-      g_free (block);
-    }
-  g_clear_pointer (&heap->free_by_size, g_tree_unref);
-  g_clear_pointer (&heap->by_address, g_tree_unref);
+  ebb_block_heap_clear (&heap->blocks);
   munmap (sim_heap_get_alias (heap, heap->base), heap->mapped);
   munmap (heap->base, heap->mapped);
 }
 
-static void
-split (SimHeap *heap,
-       SimBlock *block,
-       gsize size)
-{
-  SimBlock *rest = g_new0 (SimBlock, 1);
-
-  rest->offset = block->offset + size;
-  rest->size = block->size - size;
-  rest->previous = block;
-  rest->next = block->next;
-  if (rest->next != NULL)
-    rest->next->previous = rest;
-  block->next = rest;
-  block->size = size;
-  g_tree_insert (heap->by_address, &rest->offset, rest);
-  g_tree_insert (heap->free_by_size, rest, rest);
-}
-
-SimBlock *
-sim_heap_alloc (SimHeap *heap,
-                gsize size)
-{
-  SimBlock wanted = { .offset = 0 };
-  GTreeNode *node;
-  SimBlock *block;
-
-  if (size > heap->n_free)
-    return NULL;
-  wanted.size = MAX ((size + SIM_ALIGNMENT - 1) / SIM_ALIGNMENT, 1) * SIM_ALIGNMENT;
-  node = g_tree_lower_bound (heap->free_by_size, &wanted);
-  if (node == NULL)
-    return NULL;
-  block = g_tree_node_value (node);
-  g_tree_remove (heap->free_by_size, block);
-  if (block->size > wanted.size)
-    split (heap, block, wanted.size);
-  block->in_use = TRUE;
-  heap->n_free -= block->size;
-  return block;
-}
-
-/* @block takes the one after it in. */
-static void
-merge_next (SimHeap *heap,
-            SimBlock *block)
-{
-  SimBlock *next = block->next;
-
-  g_tree_remove (heap->by_address, &next->offset);
-  block->size += next->size;
-  block->next = next->next;
-  if (block->next != NULL)
-    block->next->previous = block;
-  g_free (next);
-}
-
-void
-sim_heap_free (SimHeap *heap,
-               SimBlock *block)
-{
-  heap->n_free += block->size;
-  block->in_use = FALSE;
-  if (block->next != NULL && !block->next->in_use)
-    {
-      g_tree_remove (heap->free_by_size, block->next);
-      merge_next (heap, block);
-    }
-  if (block->previous != NULL && !block->previous->in_use)
-    {
-      block = block->previous;
-      g_tree_remove (heap->free_by_size, block);
-      merge_next (heap, block);
-    }
-  g_tree_insert (heap->free_by_size, block, block);
-}
-
-SimBlock *
+EbbHeapBlock *
 sim_heap_find (SimHeap *heap,
                const void *address)
 {
-  gsize offset = (gsize) address - (gsize) heap->base;
-  GTreeNode *node;
-  SimBlock *block;
-
-  if (offset >= heap->capacity)
-    return NULL;
-  node = g_tree_upper_bound (heap->by_address, &offset);
-  node = node != NULL ? g_tree_node_previous (node) : g_tree_node_last (heap->by_address);
-  block = g_tree_node_value (node);
-  return block->in_use ? block : NULL;
-}
-
-gsize
-sim_heap_get_largest_free (SimHeap *heap)
-{
-  GTreeNode *node = g_tree_node_last (heap->free_by_size);
-
-  return node != NULL ? ((SimBlock *) g_tree_node_value (node))->size : 0;
+  return ebb_block_heap_find (&heap->blocks, (gsize) address - (gsize) heap->base);
 }
 
 /* -- host memory --------------------------------------------------------------------------------------------------- */

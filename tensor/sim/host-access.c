@@ -23,7 +23,8 @@ report (SimDevice *device,
   const struct timespec moment = { .tv_nsec = 1000000 };
   char line[256];
   int length;
-  SimBlock *block = NULL;
+  EbbHeapBlock *block = NULL;
+  const SimUses *uses = NULL;
   gboolean locked = FALSE;
 
   /* Looking it up takes no memory. The threads hold the lock for moments; if this one does, it goes without. */
@@ -36,6 +37,7 @@ report (SimDevice *device,
   if (locked)
     {
       block = sim_heap_find (&device->heap, address);
+      uses = block != NULL ? block->data : NULL;
       pthread_mutex_unlock (&device->lock);
     }
   if (block != NULL)
@@ -44,7 +46,7 @@ report (SimDevice *device,
                   "Ebb: the host touched memory of %s: byte %zu of block %llu, which has %zu bytes; copy the tensor "
                   "to cpu first\n",
                   device->name, (gsize) address - (gsize) device->heap.base - block->offset,
-                  (unsigned long long) block->uses.serial, block->uses.size);
+                  (unsigned long long) uses->serial, uses->size);
   else
     length = snprintf (line, sizeof line, "Ebb: the host touched memory of %s, at byte %zu, which is in no tensor\n",
                        device->name, (gsize) address - (gsize) device->heap.base);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "tensor/backend/module-private.h"
+#include "tensor/util/block-heap-private.h"
 
 /* An accelerator emulated on the host: memory of its own that the host can't touch, queues that are threads, copies
  * that take as long as is set. One mutex guards a device: what is enqueued is checked and put into its
@@ -78,16 +79,6 @@ const char *sim_stream_get_name (EbbStream stream);
 
 /* -- memory (heap.c) -------------------------------------------------------------------------------- */
 
-typedef struct _SimBlock SimBlock;
-
-struct _SimBlock
-{
-  gsize offset, size; /* multiples of SIM_ALIGNMENT */
-  gboolean in_use;
-  SimBlock *previous, *next; /* by address */
-  SimUses uses;
-};
-
 /* The memory is mapped twice: tensors carry addresses of @base, where nobody can read or write; kernels and copies use
  * the same bytes at a fixed distance. */
 typedef struct
@@ -96,24 +87,16 @@ typedef struct
   gsize capacity;
   gsize mapped; /* whole pages */
   gsize distance;
-  gsize n_free; /* bytes */
-  GTree *by_address;
-  GTree *free_by_size;
+  EbbBlockHeap blocks; /* whose data is the SimUses of each */
 } SimHeap;
 
 gboolean sim_heap_init (SimHeap *heap,
                         gsize capacity,
                         GError **error);
 void sim_heap_clear (SimHeap *heap);
-/* The smallest piece that is big enough, of those the one with the lowest address; NULL: there is none. */
-SimBlock *sim_heap_alloc (SimHeap *heap,
-                          gsize size);
-void sim_heap_free (SimHeap *heap,
-                    SimBlock *block);
-/* The block in use at @address, or NULL. */
-SimBlock *sim_heap_find (SimHeap *heap,
-                         const void *address);
-gsize sim_heap_get_largest_free (SimHeap *heap);
+/* The block in use that @address lies in, or NULL. */
+EbbHeapBlock *sim_heap_find (SimHeap *heap,
+                             const void *address);
 
 static inline gboolean
 sim_heap_contains (const SimHeap *heap,

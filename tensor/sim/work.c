@@ -225,14 +225,14 @@ find_use (SimDevice *device,
           GError **error)
 {
   gsize start;
-  SimBlock *block;
+  EbbHeapBlock *block;
 
   use->uses = NULL;
   if (extent == 0)
     return TRUE;
   block = sim_heap_find (&device->heap, data);
   start = block != NULL ? (gsize) data - (gsize) device->heap.base - block->offset : 0;
-  if (block == NULL || extent > block->uses.size - start)
+  if (block == NULL || extent > block->asked - start)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
                    "%s: %s would %s %" G_GSIZE_FORMAT " bytes at %p, which are %s memory of the device", device->name,
@@ -240,7 +240,7 @@ find_use (SimDevice *device,
                    block != NULL ? "beyond the end of a block of" : "not in a block of");
       return FALSE;
     }
-  use->uses = &block->uses;
+  use->uses = block->data;
   use->access = (SimAccess){ .start = start,
                              .end = start + extent,
                              .count = queue->clock.count[queue->stream] + 1,
@@ -403,12 +403,14 @@ find_copy_use (SimDevice *device,
                gboolean *on_device,
                GError **error)
 {
-  SimBlock *block = sim_heap_find (&device->heap, data);
+  EbbHeapBlock *block = sim_heap_find (&device->heap, data);
   SimHostBlock *host_block = block == NULL ? sim_host_block_find (device, data) : NULL;
   gsize start = 0;
 
-  use->uses = block != NULL ? &block->uses : host_block != NULL ? &host_block->uses
-                                                                : NULL;
+  if (block != NULL)
+    use->uses = block->data;
+  else
+    use->uses = host_block != NULL ? &host_block->uses : NULL;
   *on_device = sim_heap_contains (&device->heap, data);
   if (block != NULL)
     start = (gsize) data - (gsize) device->heap.base - block->offset;
