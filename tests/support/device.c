@@ -42,6 +42,14 @@ test_device_is_cpu (void)
   return test_device () == ebb_device_get_cpu ();
 }
 
+EbbDevice *
+test_device_of_same_bits (void)
+{
+  gboolean computes_as_cpu = test_device_is_cpu () || g_str_has_prefix (ebb_device_get_name (test_device ()), "sim");
+
+  return computes_as_cpu ? ebb_device_get_cpu () : test_device ();
+}
+
 typedef struct
 {
   void *(*func) (void *data);

@@ -15,6 +15,9 @@ void test_init (int *argc,
 EbbDevice *test_device (void);
 /* TRUE if the host can look at its memory. */
 gboolean test_device_is_cpu (void);
+/* The one whose values the tested device must give bit for bit: the CPU for devices that compute as it does, else the
+ * tested one itself, whose plain run is held against its wrapped one. */
+EbbDevice *test_device_of_same_bits (void);
 /* As pthread_create (); the thread has the same default device. */
 void test_thread_create (pthread_t *thread,
                          void *(*func) (void *data),

@@ -15,7 +15,7 @@ static char *
 compare_with_unwrapped (guint64 seed,
                         TestStores *stores)
 {
-  TestWrapping none = { .device = ebb_device_get_cpu (), .stores = stores };
+  TestWrapping none = { .device = test_device_of_same_bits (), .stores = stores };
   TestWrapping wrapping = { .seed = seed, .device = test_device (), .stores = stores };
   TestTrace plain, wrapped;
   char *difference;

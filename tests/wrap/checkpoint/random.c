@@ -8,8 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Random trees of modules, wrapped at random, must do what they do unwrapped on the CPU, bit for bit: outputs,
- * gradients, running statistics, generators, flags, counters and memory.
+/* Random trees of modules, wrapped at random, must do what they do unwrapped, bit for bit: outputs, gradients, running
+ * statistics, generators, flags, counters and memory. They run unwrapped on the CPU, or on the tested device where its
+ * arithmetic is its own.
  *
  *   checkpoint-random --seed N             one program, and what it is made of
  *   checkpoint-random --seeds N [--from M] many */
@@ -55,7 +56,7 @@ static char *
 try_seed (guint64 seed,
           gboolean describe)
 {
-  TestWrapping none = { .device = ebb_device_get_cpu (), .stores = &stores };
+  TestWrapping none = { .device = test_device_of_same_bits (), .stores = &stores };
   g_autoptr (GString) description = g_string_new (NULL);
   g_autofree char *difference = NULL;
   TestTrace plain;
