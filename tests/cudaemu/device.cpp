@@ -4,6 +4,7 @@
 
 #include "cuda.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -107,16 +108,33 @@ get_settings ()
   return settings;
 }
 
+static unsigned
+get_order_number ()
+{
+  const char *value = std::getenv ("EBB_CUDAEMU_ORDER");
+  unsigned number = 0;
+
+  if (value == nullptr)
+    return ORDER_FORWARD;
+  for (const char *digit = value; *digit != '\0'; digit++)
+    {
+      if (*digit < '0' || *digit > '9' || digit - value >= 2)
+        refuse ("EBB_CUDAEMU_ORDER", value, "0 (forward), 1 (backward) or a number from 2 to 99 (a way to shuffle)");
+      number = 10 * number + (unsigned) (*digit - '0');
+    }
+  return number;
+}
+
 Order
 get_order ()
 {
-  const char *value = std::getenv ("EBB_CUDAEMU_ORDER");
+  return (Order) std::min (get_order_number (), (unsigned) ORDER_SHUFFLED);
+}
 
-  if (value == nullptr || value[0] == '\0')
-    return ORDER_FORWARD;
-  if (value[0] < '0' || value[0] >= '0' + N_ORDERS || value[1] != '\0')
-    refuse ("EBB_CUDAEMU_ORDER", value, "0 (forward), 1 (backward) or 2 (shuffled)");
-  return (Order) (value[0] - '0');
+std::uint32_t
+get_shuffle ()
+{
+  return std::max (get_order_number (), (unsigned) ORDER_SHUFFLED) - ORDER_SHUFFLED + 1;
 }
 
 std::size_t

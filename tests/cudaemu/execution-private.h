@@ -15,8 +15,7 @@ enum Order
 {
   ORDER_FORWARD,
   ORDER_BACKWARD,
-  ORDER_SHUFFLED,
-  N_ORDERS
+  ORDER_SHUFFLED
 };
 
 /* Where a lane waits for others of its warp. */
@@ -65,8 +64,9 @@ void suspend ();
 void check_end ();
 /* Copies to shared memory that nobody has waited for are forgotten. */
 void drop_copies ();
-/* EBB_CUDAEMU_ORDER */
+/* EBB_CUDAEMU_ORDER, and where it is shuffled, from 1, how. */
 Order get_order ();
+std::uint32_t get_shuffle ();
 /* Of the kernel's name at the begin of a call's text. */
 std::size_t get_name_length (const char *text);
 

@@ -370,7 +370,7 @@ run_grid (const Call &call)
 {
   grid.call = &call;
   grid.order = get_order ();
-  grid.random = 1;
+  grid.random = get_shuffle ();
   gridDim = call.grid;
   number_threads (call.block);
   grid.n_threads = call.block.x * call.block.y * call.block.z;

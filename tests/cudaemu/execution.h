@@ -5,9 +5,10 @@
  * run one at a time, each until it waits at a barrier or ends. A thread that meets no barrier costs a call of a
  * function; one that waits keeps a fiber, a stack of its own, until it goes on.
  *
- * EBB_CUDAEMU_ORDER says in which order blocks, warps and the lanes of a warp run: 0 forward, 1 backward, 2 shuffled. A
- * kernel whose results differ between them lacks a barrier. What CUDA leaves undefined ends the process with one line:
- * threads that end while others wait, threads at different barriers, lanes outside a mask. */
+ * EBB_CUDAEMU_ORDER says in which order blocks, warps and the lanes of a warp run: 0 forward, 1 backward, from 2 to 99
+ * shuffled, each number in another way. A kernel whose results differ between them lacks a barrier. What CUDA leaves
+ * undefined ends the process with one line: threads that end while others wait, threads at different barriers, lanes
+ * outside a mask. */
 
 #include <cstddef>
 #include <cstdint>

@@ -50,6 +50,12 @@ test_device_of_same_bits (void)
   return computes_as_cpu ? ebb_device_get_cpu () : test_device ();
 }
 
+gboolean
+test_device_is_slow (void)
+{
+  return g_str_has_prefix (ebb_device_get_name (test_device ()), "cudaemu");
+}
+
 typedef struct
 {
   void *(*func) (void *data);

@@ -18,6 +18,8 @@ gboolean test_device_is_cpu (void);
 /* The one whose values the tested device must give bit for bit: the CPU for devices that compute as it does, else the
  * tested one itself, whose plain run is held against its wrapped one. */
 EbbDevice *test_device_of_same_bits (void);
+/* TRUE on the emulated GPU, whose threads run one after another: tests compute less there. */
+gboolean test_device_is_slow (void);
 /* As pthread_create (); the thread has the same default device. */
 void test_thread_create (pthread_t *thread,
                          void *(*func) (void *data),

@@ -311,6 +311,8 @@ op_run_set_up (const char *device)
   ebb_backend_register (&reference_backend);
   op_run_reference = ebb_device_get ("reference", &error);
   g_assert_no_error (error);
+  if (device == NULL)
+    device = g_getenv ("EBB_TEST_DEVICE");
   op_run_tested = ebb_device_get (device != NULL ? device : "cpu", &error);
   if (op_run_tested == NULL)
     {

@@ -7,11 +7,12 @@
 
 #define TOLERANCE 1e-5
 
-/* The emulated device takes its time. */
+/* Emulated devices take their time. */
 static guint
 get_n_steps (void)
 {
-  return test_device () == ebb_device_get_cpu () ? 10 : 3;
+  return test_device_is_slow () ? 2 : test_device_is_cpu () ? 10
+                                                            : 3;
 }
 
 static TestRanksResult *

@@ -74,6 +74,8 @@ check_fixture (const char *row, gboolean is_fixed)
   g_autoptr (EbbModule) model = open_model (row);
   EbbTensor *prompts[2];
 
+  /* As the fixture was computed: in bf16 rounding may decide between two tokens. */
+  g_assert_true (ebb_module_to_dtype (model, EBB_DTYPE_F32, NULL));
   for (int i = 0; i < 2; i++)
     {
       const gint64 start = ((const gint64 *) test_read (starts))[i];

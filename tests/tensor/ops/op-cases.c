@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only */
+/* test: private-headers cpu-only cudaemu */
 
 /* The list of op cases in its modes:
  *
@@ -8,7 +8,8 @@
  *   /op-cases/stopped/OP           after the early stop of a recompute: the same shapes and draws, no data, no failure
  *   /op-cases/DEVICE-and-cpu/OP    another device's results and gradients against the CPU's, for each that there is
  *
- * --device NAME asks for another device than the CPU in the first three; --time [OP] measures instead of testing. */
+ * EBB_TEST_DEVICE or --device NAME asks for another device than the CPU in all of them; --time [OP] measures instead of
+ * testing. */
 
 #include <math.h>
 #include <stdio.h>
@@ -419,7 +420,12 @@ main (int argc, char **argv)
   op_run_add_tests ("reference", (GTestDataFunc) agrees_with_reference);
   op_run_add_tests ("gradient", (GTestDataFunc) agrees_with_differences);
   op_run_add_tests ("stopped", (GTestDataFunc) goes_on_without_data);
-  add_device_tests ("sim");
-  add_device_tests ("cuda");
+  if (op_run_tested != ebb_device_get_cpu ())
+    add_device_tests (ebb_device_get_name (op_run_tested));
+  else
+    {
+      add_device_tests ("sim");
+      add_device_tests ("cuda");
+    }
   return g_test_run ();
 }
