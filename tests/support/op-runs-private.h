@@ -20,8 +20,8 @@ typedef struct
 
 extern EbbDevice *op_run_reference, *op_run_tested;
 
-/* Makes the reference, and takes the device of that name to test, for NULL that of EBB_TEST_DEVICE or else the CPU; ends
- * the program if there is none. */
+/* Makes the reference, and takes the device of that name to test, for NULL that of EBB_TEST_DEVICE or else the CPU;
+ * ends the program if there is none. */
 void op_run_set_up (const char *device);
 /* test_init(), and from now on the CPU's memory holds NaN at first. */
 void op_run_init (int *argc,
