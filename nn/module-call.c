@@ -616,15 +616,14 @@ open_profile (EbbModule *self)
 {
   g_autofree char *path = ebb_module_get_path (self);
 
-  return ebb_profiler_open (EBB_EVENT_MODULE, ebb_module_get_type_name (self), EBB_PHASE_FORWARD,
-                            g_quark_from_string (path));
+  return ebb_profile_open_module (ebb_module_get_type_name (self), g_quark_from_string (path));
 }
 
-/* Reports to the profiler of this thread, if there is one, that a call of @self begins. */
+/* Reports to those who watch this thread, if any do, that a call of @self begins. */
 static inline EbbProfileMark
 push_profile (EbbModule *self)
 {
-  return ebb_is_profiling () ? open_profile (self) : 0;
+  return ebb_is_watched () ? open_profile (self) : EBB_NO_PROFILE_MARK;
 }
 
 /* With everything that stands between the caller and forward. Drops @plan. */
@@ -759,7 +758,8 @@ ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error
 
   if (!EBB_MAY_BEGIN (error, args))
     return NULL;
-  mark = ebb_modes.recomputing > 0 ? push_profile (self) : 0; /* else it is inside a call that is seen */
+  /* Else it is inside a call that is seen. */
+  mark = ebb_modes.recomputing > 0 ? push_profile (self) : EBB_NO_PROFILE_MARK;
   chain.plan = ebb_call_plan_hold (ebb_module_get_private (self));
   if (chain.plan == NULL)
     {

@@ -57,4 +57,10 @@ void ebb_memory_account_push_observer (EbbMemoryAccount *account,
 void ebb_memory_account_pop_observer (EbbMemoryAccount *account,
                                       EbbMemoryObserver *observer);
 
+/* Nothing that observers see is counted meanwhile. */
+void ebb_memory_lock_observers (void);
+void ebb_memory_unlock_observers (void);
+/* "parameters" */
+const char *ebb_purpose_get_name (EbbPurpose purpose);
+
 G_END_DECLS

@@ -29,6 +29,12 @@ G_STATIC_ASSERT (G_N_ELEMENTS (((EbbDevice *) NULL)->current) == EBB_N_PURPOSES 
 static const char *const purpose_names[EBB_N_PURPOSES] = { "parameters", "gradients", "optimizer",
                                                            "activations", "cache", "workspace" };
 
+const char *
+ebb_purpose_get_name (EbbPurpose purpose)
+{
+  return purpose_names[purpose];
+}
+
 /* Signed, since an account may lose what was never counted to it: memory that a store passes on. */
 static void
 count (guint64 *current,
@@ -52,6 +58,9 @@ count (guint64 *current,
 
 /* Of memory that belongs to no account. */
 static EbbMemoryObserver *process_observers;
+/* Held while observers are changed or called, and while bytes are counted that they see: so they see changes in the
+ * order in which they were counted. What they do may be counted itself. */
+static GRecMutex observers_lock;
 
 static EbbMemoryObserver **
 get_observers (EbbMemoryAccount *account)
@@ -65,8 +74,11 @@ ebb_memory_account_push_observer (EbbMemoryAccount *account,
 {
   EbbMemoryObserver **observers = get_observers (account);
 
+  g_rec_mutex_lock (&observers_lock);
   observer->outer = *observers;
   __atomic_store_n (observers, observer, __ATOMIC_RELEASE);
+  g_rec_mutex_unlock (&observers_lock);
+  ebb_thread_watch ();
 }
 
 void
@@ -75,9 +87,24 @@ ebb_memory_account_pop_observer (EbbMemoryAccount *account,
 {
   EbbMemoryObserver **place = get_observers (account);
 
+  g_rec_mutex_lock (&observers_lock);
   while (*place != observer)
     place = &(*place)->outer;
   __atomic_store_n (place, observer->outer, __ATOMIC_RELEASE);
+  g_rec_mutex_unlock (&observers_lock);
+  ebb_thread_unwatch ();
+}
+
+void
+ebb_memory_lock_observers (void)
+{
+  g_rec_mutex_lock (&observers_lock);
+}
+
+void
+ebb_memory_unlock_observers (void)
+{
+  g_rec_mutex_unlock (&observers_lock);
 }
 
 static void
@@ -88,8 +115,7 @@ notify_observers (EbbMemoryAccount *account,
                   guint8 to,
                   gsize n_bytes)
 {
-  for (EbbMemoryObserver *observer = __atomic_load_n (get_observers (account), __ATOMIC_ACQUIRE); observer != NULL;
-       observer = observer->outer)
+  for (EbbMemoryObserver *observer = *get_observers (account); observer != NULL; observer = observer->outer)
     if (observer->changed != NULL)
       observer->changed (observer, device, data, from, to, n_bytes);
 }
@@ -137,6 +163,19 @@ change_counts (guint64 *current,
     count (current, peaks, TOTAL, -(gint64) n_bytes);
 }
 
+static void
+count_change (EbbDevice *device,
+              guint8 from,
+              guint8 to,
+              gsize n_bytes,
+              EbbMemoryAccount *account)
+{
+  if (G_LIKELY (account == NULL || !account->is_dry))
+    change_counts (device->current, device->peak, from, to, n_bytes);
+  if (G_UNLIKELY (account != NULL))
+    change_counts (account->devices[device->number].current, account->devices[device->number].peak, from, to, n_bytes);
+}
+
 void
 ebb_device_change (EbbDevice *device,
                    const void *data,
@@ -145,12 +184,15 @@ ebb_device_change (EbbDevice *device,
                    gsize n_bytes,
                    EbbMemoryAccount *account)
 {
-  if (G_LIKELY (account == NULL || !account->is_dry))
-    change_counts (device->current, device->peak, from, to, n_bytes);
-  if (G_UNLIKELY (account != NULL))
-    change_counts (account->devices[device->number].current, account->devices[device->number].peak, from, to, n_bytes);
-  if (G_UNLIKELY (*get_observers (account) != NULL))
-    notify_observers (account, device, data, from, to, n_bytes);
+  if (G_LIKELY (__atomic_load_n (get_observers (account), __ATOMIC_ACQUIRE) == NULL))
+    {
+      count_change (device, from, to, n_bytes, account);
+      return;
+    }
+  g_rec_mutex_lock (&observers_lock);
+  count_change (device, from, to, n_bytes, account);
+  notify_observers (account, device, data, from, to, n_bytes);
+  g_rec_mutex_unlock (&observers_lock);
 }
 
 void
@@ -314,16 +356,25 @@ ebb_device_alloc (EbbDevice *device,
   return data;
 }
 
-/* Nothing runs in a dry run; whoever looks on learns of the launch. */
+static void
+notify_of_launch (EbbDevice *device,
+                  const EbbLaunch *launch)
+{
+  g_rec_mutex_lock (&observers_lock);
+  for (EbbMemoryObserver *observer = *get_observers (ebb_thread.account); observer != NULL; observer = observer->outer)
+    if (observer->launched != NULL)
+      observer->launched (observer, device, launch);
+  g_rec_mutex_unlock (&observers_lock);
+}
+
+/* Nothing runs in a dry run, but its observers learn of the launch. */
 static gboolean
 enqueue (EbbDevice *device,
          EbbLaunch *launch,
          GError **error)
 {
-  for (EbbMemoryObserver *observer = __atomic_load_n (get_observers (ebb_thread.account), __ATOMIC_ACQUIRE);
-       G_UNLIKELY (observer != NULL); observer = observer->outer)
-    if (observer->launched != NULL)
-      observer->launched (observer, device, launch);
+  if (G_UNLIKELY (__atomic_load_n (get_observers (ebb_thread.account), __ATOMIC_ACQUIRE) != NULL))
+    notify_of_launch (device, launch);
   if (G_UNLIKELY (ebb_is_dry () && !ebb_thread.computes_dry))
     return TRUE;
   if (device->backend->launch == NULL)

@@ -68,7 +68,12 @@ typedef struct
   guint64 n_launches;            /* kernels so far, on any device */
   EbbGenerator *generator;       /* its own, made at first use */
   guint call_depth;              /* nested calls of modules, of their wrappers, of checkpointed functions */
-  GQuark module_path;            /* of the module whose call runs, while there is a profiler; 0: none */
+  /* What a watched thread does now, see tensor/profile/activity.c. */
+  guint n_watchers;    /* profilers and memory observers of this thread; 0: nothing below is kept */
+  guint watch;         /* the number of the time since the first of them came */
+  GQuark module_path;  /* of the module whose call runs, or ran when the node that backward is at was made; 0: none */
+  const char *op_name; /* of the op or the range that runs; NULL: none */
+  guint8 phase;        /* an EbbPhase + 1; 0: none */
   /* saved by push functions */
   struct _EbbModeStack *grad_stack, *autocast_stack, *hooks_stack;
 } EbbThread;
@@ -187,6 +192,10 @@ ebb_thread_deepen (void)
   ebb_thread.call_depth++;
   return TRUE;
 }
+
+/* Something looks on from here on, which ebb_thread_unwatch () ends: what the thread does is kept at hand. */
+void ebb_thread_watch (void);
+void ebb_thread_unwatch (void);
 
 /* Says so of @name, which was called. */
 void ebb_thread_report_depth (const char *name,

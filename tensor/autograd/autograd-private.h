@@ -42,7 +42,7 @@ struct _EbbNode
   guint16 size;               /* of this node with what follows it, in bytes */
   guint8 released;            /* a backward pass has used it up */
   guint8 has_released_leaves; /* it no longer counts among the uses of its leaves */
-  GQuark module_path;         /* of the module whose call has made it, for a profiler; 0: not known */
+  GQuark module_path;         /* of the module whose call has made it, for those who watch; 0: not known */
   const EbbOp *op;
   guint64 sequence;
   EbbRematerialization *rematerialization; /* that its result carries; NULL: none */

@@ -423,8 +423,8 @@ run_task (Task *task,
         capture_outputs (task, node);
       if (ok && (task->needed == NULL || g_hash_table_contains (task->needed, node)))
         {
-          EbbProfileMark mark =
-              ebb_is_profiling () ? ebb_profiler_open_backward (node->op->name, node->module_path) : 0;
+          EbbProfileMark mark = ebb_is_watched () ? ebb_profile_open_backward (node->op->name, node->module_path)
+                                                  : EBB_NO_PROFILE_MARK;
 
           ok = run_node (task, node, error);
           ebb_profile_pop (mark);

@@ -375,22 +375,10 @@ run_kernels (EbbOpCall *call,
   return ebb_launch (device, &launch, error);
 }
 
-static gboolean
-run_profiled (EbbOpCall *call,
-              EbbDevice *device,
-              GError **error)
-{
-  EbbProfileMark mark = ebb_profiler_open_op (call->op->name, call->needs_grad, ebb_op_call_get_flop (call));
-  gboolean ok = run_kernels (call, device, error);
-
-  ebb_profile_pop (mark);
-  return ok;
-}
-
-static gboolean
-run (EbbOpCall *call,
-     EbbDevice *device,
-     GError **error)
+static inline gboolean
+allocate_and_run (EbbOpCall *call,
+                  EbbDevice *device,
+                  GError **error)
 {
   for (guint i = 0; i < call->n_outputs; i++)
     {
@@ -406,9 +394,30 @@ run (EbbOpCall *call,
     }
   if (G_UNLIKELY (ebb_modes.stopped))
     return TRUE;
-  if (ebb_is_profiling ())
-    return run_profiled (call, device, error);
   return run_kernels (call, device, error);
+}
+
+/* Its results are seen to be its own. */
+static G_GNUC_NO_INLINE gboolean
+run_watched (EbbOpCall *call,
+             EbbDevice *device,
+             GError **error)
+{
+  EbbProfileMark mark = ebb_profile_open_op (call->op->name, call->needs_grad, ebb_op_call_get_flop (call));
+  gboolean ok = allocate_and_run (call, device, error);
+
+  ebb_profile_pop (mark);
+  return ok;
+}
+
+static gboolean
+run (EbbOpCall *call,
+     EbbDevice *device,
+     GError **error)
+{
+  if (ebb_is_watched () && !ebb_modes.stopped)
+    return run_watched (call, device, error);
+  return allocate_and_run (call, device, error);
 }
 
 /* The outermost observer comes first, and inner ones see the results that it caches. All are called in any case, since

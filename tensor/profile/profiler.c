@@ -32,15 +32,13 @@ get_innermost (EbbProfiler *self)
 static int
 push_event (EbbProfiler *self,
             EbbEventKind kind,
-            const char *name,
-            EbbPhase phase,
-            GQuark path)
+            const char *name)
 {
-  EbbEvent event = { .name = name, .path = path, .parent = get_innermost (self), .work = -1 };
+  EbbEvent event = { .name = name, .path = ebb_thread.module_path, .parent = get_innermost (self), .work = -1 };
   int index = (int) self->events->len;
 
   event.kind = (guint8) kind;
-  event.phase = (guint8) phase;
+  event.phase = (guint8) ebb_get_phase ();
   g_array_append_val (self->events, event);
   g_array_append_val (self->open, index);
   /* Last: what the recording costs belongs to whatever is outside. */
@@ -59,8 +57,6 @@ pop_event (EbbProfiler *self,
   g_array_set_size (self->open, self->open->len - 1);
   if (event->kind == EBB_EVENT_OP && !event->has_flop && event->flop == 0)
     event->flop = event->n_elements;
-  if (event->kind == EBB_EVENT_MODULE || event->kind == EBB_EVENT_RANGE)
-    ebb_thread.module_path = parent != NULL ? parent->path : 0;
   if (parent == NULL || parent->kind != EBB_EVENT_OP)
     return;
   if (event->kind == EBB_EVENT_KERNEL)
@@ -69,64 +65,38 @@ pop_event (EbbProfiler *self,
     parent->inside += event->end - event->start;
 }
 
-static EbbProfileMark
+static guint64
 make_mark (EbbProfiler *self,
            int index)
 {
   return (guint64) self->generation << 32 | (guint64) (index + 1);
 }
 
-/* The phase of a call that doesn't say it: a module runs forward unless something around it says otherwise. */
-static EbbPhase
-inherit_phase (EbbProfiler *self,
-               EbbPhase outermost)
-{
-  int parent = get_innermost (self);
-
-  return parent >= 0 ? (EbbPhase) ebb_profiler_get_event (self, parent)->phase : outermost;
-}
-
-EbbProfileMark
+guint64
 ebb_profiler_open (EbbEventKind kind,
-                   const char *name,
-                   EbbPhase phase,
-                   GQuark path)
+                   const char *name)
 {
   EbbProfiler *self = ebb_thread.profiler;
 
-  if (kind == EBB_EVENT_MODULE)
-    phase = inherit_phase (self, EBB_PHASE_FORWARD);
-  ebb_thread.module_path = path;
   if (kind == EBB_EVENT_RANGE && strcmp (name, EBB_PROFILE_STEP) == 0)
     self->n_steps++;
-  return make_mark (self, push_event (self, kind, name, phase, path));
+  return make_mark (self, push_event (self, kind, name));
 }
 
-EbbProfileMark
+guint64
 ebb_profiler_open_op (const char *name,
-                      gboolean needs_grad,
                       guint64 flop)
 {
   EbbProfiler *self = ebb_thread.profiler;
-  EbbPhase phase = inherit_phase (self, needs_grad ? EBB_PHASE_FORWARD : EBB_PHASE_OTHER);
-  int index = push_event (self, EBB_EVENT_OP, name, phase, ebb_thread.module_path);
+  int index = push_event (self, EBB_EVENT_OP, name);
 
   ebb_profiler_get_event (self, index)->flop = flop;
   ebb_profiler_get_event (self, index)->has_flop = TRUE;
   return make_mark (self, index);
 }
 
-EbbProfileMark
-ebb_profiler_open_backward (const char *op_name,
-                            GQuark path)
-{
-  EbbProfiler *self = ebb_thread.profiler;
-
-  return make_mark (self, push_event (self, EBB_EVENT_OP, op_name, inherit_phase (self, EBB_PHASE_BACKWARD), path));
-}
-
 void
-ebb_profiler_close (EbbProfileMark mark)
+ebb_profiler_close (guint64 mark)
 {
   EbbProfiler *self = ebb_thread.profiler;
   int index = (int) (mark & 0xffffffffu) - 1;
@@ -196,10 +166,8 @@ ebb_profiler_run_kernel (EbbDevice *device,
 
   /* Outside of an op, as the sum of two gradients or an update of parameters, it is one itself. */
   if (parent < 0 || ebb_profiler_get_event (self, parent)->kind != EBB_EVENT_OP)
-    own = push_event (self, EBB_EVENT_OP, name, inherit_phase (self, EBB_PHASE_OTHER), ebb_thread.module_path);
-  index = push_event (self, EBB_EVENT_KERNEL, name, inherit_phase (self, EBB_PHASE_OTHER), ebb_thread.module_path);
-  event = ebb_profiler_get_event (self, index);
-  event->path = ebb_profiler_get_event (self, event->parent)->path;
+    own = push_event (self, EBB_EVENT_OP, name);
+  index = push_event (self, EBB_EVENT_KERNEL, name);
   note_kernel (self, index, device, launch);
   ebb_profiler_get_event (self, index)->start = ebb_profiler_get_time () - self->origin;
   ok = ebb_device_launch (device, launch, error);
@@ -232,7 +200,7 @@ stop_at_thread_end (gpointer data)
     pop_event (self, now - self->origin);
   self->total += now - self->started;
   ebb_thread.profiler = NULL;
-  ebb_thread.module_path = 0;
+  ebb_thread_unwatch ();
   self->thread = NULL;
   g_object_unref (self);
 }
@@ -334,6 +302,7 @@ ebb_profiler_start (EbbProfiler *self,
     self->origin = self->started;
   g_private_set (&running, g_object_ref (self));
   ebb_thread.profiler = self;
+  ebb_thread_watch ();
   return TRUE;
 }
 
@@ -370,7 +339,6 @@ ebb_profiler_clear (EbbProfiler *self)
   if (self->thread == NULL)
     return;
   take_new_generation (self);
-  ebb_thread.module_path = 0;
   self->origin = self->started = ebb_profiler_get_time ();
 }
 
