@@ -1,0 +1,72 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "wrap/plan/memory-plan.h"
+
+G_BEGIN_DECLS
+
+#define EBB_N_MEMORY_PLACES 4
+
+/* An op of a block's forward, whose results a checkpoint saves. */
+typedef struct
+{
+  guint ordinal;    /* ops of the forward before it, as a policy counts them */
+  const char *name; /* interned */
+} EbbPlanOp;
+
+/* What one block does. */
+typedef struct
+{
+  char *path;             /* of the block */
+  gboolean is_taken;      /* as its user has wrapped it; the choice is unset */
+  gboolean is_checkpoint; /* else it keeps everything */
+  EbbPlanOp *saved;       /* those of a checkpoint, in their order; none: everything is recomputed */
+  guint n_saved;
+  EbbMemoryPlace place; /* of what it keeps */
+  guint64 kept_bytes;   /* on the budgeted device, from its forward to its backward */
+  guint64 freed_bytes;  /* which it would keep without the plan */
+  double seconds;       /* what it takes longer than without the plan */
+} EbbPlanRow;
+
+/* A choice for the whole step: "mlp-tiles" and their number. */
+typedef struct
+{
+  char *name;
+  gint64 value;
+} EbbPlanRung;
+
+struct _EbbMemoryPlan
+{
+  GObject parent_instance;
+
+  EbbModule *model; /* NULL: made without one, which can be looked at alone */
+  char *step;       /* shapes of what the step was planned for: "8 x 512 tokens" */
+  GArray *rows;     /* of EbbPlanRow, in the order of the model's blocks */
+  GArray *rungs;    /* of EbbPlanRung */
+  guint64 budget_bytes, predicted_peak_bytes, least_bytes;
+  guint64 unplanned_peak_bytes; /* of the step with nothing wrapped by the plan */
+  double seconds;               /* what a step takes longer than that one */
+  double step_seconds;          /* with the plan; 0: not estimated */
+  char *binds;                  /* where the peak is: "the backward of h.11" */
+
+  EbbSavedTensorHooks *stores[EBB_N_MEMORY_PLACES];
+  GArray *applied; /* of the wrappers that this has put on; NULL: not applied */
+};
+
+EbbMemoryPlan *ebb_memory_plan_new_empty (EbbModule *model);
+void ebb_plan_row_clear (EbbPlanRow *row);
+/* Takes the row. */
+void ebb_memory_plan_add_row (EbbMemoryPlan *self,
+                              const EbbPlanRow *row);
+void ebb_memory_plan_add_rung (EbbMemoryPlan *self,
+                               const char *name,
+                               gint64 value);
+gboolean ebb_plan_row_equal (const EbbPlanRow *a,
+                             const EbbPlanRow *b);
+
+extern const char *const ebb_memory_place_names[EBB_N_MEMORY_PLACES];
+
+/* plan-json.c: the names of @model's parameters, each followed by what it is: "f32 [768, 2304]". */
+GPtrArray *ebb_plan_describe_parameters (EbbModule *model);
+
+G_END_DECLS

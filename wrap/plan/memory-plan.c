@@ -1,0 +1,446 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* A memory plan: what each block keeps, recomputes and moves, and how that is put onto a model and taken off again. */
+#include "wrap/plan/memory-plan-private.h"
+
+#include "nn/module-private.h"
+#include "offload/disk/store.h"
+#include "offload/host/store.h"
+#include "tensor/error-private.h"
+#include "tensor/util/property-private.h"
+#include "wrap/checkpoint/target-private.h"
+#include "wrap/checkpoint/wrapper.h"
+#include "wrap/offload-wrapper.h"
+#include "wrap/plan/blocks-private.h"
+
+#include <string.h>
+
+G_DEFINE_FINAL_TYPE (EbbMemoryPlan, ebb_memory_plan, G_TYPE_OBJECT)
+
+G_DEFINE_ENUM_TYPE (EbbMemoryPlace,
+                    ebb_memory_place,
+                    G_DEFINE_ENUM_VALUE (EBB_MEMORY_PLACE_DEVICE, "device"),
+                    G_DEFINE_ENUM_VALUE (EBB_MEMORY_PLACE_HOST, "host"),
+                    G_DEFINE_ENUM_VALUE (EBB_MEMORY_PLACE_DISK, "disk"),
+                    G_DEFINE_ENUM_VALUE (EBB_MEMORY_PLACE_PARTITIONED, "partitioned"))
+
+const char *const ebb_memory_place_names[EBB_N_MEMORY_PLACES] = { "device", "host", "disk", "partitioned" };
+
+/* -- rows ---------------------------------------------------------------------------------------------------------- */
+
+EbbMemoryPlan *
+ebb_memory_plan_new_empty (EbbModule *model)
+{
+  EbbMemoryPlan *self = g_object_new (EBB_TYPE_MEMORY_PLAN, NULL);
+
+  g_set_object (&self->model, model);
+  return self;
+}
+
+void
+ebb_plan_row_clear (EbbPlanRow *row)
+{
+  g_free (row->path);
+  g_free (row->saved);
+}
+
+void
+ebb_memory_plan_add_row (EbbMemoryPlan *self,
+                         const EbbPlanRow *row)
+{
+  g_array_append_vals (self->rows, row, 1);
+}
+
+static void
+rung_clear (gpointer data)
+{
+  g_free (((EbbPlanRung *) data)->name);
+}
+
+void
+ebb_memory_plan_add_rung (EbbMemoryPlan *self,
+                          const char *name,
+                          gint64 value)
+{
+  const EbbPlanRung rung = { g_strdup (name), value };
+
+  g_array_append_val (self->rungs, rung);
+}
+
+gboolean
+ebb_plan_row_equal (const EbbPlanRow *a,
+                    const EbbPlanRow *b)
+{
+  if (a->is_taken || b->is_taken)
+    return a->is_taken == b->is_taken;
+  if (a->is_checkpoint != b->is_checkpoint || a->place != b->place || a->n_saved != b->n_saved)
+    return FALSE;
+  for (guint i = 0; i < a->n_saved; i++)
+    if (a->saved[i].ordinal != b->saved[i].ordinal || a->saved[i].name != b->saved[i].name)
+      return FALSE;
+  return TRUE;
+}
+
+/* -- stores -------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_memory_plan_set_store:
+ * @self: a plan
+ * @place: a place other than the device
+ * @store: (nullable): the store that it stands for; %NULL for one of the plan's own
+ *
+ * Sets the store to which blocks move what they keep, before ebb_memory_plan_apply(). By itself a plan makes a host
+ * store, or a disk store in `$TMPDIR` or `/var/tmp`; a partitioned store must be set, since only you know its ranks.
+ */
+void
+ebb_memory_plan_set_store (EbbMemoryPlan *self,
+                           EbbMemoryPlace place,
+                           EbbSavedTensorHooks *store)
+{
+  g_return_if_fail (EBB_IS_MEMORY_PLAN (self));
+  g_return_if_fail (place > EBB_MEMORY_PLACE_DEVICE && place < EBB_N_MEMORY_PLACES);
+
+  g_set_object (&self->stores[place], store);
+}
+
+/* Makes the store of @place if it is not there. */
+static gboolean
+ensure_store (EbbMemoryPlan *self,
+              EbbMemoryPlace place,
+              GError **error)
+{
+  if (place == EBB_MEMORY_PLACE_DEVICE || self->stores[place] != NULL)
+    return TRUE;
+  if (place == EBB_MEMORY_PLACE_HOST)
+    self->stores[place] = ebb_host_store_new ();
+  else if (place == EBB_MEMORY_PLACE_DISK)
+    self->stores[place] = ebb_disk_store_new (NULL, error);
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 "the plan divides inputs among ranks, and has no store for that: set a partitioned store by "
+                 "ebb_memory_plan_set_store ()");
+  return self->stores[place] != NULL;
+}
+
+/* -- applying ------------------------------------------------------------------------------------------------------ */
+
+/* A wrapper that a plan has put on. */
+typedef struct
+{
+  EbbModuleWeak *module;
+  guint checkpoint; /* the interceptor; 0: an offload wrapper */
+} Applied;
+
+static void
+applied_clear (gpointer data)
+{
+  Applied *applied = data;
+  g_autoptr (EbbModule) module = ebb_module_weak_get (applied->module);
+
+  if (module != NULL && applied->checkpoint == 0)
+    ebb_offload_unwrap (module);
+  else if (module != NULL && ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) == applied->checkpoint)
+    ebb_checkpoint_unwrap (module);
+  else if (module != NULL)
+    ebb_module_remove_interceptor (module, applied->checkpoint);
+  ebb_module_weak_free (applied->module);
+}
+
+/* The ops that a policy saves, in a copy that the options own. */
+typedef struct
+{
+  char *path;
+  guint n_saved;
+  EbbPlanOp saved[];
+} SavedOps;
+
+static void
+saved_ops_free (gpointer data)
+{
+  SavedOps *self = data;
+
+  g_free (self->path);
+  g_free (self);
+}
+
+static EbbCheckpointPolicy
+save_planned (const char *op,
+              guint ordinal,
+              guint64 n_bytes,
+              gpointer user_data,
+              GError **error)
+{
+  const SavedOps *self = user_data;
+
+  for (guint i = 0; i < self->n_saved; i++)
+    {
+      if (self->saved[i].ordinal != ordinal)
+        continue;
+      if (strcmp (self->saved[i].name, op) == 0)
+        return EBB_CHECKPOINT_POLICY_MUST_SAVE;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the plan saves op %u of %s, which was %s when it was planned and is %s now", ordinal, self->path,
+                   self->saved[i].name, op);
+      break;
+    }
+  return EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
+}
+
+static EbbCheckpointOptions *
+make_options (EbbMemoryPlan *self,
+              const EbbPlanRow *row)
+{
+  EbbCheckpointOptions *options = ebb_checkpoint_options_new ();
+  SavedOps *saved;
+
+  ebb_checkpoint_options_set_store (options, self->stores[row->place]);
+  if (row->n_saved == 0)
+    return options;
+  saved = g_malloc (sizeof *saved + row->n_saved * sizeof *row->saved);
+  saved->path = g_strdup (row->path);
+  saved->n_saved = row->n_saved;
+  memcpy (saved->saved, row->saved, row->n_saved * sizeof *row->saved);
+  ebb_checkpoint_options_set_policy (options, save_planned, saved, saved_ops_free);
+  return options;
+}
+
+static gboolean
+wrap (EbbMemoryPlan *self,
+      const EbbPlanRow *row,
+      EbbModule *module,
+      GError **error)
+{
+  g_autoptr (EbbCheckpointOptions) options = NULL;
+  g_autoptr (EbbModule) wrapped = NULL;
+  Applied applied = { 0 };
+
+  if (!row->is_checkpoint && row->place == EBB_MEMORY_PLACE_DEVICE)
+    return TRUE;
+  if (row->is_checkpoint)
+    {
+      options = make_options (self, row);
+      wrapped = ebb_checkpoint_wrapper (module, options, error);
+    }
+  else
+    wrapped = ebb_offload_wrapper (module, self->stores[row->place], error);
+  if (wrapped == NULL)
+    return FALSE;
+  if (row->is_checkpoint)
+    applied.checkpoint = ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR);
+  applied.module = ebb_module_weak_new (module);
+  g_array_append_val (self->applied, applied);
+  return TRUE;
+}
+
+static const EbbPlanBlock *
+find_block (GArray *blocks,
+            const EbbPlanRow *row,
+            GError **error)
+{
+  for (guint i = 0; i < blocks->len; i++)
+    {
+      const EbbPlanBlock *block = &g_array_index (blocks, EbbPlanBlock, i);
+
+      if (strcmp (block->path, row->path) != 0)
+        continue;
+      if (block->is_taken == row->is_taken)
+        return block;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   row->is_taken
+                       ? "%s was wrapped by you when the step was planned, and is not wrapped now"
+                       : "%s, which the plan is to wrap, is wrapped already, or a part of it or what it is in",
+                   row->path);
+      return NULL;
+    }
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the model has no block %s, which the plan is for", row->path);
+  return NULL;
+}
+
+static gboolean
+wrap_rows (EbbMemoryPlan *self,
+           GArray *blocks,
+           GError **error)
+{
+  for (guint i = 0; i < self->rows->len; i++)
+    {
+      const EbbPlanRow *row = &g_array_index (self->rows, EbbPlanRow, i);
+      const EbbPlanBlock *block = find_block (blocks, row, error);
+
+      if (block == NULL
+          || (!row->is_taken && !(ensure_store (self, row->place, error) && wrap (self, row, block->module, error))))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+/**
+ * ebb_memory_plan_apply:
+ * @self: a plan
+ * @error: return location for an error
+ *
+ * Wraps the blocks of the model as the plan says. Blocks that you had wrapped when the step was planned stay as they
+ * are. Gradients are the same bits as before.
+ *
+ * Returns: %FALSE with an error, and the model is as it was: %EBB_ERROR_STATE if the plan is applied already or if
+ *   blocks have been wrapped or unwrapped since, %EBB_ERROR_IO if a disk store can't be made
+ */
+gboolean
+ebb_memory_plan_apply (EbbMemoryPlan *self,
+                       GError **error)
+{
+  g_autoptr (GArray) blocks = NULL;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && self->model != NULL, FALSE);
+
+  if (self->applied != NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the plan is applied already; ebb_memory_plan_unapply () undoes that");
+      return FALSE;
+    }
+  blocks = ebb_plan_find_blocks (self->model);
+  self->applied = g_array_new (FALSE, FALSE, sizeof (Applied));
+  g_array_set_clear_func (self->applied, applied_clear);
+  if (wrap_rows (self, blocks, error))
+    return TRUE;
+  ebb_memory_plan_unapply (self);
+  return FALSE;
+}
+
+/**
+ * ebb_memory_plan_unapply:
+ * @self: a plan
+ *
+ * Takes off the wrappers that ebb_memory_plan_apply() has put on, and no others. A graph that exists already keeps what
+ * it has. The wrappers stay when the plan itself is freed.
+ */
+void
+ebb_memory_plan_unapply (EbbMemoryPlan *self)
+{
+  g_return_if_fail (EBB_IS_MEMORY_PLAN (self));
+
+  g_clear_pointer (&self->applied, g_array_unref);
+}
+
+/* -- class --------------------------------------------------------------------------------------------------------- */
+
+static void
+ebb_memory_plan_init (EbbMemoryPlan *self)
+{
+  self->rows = g_array_new (FALSE, FALSE, sizeof (EbbPlanRow));
+  g_array_set_clear_func (self->rows, (GDestroyNotify) ebb_plan_row_clear);
+  self->rungs = g_array_new (FALSE, FALSE, sizeof (EbbPlanRung));
+  g_array_set_clear_func (self->rungs, rung_clear);
+  self->step = g_strdup ("");
+  self->binds = g_strdup ("");
+}
+
+static void
+ebb_memory_plan_finalize (GObject *object)
+{
+  EbbMemoryPlan *self = EBB_MEMORY_PLAN (object);
+
+  if (self->applied != NULL)
+    {
+      for (guint i = 0; i < self->applied->len; i++)
+        ebb_module_weak_free (g_array_index (self->applied, Applied, i).module);
+      g_array_set_clear_func (self->applied, NULL);
+      g_array_unref (self->applied);
+    }
+  for (guint i = 0; i < EBB_N_MEMORY_PLACES; i++)
+    g_clear_object (&self->stores[i]);
+  g_array_unref (self->rows);
+  g_array_unref (self->rungs);
+  g_clear_object (&self->model);
+  g_free (self->step);
+  g_free (self->binds);
+  G_OBJECT_CLASS (ebb_memory_plan_parent_class)->finalize (object);
+}
+
+static void
+install_bytes (GObjectClass *klass,
+               gsize offset,
+               const char *name)
+{
+  g_object_class_install_property (
+      klass, (guint) offset,
+      g_param_spec_uint64 (name, NULL, NULL, 0, G_MAXUINT64, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+}
+
+static void
+install_seconds (GObjectClass *klass,
+                 gsize offset,
+                 const char *name)
+{
+  g_object_class_install_property (
+      klass, (guint) offset,
+      g_param_spec_double (name, NULL, NULL, 0, G_MAXDOUBLE, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+}
+
+static void
+install_text (GObjectClass *klass,
+              gsize offset,
+              const char *name)
+{
+  g_object_class_install_property (
+      klass, (guint) offset, g_param_spec_string (name, NULL, NULL, "", G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+}
+
+static void
+ebb_memory_plan_class_init (EbbMemoryPlanClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+
+  object_class->finalize = ebb_memory_plan_finalize;
+  object_class->get_property = ebb_property_get_field;
+
+  /**
+   * EbbMemoryPlan:budget-bytes:
+   *
+   * The bytes that the step may take at most.
+   */
+  install_bytes (object_class, offsetof (EbbMemoryPlan, budget_bytes), "budget-bytes");
+  /**
+   * EbbMemoryPlan:predicted-peak-bytes:
+   *
+   * The most bytes that the step will take at one time with the plan.
+   */
+  install_bytes (object_class, offsetof (EbbMemoryPlan, predicted_peak_bytes), "predicted-peak-bytes");
+  /**
+   * EbbMemoryPlan:unplanned-peak-bytes:
+   *
+   * The most bytes that the step would take without the plan.
+   */
+  install_bytes (object_class, offsetof (EbbMemoryPlan, unplanned_peak_bytes), "unplanned-peak-bytes");
+  /**
+   * EbbMemoryPlan:least-bytes:
+   *
+   * The smallest budget for which there would be a plan.
+   */
+  install_bytes (object_class, offsetof (EbbMemoryPlan, least_bytes), "least-bytes");
+  /**
+   * EbbMemoryPlan:seconds:
+   *
+   * How much longer the step takes than without the plan.
+   */
+  install_seconds (object_class, offsetof (EbbMemoryPlan, seconds), "seconds");
+  /**
+   * EbbMemoryPlan:step-seconds:
+   *
+   * How long the step takes with the plan; 0 if that was not estimated.
+   */
+  install_seconds (object_class, offsetof (EbbMemoryPlan, step_seconds), "step-seconds");
+  /**
+   * EbbMemoryPlan:binds:
+   *
+   * Where in the step the peak is, as "the backward of h.11".
+   */
+  install_text (object_class, offsetof (EbbMemoryPlan, binds), "binds");
+  /**
+   * EbbMemoryPlan:step:
+   *
+   * The shapes for which the step was planned.
+   */
+  install_text (object_class, offsetof (EbbMemoryPlan, step), "step");
+}

@@ -1,0 +1,78 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "nn/module.h"
+#include "tensor/autograd/saved-tensor.h"
+
+G_BEGIN_DECLS
+
+/**
+ * EbbMemoryPlace:
+ * @EBB_MEMORY_PLACE_DEVICE: where it is
+ * @EBB_MEMORY_PLACE_HOST: in host memory
+ * @EBB_MEMORY_PLACE_DISK: on the disk
+ * @EBB_MEMORY_PLACE_PARTITIONED: divided among the ranks that have the same tensors
+ *
+ * Where a plan keeps what a block's backward will need.
+ */
+typedef enum
+{
+  EBB_MEMORY_PLACE_DEVICE,
+  EBB_MEMORY_PLACE_HOST,
+  EBB_MEMORY_PLACE_DISK,
+  EBB_MEMORY_PLACE_PARTITIONED
+} EbbMemoryPlace;
+
+#define EBB_TYPE_MEMORY_PLACE (ebb_memory_place_get_type ())
+
+EBB_AVAILABLE_IN_ALL
+GType ebb_memory_place_get_type (void);
+
+#define EBB_TYPE_MEMORY_PLAN (ebb_memory_plan_get_type ())
+
+/**
+ * EbbMemoryPlan:
+ *
+ * What each block of a model keeps, recomputes and moves, so that a training step stays within a budget of bytes.
+ */
+EBB_AVAILABLE_IN_ALL
+G_DECLARE_FINAL_TYPE (EbbMemoryPlan, ebb_memory_plan, EBB, MEMORY_PLAN, GObject)
+
+EBB_AVAILABLE_IN_ALL
+EbbMemoryPlan *ebb_memory_plan_load (EbbModule *model,
+                                     const char *path,
+                                     GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_plan_save (EbbMemoryPlan *self,
+                               const char *path,
+                               GError **error);
+
+EBB_AVAILABLE_IN_ALL
+char *ebb_memory_plan_to_string (EbbMemoryPlan *self);
+
+EBB_AVAILABLE_IN_ALL
+char *ebb_memory_plan_to_json (EbbMemoryPlan *self);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_plan_check_step (EbbMemoryPlan *self,
+                                     const char *step,
+                                     GError **error);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_memory_plan_set_store (EbbMemoryPlan *self,
+                                EbbMemoryPlace place,
+                                EbbSavedTensorHooks *store);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_plan_apply (EbbMemoryPlan *self,
+                                GError **error);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_memory_plan_unapply (EbbMemoryPlan *self);
+
+G_END_DECLS
