@@ -106,6 +106,7 @@
 #include "wrap/gradient-sync.h"
 #include "wrap/offload-wrapper.h"
 #include "wrap/plan/memory-plan.h"
+#include "wrap/plan/estimate.h"
 #include "wrap/shard/fully-shard.h"
 #include "wrap/shard/options.h"
 #include "wrap/shard/replicate-options.h"

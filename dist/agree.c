@@ -157,6 +157,9 @@ ebb_agree_checksum (EbbTensor *tensor,
   ebb_pop_grad_enabled ();
   if (dense == NULL)
     return FALSE;
+  *checksum = 0;
+  if (ebb_is_dry ())
+    return TRUE;
   if (size > 0 && !device->backend->host_memory)
     {
       copy = g_malloc (size);

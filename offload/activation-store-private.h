@@ -202,6 +202,9 @@ typedef struct
   GQueue transfers; /* that may run... */
   GQueue settled;   /* and those that are done; neither is counted yet */
   GError *failure;
+
+  struct _EbbDryRun *run;  /* that this store takes part in, or NULL... */
+  EbbStoreCounters before; /* ...and its counters from before that */
 } EbbActivationStorePrivate;
 
 EbbActivationStorePrivate *ebb_activation_store_peek (EbbActivationStore *self);

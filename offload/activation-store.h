@@ -61,7 +61,8 @@ struct _EbbActivationStoreClass
   void (*reset_stats) (EbbActivationStore *self);
 
   /*< private >*/
-  gpointer padding[8];
+  void (*end_dry_run) (EbbActivationStore *self);
+  gpointer padding[7];
 };
 
 /**

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/activation-store-private.h"
+#include "tensor/dry-run-private.h"
 
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -194,6 +195,41 @@ ebb_activation_store_get_group (EbbActivationStore *self)
   return group;
 }
 
+/* -- dry runs ------------------------------------------------------------------------------------------------------ */
+
+static void
+leave_dry_run (gpointer data)
+{
+  EbbActivationStore *self = data;
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+
+  ebb_activation_store_synchronize (self, NULL);
+  if (EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run != NULL)
+    EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run (self);
+  priv->counters = priv->before;
+  priv->run = NULL;
+  g_object_unref (self);
+}
+
+/* Memory of the run and real memory never meet in a store: it is empty when a run begins, but for what nodes still
+ * hold, and when the run ends. */
+static void
+join_dry_run (EbbActivationStore *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  EbbDryRun *run = ebb_dry_run_get_current ();
+  EbbMemoryAccount *account;
+
+  if (run == NULL || priv->run == run)
+    return;
+  account = ebb_thread_enter_account (ebb_dry_run_get_outer_account (run));
+  ebb_activation_store_synchronize (self, NULL);
+  ebb_thread_enter_account (account);
+  priv->run = run;
+  priv->before = priv->counters;
+  ebb_dry_run_at_end (run, leave_dry_run, g_object_ref (self));
+}
+
 gboolean
 ebb_activation_store_begin_put (EbbActivationStore *self,
                                 GError **error)
@@ -202,6 +238,7 @@ ebb_activation_store_begin_put (EbbActivationStore *self,
   const guint in_flight = EBB_READ (priv->in_flight);
   guint64 group;
 
+  join_dry_run (self);
   ebb_activation_store_sweep (self);
   if (error != NULL && !ebb_activation_store_return_failure (self, error))
     return FALSE;

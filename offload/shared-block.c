@@ -18,6 +18,7 @@ struct _EbbRestored
   EbbStorage *storage; /* under the lock; NULL: it is gone */
   guint version;       /* of the storage, when it came */
   EbbDevice *device;
+  EbbMemoryAccount *account; /* of the storage, which holds it */
   void *data;
   gsize size;
   gsize offset; /* bytes of the storage before the block */
@@ -251,7 +252,7 @@ restored_free (gpointer data)
   pthread_mutex_lock (&self->lock);
   __atomic_store_n (&self->storage, NULL, __ATOMIC_RELAXED);
   pthread_mutex_unlock (&self->lock);
-  self->device->backend->free (self->device->index, self->data, self->size);
+  ebb_device_free_uncounted (self->device, self->data, self->size, self->account);
   restored_unref (self);
 }
 
@@ -271,6 +272,7 @@ tie (EbbSharedBlock *self,
                              .storage = storage,
                              .version = storage->version,
                              .device = storage->device,
+                             .account = storage->account,
                              .data = storage->data,
                              .size = storage->size,
                              .offset = (gsize) tensor->offset * ebb_dtype_get_size (tensor->view.dtype) };

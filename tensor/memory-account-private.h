@@ -43,6 +43,7 @@ struct _EbbMemoryAccount
 {
   int ref_count;
   gboolean is_dry; /* nothing of it is allocated, launched or copied, see dry-run-private.h */
+  struct _EbbDryRun *run;                      /* of a dry run */
   EbbMemoryObserver *observers;                /* innermost; pushed and popped by the account's own thread alone */
   struct _EbbHostHeap *heaps[EBB_MAX_DEVICES]; /* of a dry run, by EbbDevice's number */
   EbbMemoryCount devices[EBB_MAX_DEVICES];     /* by EbbDevice's number */

@@ -424,16 +424,25 @@ ebb_device_free (EbbDevice *device,
 }
 
 void
+ebb_device_free_uncounted (EbbDevice *device,
+                           void *data,
+                           gsize size,
+                           EbbMemoryAccount *account)
+{
+  if (G_UNLIKELY (account != NULL && account->is_dry))
+    ebb_host_heap_release (get_dry_heap (account, device), data, size);
+  else
+    device->backend->free (device->index, data, size);
+}
+
+void
 ebb_device_free_of (EbbDevice *device,
                     void *data,
                     gsize size,
                     guint8 purpose,
                     EbbMemoryAccount *account)
 {
-  if (G_UNLIKELY (account != NULL && account->is_dry))
-    ebb_host_heap_release (get_dry_heap (account, device), data, size);
-  else
-    device->backend->free (device->index, data, size);
+  ebb_device_free_uncounted (device, data, size, account);
   ebb_device_change (device, data, purpose, EBB_N_PURPOSES, size, account);
 }
 

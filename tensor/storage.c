@@ -59,7 +59,9 @@ ebb_storage_new (EbbDevice *device,
       if (data == NULL)
         return NULL;
     }
-  return storage_make (device, data, size);
+  self = storage_make (device, data, size);
+  self->no_data = ebb_is_dry () && !device->backend->host_memory;
+  return self;
 }
 
 static void

@@ -26,6 +26,15 @@ check_present (EbbTensor *tensor,
                    "the tensor has no data: it was made after a recompute had all it needed");
       return FALSE;
     }
+  if (G_UNLIKELY (tensor->storage->no_data))
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DRY_RUN,
+                   "the values of the %s tensor %s are read, and a dry run has none: read them outside of the step",
+                   ebb_dtype_get_name (tensor->view.dtype), shape);
+      return FALSE;
+    }
   if (G_UNLIKELY (ebb_modes.observers != NULL))
     ebb_thread_touch (tensor->view.data);
   return TRUE;

@@ -162,6 +162,14 @@ ebb_tensor_upload (EbbTensor *tensor,
   if (size == 0 || tensor->storage->placeholder)
     return TRUE;
   tensor->storage->version++;
+  if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)))
+    {
+      /* Numbers that the program may look at are there: tokens, scalars. */
+      tensor->storage->no_data = !device->backend->host_memory
+                                 || (ebb_dtype_is_floating_point (tensor->view.dtype) && tensor->n_elements > 1);
+      if (tensor->storage->no_data)
+        return TRUE;
+    }
   if (!device->backend->host_memory)
     return device->backend->copy (device->index, tensor->view.data, values, size, FALSE, error);
   memcpy (tensor->view.data, values, size);

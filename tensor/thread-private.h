@@ -172,6 +172,23 @@ ebb_is_dry (void)
   return G_UNLIKELY (ebb_thread.account != NULL) && ebb_thread.account->is_dry;
 }
 
+/* TRUE for a storage whose memory nobody may read: of a dry run that is over, or without data. */
+static inline gboolean
+ebb_storage_is_dry (const EbbStorage *storage)
+{
+  return G_UNLIKELY (storage->account != NULL) && storage->account->is_dry;
+}
+
+/* Runs what follows for @account; returns the one to go back to. */
+static inline EbbMemoryAccount *
+ebb_thread_enter_account (EbbMemoryAccount *account)
+{
+  EbbMemoryAccount *outer = ebb_thread.account;
+
+  ebb_thread.account = account;
+  return outer;
+}
+
 /* The device of a new tensor if none is given. */
 static inline EbbDevice *
 ebb_device_or_default (EbbDevice *device)

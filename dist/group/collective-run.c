@@ -4,6 +4,7 @@
 #include "dist/group/group-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
 
 enum
 {
@@ -132,7 +133,7 @@ copy (EbbTensor *host,
 {
   EbbDevice *device = tensor->storage->device;
 
-  if (tensor->n_elements == 0)
+  if (tensor->n_elements == 0 || ebb_is_dry ())
     return TRUE;
   return to_host ? device->backend->copy (device->index, host->view.data, tensor->view.data,
                                           ebb_tensor_get_n_bytes (tensor), TRUE, error)

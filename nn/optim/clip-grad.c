@@ -477,7 +477,8 @@ ebb_clip_grad_norm (EbbTensor **parameters,
 static gboolean
 changes_gradients (EbbTensor *factor)
 {
-  return !factor->storage->device->backend->host_memory || *(const float *) factor->view.data != 1.0f;
+  return !factor->storage->device->backend->host_memory || factor->storage->no_data
+         || *(const float *) factor->view.data != 1.0f;
 }
 
 static gboolean

@@ -99,6 +99,7 @@ typedef struct
   gint64 n_steps;
   gboolean step_in_backward;
   GHashTable *by_parameter; /* the slots' numbers; while step_in_backward */
+  struct _EbbDryRun *run;   /* the dry run in which it moves, or NULL */
 } EbbOptimizerPrivate;
 
 EbbOptimizerPrivate *ebb_optimizer_get_private (EbbOptimizer *self);

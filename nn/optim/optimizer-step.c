@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optim/optimizer-private.h"
 
+#include "tensor/dry-run-private.h"
 #include "tensor/error-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/autograd/leaf-hook-private.h"
@@ -12,6 +13,61 @@
 #include <string.h>
 
 /* Moving parameters: all in one step, or each as soon as a backward pass has its gradient. */
+
+/* -- dry runs ------------------------------------------------------------------------------------------------------ */
+
+/* The state of an optimizer from before a dry run. */
+typedef struct
+{
+  EbbOptimizer *optimizer;
+  EbbOptimizerSlot *slots;
+  gint64 n_steps;
+} Before;
+
+static void
+restore (gpointer data)
+{
+  Before *self = data;
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self->optimizer);
+
+  for (guint i = 0; i < priv->n_slots; i++)
+    {
+      ebb_optimizer_slot_clear_state (&priv->slots[i]);
+      priv->slots[i] = self->slots[i];
+    }
+  ebb_optimizer_reset_scale (priv);
+  priv->n_steps = self->n_steps;
+  priv->run = NULL;
+  g_free (self->slots);
+  g_object_unref (self->optimizer);
+  g_free (self);
+}
+
+/* A dry run has a state of its own, from the first step on. */
+static void
+join_dry_run (EbbOptimizer *self)
+{
+  EbbDryRun *run = ebb_dry_run_get_current ();
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  Before *before;
+
+  if (run == priv->run || !ebb_dry_run_has_adopted (run))
+    return;
+  before = g_new0 (Before, 1);
+  *before = (Before){ g_object_ref (self), g_memdup2 (priv->slots, priv->n_slots * sizeof (EbbOptimizerSlot)),
+                      priv->n_steps };
+  for (guint i = 0; i < priv->n_slots; i++)
+    {
+      EbbOptimizerSlot *slot = &priv->slots[i];
+
+      slot->master = NULL;
+      memset (slot->states, 0, sizeof slot->states);
+      slot->n_steps = 0;
+      slot->moved = FALSE;
+    }
+  priv->run = run;
+  ebb_dry_run_at_end (run, restore, before);
+}
 
 /* -- one step ------------------------------------------------------------------------------------------------------ */
 
@@ -121,6 +177,8 @@ prepare_slot (EbbOptimizer *self,
 {
   EbbTensor *parameter = slot->parameter;
 
+  if (ebb_is_dry ())
+    join_dry_run (self);
   if (!ebb_view_is_contiguous (&parameter->view))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,

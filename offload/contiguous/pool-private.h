@@ -25,6 +25,8 @@ void ebb_buffer_pool_unref (EbbBufferPool *pool);
 /* Releases all buffers: those with parts that are held are freed with the last of these, and nothing more is put there.
  */
 void ebb_buffer_pool_reset (EbbBufferPool *pool);
+/* In the run: frees its buffers. */
+void ebb_buffer_pool_end_dry_run (EbbBufferPool *pool);
 void ebb_buffer_pool_get_counts (EbbBufferPool *pool,
                                  EbbBufferCounts *counts);
 

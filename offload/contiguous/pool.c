@@ -4,6 +4,7 @@
 
 #include "tensor/backend/backend-private.h"
 #include "tensor/autograd/op-private.h"
+#include "tensor/thread-private.h"
 
 #include <pthread.h>
 
@@ -17,8 +18,9 @@ typedef struct
 {
   EbbDevice *device;
   EbbDType dtype;
-  gsize size;               /* bytes of a tensor */
-  EbbActivationStore *next; /* NULL: on the device */
+  gsize size;                /* bytes of a tensor */
+  EbbActivationStore *next;  /* NULL: on the device */
+  EbbMemoryAccount *account; /* of the dry run whose memory it is; NULL: real memory */
 } Kind;
 
 typedef struct _Buffer Buffer;
@@ -134,7 +136,10 @@ buffer_unref (gpointer data)
   if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
   if (self->data != NULL)
-    ebb_device_free (self->kind.device, self->data, buffer_size (self), EBB_PURPOSE_WORKSPACE);
+    ebb_device_free_of (self->kind.device, self->data, buffer_size (self), EBB_PURPOSE_WORKSPACE,
+                        self->kind.account != NULL ? self->kind.account : ebb_thread.account);
+  if (self->kind.account != NULL)
+    ebb_memory_account_unref (self->kind.account);
   if (self->room != NULL)
     ebb_handle_unref (self->room);
   if (self->kind.next != NULL)
@@ -187,6 +192,8 @@ buffer_new (EbbBufferPool *pool,
   self->kind = *kind;
   if (kind->next != NULL)
     g_object_ref (kind->next);
+  if (kind->account != NULL)
+    ebb_memory_account_ref (kind->account);
   self->n_parts = n_parts;
   if (!reserve (self, error))
     {
@@ -202,7 +209,7 @@ is_of_kind (const Buffer *self,
             const Kind *kind)
 {
   return self->kind.device == kind->device && self->kind.dtype == kind->dtype && self->kind.size == kind->size
-         && self->kind.next == kind->next;
+         && self->kind.next == kind->next && self->kind.account == kind->account;
 }
 
 /* -- taking a part ------------------------------------------------------------------------------------------------- */
@@ -252,6 +259,13 @@ take (EbbBufferPool *self,
   return part;
 }
 
+/* Dry runs have buffers of their own. */
+static gboolean
+is_of_now (const Buffer *self)
+{
+  return self->kind.account == (ebb_is_dry () ? ebb_thread.account : NULL);
+}
+
 /* Buffers of which nothing is held make room for a new one: tensors of other sizes don't add up to ever more memory. */
 static void
 free_idle_buffers (EbbBufferPool *self)
@@ -260,10 +274,17 @@ free_idle_buffers (EbbBufferPool *self)
 
   pthread_mutex_lock (&self->lock);
   for (guint i = self->buffers->len; i > 0; i--)
-    if (((Buffer *) g_ptr_array_index (self->buffers, i - 1))->n_used == 0)
+    if (((Buffer *) g_ptr_array_index (self->buffers, i - 1))->n_used == 0
+        && is_of_now (g_ptr_array_index (self->buffers, i - 1)))
       g_ptr_array_add (idle, g_ptr_array_steal_index (self->buffers, i - 1));
   pthread_mutex_unlock (&self->lock);
   buffers_free (idle);
+}
+
+void
+ebb_buffer_pool_end_dry_run (EbbBufferPool *self)
+{
+  free_idle_buffers (self);
 }
 
 /* Nothing is locked while memory is asked for: that may take as long as others give some back. */
@@ -382,7 +403,8 @@ ebb_buffer_pool_put (EbbBufferPool *self,
                      EbbHandle **inner,
                      GError **error)
 {
-  const Kind kind = { block->storage->device, block->view.dtype, ebb_tensor_get_n_bytes (block), next };
+  const Kind kind = { block->storage->device, block->view.dtype, ebb_tensor_get_n_bytes (block), next,
+                      ebb_is_dry () ? ebb_thread.account : NULL };
   EbbBufferPart *part = take_or_add (self, &kind, n_parts, grow, error);
   gboolean ok;
 

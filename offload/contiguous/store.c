@@ -265,6 +265,12 @@ install_properties (GObjectClass *object_class)
 }
 
 static void
+end_dry_run (EbbActivationStore *store)
+{
+  ebb_buffer_pool_end_dry_run (EBB_CONTIGUOUS_STORE (store)->pool);
+}
+
+static void
 ebb_contiguous_store_class_init (EbbContiguousStoreClass *klass)
 {
   EbbActivationStoreClass *store_class = EBB_ACTIVATION_STORE_CLASS (klass);
@@ -274,6 +280,7 @@ ebb_contiguous_store_class_init (EbbContiguousStoreClass *klass)
   object_class->set_property = ebb_setting_set_property;
   object_class->finalize = ebb_contiguous_store_finalize;
   store_class->put = ebb_contiguous_store_put;
+  store_class->end_dry_run = end_dry_run;
   store_class->synchronize = ebb_contiguous_store_synchronize;
   install_properties (object_class);
 }

@@ -68,6 +68,7 @@ struct _EbbDiskBlock
   gint64 n_elements;
   gsize size;
   guint64 offset;     /* in the file */
+  gboolean is_dry;    /* of a dry run: nothing is read or written */
   guint64 group;      /* of the pack that put it */
   EbbDiskRead *ahead; /* begun by a prefetch; under the lock */
   EbbInFlight *source;

@@ -125,6 +125,7 @@ ebb_disk_block_new (EbbActivationStore *store,
   self->queue = ebb_disk_queue_ref (space->queue);
   self->space = space;
   __atomic_add_fetch (&space->ref_count, 1, __ATOMIC_RELAXED);
+  self->is_dry = ebb_is_dry ();
   self->device = source->storage->device;
   self->dtype = source->view.dtype;
   self->n_elements = source->n_elements;

@@ -165,6 +165,11 @@ read_piece (EbbDiskRead *self,
 
   if (last != NULL && !ebb_disk_queue_end_transfer (queue, last, error))
     return 0;
+  if (self->block->is_dry)
+    {
+      begin_copy (self, piece, i, error);
+      return 0;
+    }
   ebb_worker_enter (&queue->worker);
   start = g_get_monotonic_time ();
   reason = ebb_disk_file_read (queue->file, memory, piece->buffer_size,

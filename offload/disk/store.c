@@ -2,6 +2,7 @@
 #include "offload/disk/store.h"
 
 #include "offload/disk/block-private.h"
+#include "tensor/thread-private.h"
 
 #include <gio/gio.h>
 #include <pthread.h>
@@ -34,7 +35,8 @@ struct _EbbDiskStore
   guint64 byte_limit;
   guint64 staging_limit;
   pthread_mutex_t lock;
-  EbbDiskQueue *queue; /* under the lock; that of another process after a fork, until something is stored */
+  EbbDiskQueue *queue;     /* under the lock; that of another process after a fork, until something is stored */
+  EbbDiskQueue *dry_queue; /* of the dry run that this store takes part in, until that ends; nothing is written */
 };
 
 static void ebb_disk_store_initable_init (GInitableIface *iface);
@@ -44,6 +46,21 @@ G_DEFINE_FINAL_TYPE_WITH_CODE (EbbDiskStore,
                                EBB_TYPE_ACTIVATION_STORE,
                                G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_disk_store_initable_init))
 
+static EbbDiskQueue *
+get_dry_queue (EbbDiskStore *self,
+               GError **error)
+{
+  if (self->dry_queue == NULL)
+    self->dry_queue = ebb_disk_queue_new (self->folder, error);
+  return self->dry_queue != NULL ? ebb_disk_queue_ref (self->dry_queue) : NULL;
+}
+
+static void
+end_dry_run (EbbActivationStore *store)
+{
+  g_clear_pointer (&EBB_DISK_STORE (store)->dry_queue, ebb_disk_queue_unref);
+}
+
 /* This process's queue, with a new reference. */
 static EbbDiskQueue *
 get_queue (EbbDiskStore *self,
@@ -51,6 +68,8 @@ get_queue (EbbDiskStore *self,
 {
   EbbDiskQueue *queue;
 
+  if (ebb_is_dry ())
+    return get_dry_queue (self, error);
   pthread_mutex_lock (&self->lock);
   if (self->queue != NULL && !ebb_worker_is_own (&self->queue->worker))
     g_clear_pointer (&self->queue, ebb_disk_queue_unref);
@@ -232,6 +251,7 @@ ebb_disk_store_class_init (EbbDiskStoreClass *klass)
   object_class->finalize = ebb_disk_store_finalize;
   store_class->put = ebb_disk_store_put;
   store_class->synchronize = ebb_disk_store_synchronize;
+  store_class->end_dry_run = end_dry_run;
   store_class->reserve = ebb_disk_store_reserve;
   store_class->put_at = ebb_disk_store_put_at;
 

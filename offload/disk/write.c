@@ -226,6 +226,8 @@ write_piece (EbbDiskQueue *self,
   int reason = 0;
   gint64 start;
 
+  if (block->is_dry)
+    return 0;
   ebb_worker_enter (&self->worker);
   start = g_get_monotonic_time ();
   piece->checksum = ebb_checksum_of (piece->buffer + piece->head, piece->size);

@@ -22,6 +22,7 @@ typedef struct
   void *data;
   gsize size;
   EbbDevice *device;
+  EbbMemoryAccount *account; /* of the dry run whose memory it is; NULL: real memory */
   /* for the pool */
   int ref_count;
   EbbHostPool *pool;
@@ -59,6 +60,8 @@ void ebb_host_buffer_unref (EbbHostBuffer *buffer);
 /* Gives memory that is kept for later back to the system; FALSE if a copy has failed. */
 gboolean ebb_host_pool_trim (EbbHostPool *pool,
                              GError **error);
+/* The same for the memory of a dry run that ends. */
+void ebb_host_pool_end_dry_run (EbbHostPool *pool);
 /* Bytes in use, and kept for later. */
 void ebb_host_pool_get_bytes (EbbHostPool *pool,
                               guint64 *in_use,

@@ -4,6 +4,7 @@
 
 #include "offload/host/wait-private.h"
 #include "offload/transfer/stall-private.h"
+#include "tensor/thread-private.h"
 
 #include <pthread.h>
 
@@ -82,6 +83,8 @@ static void
 count (gint64 n_bytes)
 {
   ebb_device_count (ebb_device_get_cpu (), EBB_PURPOSE_ACTIVATION, n_bytes);
+  if (ebb_is_dry ())
+    return;
   __atomic_sub_fetch (&n_uncounted, (guint64) n_bytes, __ATOMIC_RELAXED);
 }
 
@@ -129,11 +132,14 @@ static gboolean
 buffer_free (EbbHostBuffer *buffer,
              GError **error)
 {
+  EbbMemoryAccount *outer = ebb_thread_enter_account (buffer->account != NULL ? buffer->account : ebb_thread.account);
   gboolean ok = finish (buffer->in, error);
 
   ok = finish (buffer->out, error) && ok;
   count (get_counted (buffer->device, buffer->size));
   ebb_transfer_free_host (buffer->device, buffer->data, buffer->size, EBB_PURPOSE_ACTIVATION);
+  ebb_thread_enter_account (outer);
+  g_clear_pointer (&buffer->account, ebb_memory_account_unref);
   g_free (buffer);
   return ok;
 }
@@ -150,6 +156,8 @@ buffer_new (EbbDevice *device,
     return NULL;
   buffer = g_new0 (EbbHostBuffer, 1);
   *buffer = (EbbHostBuffer){ .data = data, .size = size, .device = device, .link.data = buffer };
+  if (ebb_is_dry ())
+    buffer->account = ebb_memory_account_ref (ebb_thread.account);
   return buffer;
 }
 
@@ -179,6 +187,13 @@ fits (EbbHostPool *self,
   return size <= limit && self->n_in_use + self->n_kept <= limit - size;
 }
 
+/* Memory of a dry run is for that run alone. */
+static EbbMemoryAccount *
+get_dry_account (void)
+{
+  return ebb_is_dry () ? ebb_thread.account : NULL;
+}
+
 /* Of those that are kept, the one that suits best. */
 static EbbHostBuffer *
 find_kept (EbbHostPool *self,
@@ -192,7 +207,8 @@ find_kept (EbbHostPool *self,
     {
       EbbHostBuffer *buffer = l->data;
 
-      if (buffer->device != device || buffer->size < size || buffer->size > most)
+      if (buffer->device != device || buffer->account != get_dry_account () || buffer->size < size
+          || buffer->size > most)
         continue;
       if (buffer->size == size)
         return buffer;
@@ -335,6 +351,26 @@ ebb_host_pool_trim (EbbHostPool *self,
 
   take_kept (self, &gone);
   return free_all (&gone, error);
+}
+
+void
+ebb_host_pool_end_dry_run (EbbHostPool *self)
+{
+  GQueue gone = G_QUEUE_INIT;
+
+  pthread_mutex_lock (&self->lock);
+  for (GList *l = self->kept.head, *next; l != NULL; l = next)
+    {
+      EbbHostBuffer *buffer = l->data;
+
+      next = l->next;
+      if (buffer->account == NULL)
+        continue;
+      unkeep (self, buffer);
+      g_queue_push_tail_link (&gone, &buffer->link);
+    }
+  pthread_mutex_unlock (&self->lock);
+  free_all (&gone, NULL);
 }
 
 /* Where there is no more memory, buffers that any pool keeps may be in the way. */

@@ -371,6 +371,12 @@ ebb_host_store_finalize (GObject *object)
 }
 
 static void
+end_dry_run (EbbActivationStore *store)
+{
+  ebb_host_pool_end_dry_run (EBB_HOST_STORE (store)->pool);
+}
+
+static void
 ebb_host_store_class_init (EbbHostStoreClass *klass)
 {
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY;
@@ -382,6 +388,7 @@ ebb_host_store_class_init (EbbHostStoreClass *klass)
   object_class->finalize = ebb_host_store_finalize;
   store_class->moves = ebb_host_store_moves;
   store_class->put = ebb_host_store_put;
+  store_class->end_dry_run = end_dry_run;
   store_class->reserve = ebb_host_store_reserve;
   store_class->put_at = ebb_host_store_put_at;
 

@@ -3,6 +3,7 @@
 #include "offload/transfer/transfer-private.h"
 
 #include "offload/transfer/stall-private.h"
+#include "tensor/thread-private.h"
 
 #include <string.h>
 
@@ -44,6 +45,8 @@ ebb_transfer_alloc_host (EbbDevice *device,
 
   if (streams == NULL)
     return alloc_aligned (purpose, size, error);
+  if (ebb_is_dry ())
+    return ebb_device_alloc (ebb_device_get_cpu (), size, (guint8) purpose, error);
   if (!ebb_device_check_limit (ebb_device_get_cpu (), size, 0, error))
     return NULL;
   data = streams->alloc_host (device->index, size, error);
@@ -65,6 +68,11 @@ ebb_transfer_free_host (EbbDevice *device,
       ebb_device_free (ebb_device_get_cpu (), ((void **) host)[-1], size + EBB_TRANSFER_ALIGNMENT, (guint8) purpose);
       return;
     }
+  if (ebb_is_dry ())
+    {
+      ebb_device_free (ebb_device_get_cpu (), host, size, (guint8) purpose);
+      return;
+    }
   streams->free_host (device->index, host, size);
   ebb_device_count (ebb_device_get_cpu (), (guint8) purpose, -(gint64) size);
 }
@@ -79,6 +87,8 @@ copy_now (EbbDevice *device,
           gboolean to_host,
           GError **error)
 {
+  if (ebb_is_dry ())
+    return TRUE;
   if (!device->backend->host_memory)
     return device->backend->copy (device->index, destination, source, size, to_host, error);
   memcpy (destination, source, size);
@@ -157,7 +167,7 @@ begin (EbbDevice *device,
   EbbTransfer transfer = { .ref_count = 1, .device = device };
   gboolean ok;
 
-  if (device->backend->streams != NULL)
+  if (device->backend->streams != NULL && !ebb_is_dry ())
     {
       transfer.event = enqueue (device, stream, destination, source, size, after, after_alone, error);
       ok = transfer.event != NULL;
@@ -212,7 +222,7 @@ ebb_transfer_mark (EbbDevice *device,
 {
   EbbTransfer transfer = { .ref_count = 1, .device = device };
 
-  if (device->backend->streams != NULL)
+  if (device->backend->streams != NULL && !ebb_is_dry ())
     {
       transfer.event = device->backend->streams->record (device->index, EBB_STREAM_COMPUTE, error);
       if (transfer.event == NULL)

@@ -2,6 +2,7 @@
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>
@@ -162,9 +163,11 @@ ebb_backward_seed (EbbTensor *output,
     return NULL;
   ebb_launch_init (&launch, EBB_KERNEL_FILL);
   launch.params.fill.value = 1;
+  ebb_thread.computes_dry = output->storage->device->backend->host_memory; /* backward looks at it */
   ebb_launch_output (&launch, seed);
   if (!ebb_launch (output->storage->device, &launch, error))
     g_clear_pointer (&seed, ebb_tensor_unref);
+  ebb_thread.computes_dry = FALSE;
   return seed;
 }
 

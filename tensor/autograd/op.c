@@ -327,6 +327,14 @@ ebb_launch_init (EbbLaunch *launch,
   clear_params (&launch->params);
 }
 
+/* A kernel of a dry run doesn't write it. */
+static inline void
+note_dry_output (EbbTensor *tensor)
+{
+  if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)) && !ebb_thread.computes_dry)
+    tensor->storage->no_data = TRUE;
+}
+
 void
 ebb_launch_input (EbbLaunch *launch,
                   EbbTensor *tensor)
@@ -341,6 +349,8 @@ ebb_launch_output (EbbLaunch *launch,
   /* A node that saved this storage before must notice that its values change. */
   if (tensor != NULL && !ebb_modes.stopped)
     ebb_storage_change (tensor->storage);
+  if (tensor != NULL)
+    note_dry_output (tensor);
   launch->outputs[launch->n_outputs++] = tensor ? &tensor->view : NULL;
 }
 
@@ -371,8 +381,41 @@ run_kernels (EbbOpCall *call,
   for (guint i = 0; i < call->n_inputs; i++)
     launch.inputs[i] = call->inputs[i] ? &call->inputs[i]->view : NULL;
   for (guint i = 0; i < call->n_outputs; i++)
-    launch.outputs[i] = &call->outputs[i]->view;
+    {
+      note_dry_output (call->outputs[i]);
+      launch.outputs[i] = &call->outputs[i]->view;
+    }
   return ebb_launch (device, &launch, error);
+}
+
+/* Of numbers up to here a dry run computes with those that it has: scales of a loss, masks of tokens. */
+#define MAX_DRY_ELEMENTS 4096
+
+static gboolean
+may_compute_dry (EbbOpCall *call,
+                 EbbDevice *device)
+{
+  gboolean may = device->backend->host_memory && call->op->kind != EBB_OP_COLLECTIVE;
+
+  for (guint i = 0; may && i < call->n_inputs; i++)
+    may = call->inputs[i] == NULL
+          || (!call->inputs[i]->storage->no_data && call->inputs[i]->n_elements <= MAX_DRY_ELEMENTS);
+  for (guint i = 0; may && i < call->n_outputs; i++)
+    may = call->outputs[i]->n_elements <= MAX_DRY_ELEMENTS && ebb_storage_is_dry (call->outputs[i]->storage);
+  return may;
+}
+
+static gboolean
+run_dry (EbbOpCall *call,
+         EbbDevice *device,
+         GError **error)
+{
+  gboolean ok;
+
+  ebb_thread.computes_dry = may_compute_dry (call, device);
+  ok = run_kernels (call, device, error);
+  ebb_thread.computes_dry = FALSE;
+  return ok;
 }
 
 static inline gboolean
@@ -394,6 +437,8 @@ allocate_and_run (EbbOpCall *call,
     }
   if (G_UNLIKELY (ebb_modes.stopped))
     return TRUE;
+  if (G_UNLIKELY (ebb_is_dry ()))
+    return run_dry (call, device, error);
   return run_kernels (call, device, error);
 }
 

@@ -226,6 +226,11 @@ void ebb_device_recount (EbbDevice *device,
                          guint8 from,
                          guint8 to,
                          gsize n_bytes);
+/* Of memory whose bytes are counted elsewhere. */
+void ebb_device_free_uncounted (EbbDevice *device,
+                                void *data,
+                                gsize size,
+                                EbbMemoryAccount *account);
 /* @n_bytes at @data (NULL: a part of counted memory, or none) pass from one purpose to another; EBB_N_PURPOSES stands
  * for free memory. */
 void ebb_device_change (EbbDevice *device,

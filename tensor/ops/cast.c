@@ -2,6 +2,7 @@
 #include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/thread-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 
@@ -106,7 +107,7 @@ transfer (EbbTensor *from, EbbTensor *to, GError **error)
   const EbbBackend *source = EBB_DEVICE_OF (from)->backend, *target = EBB_DEVICE_OF (to)->backend;
   gsize size = ebb_tensor_get_n_bytes (from);
 
-  if (size == 0)
+  if (size == 0 || (ebb_is_dry () && !ebb_thread.computes_dry))
     return TRUE;
   if (source->host_memory && target->host_memory)
     {
@@ -124,6 +125,8 @@ to_device_run (EbbOpCall *call, GError **error)
   EbbTensor *from = call->inputs[0], *to = call->outputs[0];
   g_autoptr (EbbTensor) staged = NULL;
 
+  if (ebb_is_dry () && !ebb_thread.computes_dry)
+    to->storage->no_data = TRUE;
   if (EBB_DEVICE_OF (from)->backend->host_memory || EBB_DEVICE_OF (to)->backend->host_memory)
     return transfer (from, to, error);
   staged = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (from), from->view.dtype, ebb_device_get_cpu (), error);

@@ -301,8 +301,9 @@ ebb_linear_loss_run (EbbOpCall *call,
 static gboolean
 is_known_to_be_one (EbbTensor *factor)
 {
-  return EBB_DEVICE_OF (factor)->backend->host_memory && factor->view.dtype == EBB_DTYPE_F32
-         && factor->view.data != NULL && *(const float *) factor->view.data == 1.0f;
+  return EBB_DEVICE_OF (factor)->backend->host_memory && !factor->storage->no_data
+         && factor->view.dtype == EBB_DTYPE_F32 && factor->view.data != NULL
+         && *(const float *) factor->view.data == 1.0f;
 }
 
 /* The saved gradient times the loss's own, in its own memory if nobody else holds it. */

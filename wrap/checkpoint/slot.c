@@ -81,7 +81,7 @@ ebb_slot_checksum (EbbTensor *tensor)
   g_autofree char *copy = NULL;
   const char *data = tensor->view.data;
 
-  if (ebb_is_stopped () || data == NULL)
+  if (ebb_is_stopped () || data == NULL || ebb_is_dry ())
     return 0;
   if (!tensor->storage->device->backend->host_memory)
     {

@@ -1,0 +1,59 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/memory-account-private.h"
+#include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
+
+/* A dry run: what a thread does in it is done as ever, but for its data. Ops, autograd, modules, wrappers, stores and
+ * optimizers run; memory is placed by a heap as the device's own, over address space that nobody pays for, and counted
+ * to the run's account; kernels, copies, disks and ranks are left out. So a step's peak, and who holds it, are known
+ * without the memory or the time that it takes.
+ *
+ * Tensors of a run are of the device that they stand for. Those that kernels would have written have no data
+ * (storage->no_data), and reading it is EBB_ERROR_DRY_RUN. What the program itself writes is there if it is integers or
+ * one number, and ops of few of them compute: no code chooses an allocation by others.
+ *
+ * Whatever lasts beyond a run is as it was before: the run's own generator draws, and at_end functions take back what
+ * objects did (parameters' storages and gradients, optimizers' states). */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbDryRun EbbDryRun;
+
+typedef struct
+{
+  EbbModes modes;
+  EbbMemoryAccount *account;
+} EbbDryScope;
+
+EbbDryRun *ebb_dry_run_new (void);
+/* Gives back what it has adopted. Tensors of the run that live on are never to be used. */
+void ebb_dry_run_free (EbbDryRun *run);
+/* What this thread does from now on is part of the run. */
+void ebb_dry_run_enter (EbbDryRun *run,
+                        EbbDryScope *outer);
+void ebb_dry_run_leave (EbbDryRun *run,
+                        const EbbDryScope *outer);
+/* In the run: the account of what this thread does outside of it. */
+EbbMemoryAccount *ebb_dry_run_get_outer_account (EbbDryRun *run);
+/* The run that this thread is in, or NULL. */
+EbbDryRun *ebb_dry_run_get_current (void);
+EbbMemoryAccount *ebb_dry_run_get_account (EbbDryRun *run);
+/* The bytes that the heap of @device has taken up at most. */
+guint64 ebb_dry_run_get_extent (EbbDryRun *run,
+                                EbbDevice *device);
+/* In the run: @tensor, a parameter or buffer, gets memory of the run on @device in place of its own until the run ends,
+ * and has no gradient. Tensors that share memory go on sharing. */
+gboolean ebb_dry_run_adopt (EbbDryRun *run,
+                            EbbTensor *tensor,
+                            EbbDevice *device,
+                            GError **error);
+/* TRUE if the run works on tensors that outlive it, so that what it does to other objects has to be undone. */
+gboolean ebb_dry_run_has_adopted (EbbDryRun *run);
+/* Calls @func at the end, the last one first. */
+void ebb_dry_run_at_end (EbbDryRun *run,
+                         GDestroyNotify func,
+                         gpointer data);
+
+G_END_DECLS

@@ -1,0 +1,198 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/dry-run-private.h"
+
+#include "tensor/backend/backend-private.h"
+#include "tensor/cpu/host-allocator-private.h"
+
+/* Dry runs: their scope, the parameters that they adopt, and their end. */
+
+typedef struct
+{
+  GDestroyNotify func;
+  gpointer data;
+} AtEnd;
+
+struct _EbbDryRun
+{
+  EbbMemoryAccount *account, *outer_account;
+  EbbGenerator *generator;
+  GHashTable *storages; /* EbbStorage of an adopted tensor -> the run's in place of it */
+  GArray *at_end;       /* of AtEnd */
+};
+
+EbbDryRun *
+ebb_dry_run_new (void)
+{
+  EbbDryRun *self = g_new0 (EbbDryRun, 1);
+
+  self->account = ebb_memory_account_new ();
+  self->account->is_dry = TRUE;
+  self->account->run = self;
+  self->generator = ebb_generator_new (0);
+  self->storages = g_hash_table_new_full (NULL, NULL, (GDestroyNotify) ebb_storage_unref,
+                                          (GDestroyNotify) ebb_storage_unref);
+  self->at_end = g_array_new (FALSE, FALSE, sizeof (AtEnd));
+  return self;
+}
+
+void
+ebb_dry_run_enter (EbbDryRun *self,
+                   EbbDryScope *outer)
+{
+  outer->modes = ebb_modes;
+  outer->account = ebb_thread_enter_account (self->account);
+  self->outer_account = outer->account;
+  ebb_modes.generator = self->generator;
+  ebb_modes.forks = NULL;
+}
+
+void
+ebb_dry_run_leave (EbbDryRun *self,
+                   const EbbDryScope *outer)
+{
+  ebb_modes_leave (&outer->modes);
+  ebb_thread_enter_account (outer->account);
+}
+
+EbbDryRun *
+ebb_dry_run_get_current (void)
+{
+  return ebb_is_dry () ? ebb_thread.account->run : NULL;
+}
+
+EbbMemoryAccount *
+ebb_dry_run_get_account (EbbDryRun *self)
+{
+  return self->account;
+}
+
+EbbMemoryAccount *
+ebb_dry_run_get_outer_account (EbbDryRun *self)
+{
+  return self->outer_account;
+}
+
+guint64
+ebb_dry_run_get_extent (EbbDryRun *self,
+                        EbbDevice *device)
+{
+  EbbHostHeap *heap = self->account->heaps[device->number];
+
+  return heap != NULL ? ebb_host_heap_get_extent (heap) : 0;
+}
+
+/* -- adopted tensors ----------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbTensor *tensor;
+  EbbStorage *storage;
+  EbbTensor *grad, *shadow;
+} Adopted;
+
+static void
+set_storage (EbbTensor *tensor,
+             EbbStorage *storage)
+{
+  tensor->storage = storage;
+  tensor->view.data = storage->data != NULL ? (char *) storage->data
+                                                  + tensor->offset * (gint64) ebb_dtype_get_size (tensor->view.dtype)
+                                            : NULL;
+}
+
+static void
+give_back (gpointer data)
+{
+  Adopted *self = data;
+  EbbTensor *tensor = self->tensor;
+
+  ebb_storage_unref (tensor->storage);
+  set_storage (tensor, self->storage);
+  g_clear_pointer (&tensor->grad, ebb_tensor_unref);
+  g_clear_pointer (&tensor->shadow, ebb_tensor_unref);
+  tensor->grad = self->grad;
+  tensor->shadow = self->shadow;
+  ebb_tensor_unref (tensor);
+  g_free (self);
+}
+
+static EbbStorage *
+find_storage (EbbDryRun *self,
+              EbbStorage *original,
+              EbbDevice *device,
+              GError **error)
+{
+  EbbStorage *storage = g_hash_table_lookup (self->storages, original);
+
+  if (storage != NULL)
+    return ebb_storage_ref (storage);
+  storage = ebb_storage_new (device, original->size, error);
+  if (storage == NULL)
+    return NULL;
+  storage->no_data = TRUE;
+  ebb_storage_set_purpose (storage, ebb_storage_get_purpose (original));
+  g_hash_table_insert (self->storages, ebb_storage_ref (original), ebb_storage_ref (storage));
+  return storage;
+}
+
+gboolean
+ebb_dry_run_adopt (EbbDryRun *self,
+                   EbbTensor *tensor,
+                   EbbDevice *device,
+                   GError **error)
+{
+  EbbStorage *storage;
+  Adopted *adopted;
+
+  if (ebb_storage_is_dry (tensor->storage))
+    return TRUE;
+  storage = find_storage (self, tensor->storage, device, error);
+  if (storage == NULL)
+    return FALSE;
+  adopted = g_new0 (Adopted, 1);
+  *adopted = (Adopted){ ebb_tensor_ref (tensor), tensor->storage, g_steal_pointer (&tensor->grad),
+                        g_steal_pointer (&tensor->shadow) };
+  set_storage (tensor, storage);
+  ebb_dry_run_at_end (self, give_back, adopted);
+  return TRUE;
+}
+
+gboolean
+ebb_dry_run_has_adopted (EbbDryRun *self)
+{
+  return g_hash_table_size (self->storages) > 0;
+}
+
+/* -- the end ------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_dry_run_at_end (EbbDryRun *self,
+                    GDestroyNotify func,
+                    gpointer data)
+{
+  const AtEnd at_end = { func, data };
+
+  g_array_append_val (self->at_end, at_end);
+}
+
+void
+ebb_dry_run_free (EbbDryRun *self)
+{
+  EbbDryScope outer;
+
+  ebb_dry_run_enter (self, &outer);
+  while (self->at_end->len > 0)
+    {
+      const AtEnd last = g_array_index (self->at_end, AtEnd, self->at_end->len - 1);
+
+      g_array_set_size (self->at_end, self->at_end->len - 1);
+      last.func (last.data);
+    }
+  g_hash_table_unref (self->storages);
+  ebb_dry_run_leave (self, &outer);
+  g_array_unref (self->at_end);
+  g_object_unref (self->generator);
+  self->account->run = NULL;
+  ebb_memory_account_unref (self->account);
+  g_free (self);
+}

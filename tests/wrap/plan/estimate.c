@@ -1,0 +1,349 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+#include "support/device.h"
+#include "support/tensors.h"
+
+#include <glib/gstdio.h>
+
+/* A dry run of a training step counts what the step takes, to the byte and for each purpose, and changes nothing. */
+
+typedef enum
+{
+  FULL = 1 << 0,
+  SELECTIVE = 1 << 1,
+  HOST = 1 << 2,
+  DISK = 1 << 3,
+  CONTIGUOUS = 1 << 4,
+  EIGHT_BIT = 1 << 5,
+  IN_BACKWARD = 1 << 6,
+  CLIP = 1 << 7,
+  AUTOCAST = 1 << 8,
+  ACCUMULATE = 1 << 9,
+  HOOKS = 1 << 10, /* the store is pushed around the forward instead of given to the checkpoints */
+} How;
+
+typedef struct
+{
+  const char *name;
+  guint how;
+} Case;
+
+static const Case cases[] = {
+  { "none", 0 },
+  { "full", FULL },
+  { "selective", SELECTIVE },
+  { "clip", CLIP },
+  { "accumulate", ACCUMULATE },
+  { "eight-bit-moments", EIGHT_BIT },
+  { "step-in-backward", IN_BACKWARD },
+  { "autocast", AUTOCAST },
+  { "autocast-full", AUTOCAST | FULL },
+  { "host", HOST | HOOKS },
+  { "host-full", HOST | FULL },
+  { "host-selective-clip", HOST | SELECTIVE | CLIP },
+  { "disk", DISK | HOOKS },
+  { "disk-full", DISK | FULL },
+  { "contiguous-full", CONTIGUOUS | FULL },
+  { "contiguous-host-full", CONTIGUOUS | HOST | FULL },
+};
+
+typedef struct
+{
+  guint how;
+  char *folder;
+  EbbModule *gpt;
+  EbbOptimizer *optimizer;
+  EbbSavedTensorHooks *store;
+  gboolean reads_loss;
+  double loss; /* of the last step, where it was read */
+} Training;
+
+static EbbSavedTensorHooks *
+make_store (Training *self)
+{
+  EbbActivationStore *store = NULL;
+  GError *error = NULL;
+
+  if (self->how & HOST)
+    store = EBB_ACTIVATION_STORE (ebb_host_store_new ());
+  else if (self->how & DISK)
+    {
+      self->folder = g_dir_make_tmp ("ebb-estimate-XXXXXX", &error);
+      g_assert_no_error (error);
+      store = EBB_ACTIVATION_STORE (ebb_disk_store_new (self->folder, &error));
+      g_assert_no_error (error);
+    }
+  if (store != NULL)
+    g_object_set (store, "least-size", (guint64) 1, NULL);
+  if (self->how & CONTIGUOUS)
+    {
+      g_autoptr (EbbActivationStore) next = store;
+
+      store = EBB_ACTIVATION_STORE (ebb_contiguous_store_new (4, next, &error));
+      g_assert_no_error (error);
+      g_object_set (store, "least-size", (guint64) 1, NULL);
+    }
+  return (EbbSavedTensorHooks *) store;
+}
+
+static void
+wrap_blocks (Training *self)
+{
+  g_autoptr (EbbCheckpointOptions) options = (self->how & SELECTIVE) ? ebb_checkpoint_options_new_selective ()
+                                                                     : ebb_checkpoint_options_new ();
+  g_autofree EbbModule **modules = NULL;
+  GError *error = NULL;
+  guint n;
+
+  if (!(self->how & (FULL | SELECTIVE)))
+    return;
+  if (self->store != NULL && !(self->how & HOOKS))
+    ebb_checkpoint_options_set_store (options, self->store);
+  modules = ebb_module_get_modules (self->gpt, &n);
+  for (guint i = 0; i < n; i++)
+    {
+      if (EBB_IS_TRANSFORMER_BLOCK (modules[i]))
+        {
+          g_object_unref (ebb_checkpoint_wrapper (modules[i], options, &error));
+          g_assert_no_error (error);
+        }
+      g_object_unref (modules[i]);
+    }
+}
+
+static void
+training_init (Training *self,
+               guint how)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+  GError *error = NULL;
+
+  *self = (Training){ .how = how };
+  config->layers = 3;
+  config->width = 64;
+  config->heads = 4;
+  config->context = 32;
+  config->vocab = 200;
+  config->dropout = 0.1;
+  ebb_manual_seed (7);
+  self->gpt = ebb_gpt_new (config, &error);
+  g_assert_no_error (error);
+  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->gpt, 1e-3, &error));
+  g_assert_no_error (error);
+  if (how & EIGHT_BIT)
+    g_object_set (self->optimizer, "moment-format", EBB_MOMENT_FORMAT_EIGHT_BIT, NULL);
+  if (how & IN_BACKWARD)
+    g_object_set (self->optimizer, "step-in-backward", TRUE, NULL);
+  self->store = make_store (self);
+  wrap_blocks (self);
+}
+
+static void
+training_clear (Training *self)
+{
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->gpt);
+  g_clear_object (&self->store);
+  if (self->folder != NULL)
+    g_rmdir (self->folder);
+  g_free (self->folder);
+}
+
+static gboolean
+forward_and_backward (Training *self,
+                      GError **error)
+{
+  g_autoptr (EbbTensor) tokens = test_tokens (11, 200, 2, 32, -1);
+  g_autoptr (EbbTensor) targets = test_tokens (12, 200, 2, 32, -1);
+  g_autoptr (EbbTensor) loss = NULL;
+
+  if (self->how & AUTOCAST)
+    ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  if (self->how & HOOKS)
+    ebb_push_saved_tensor_hooks (self->store);
+  loss = ebb_gpt_loss (EBB_GPT (self->gpt), tokens, targets, error);
+  if (self->how & HOOKS)
+    ebb_pop_saved_tensor_hooks ();
+  if (self->how & AUTOCAST)
+    ebb_pop_autocast ();
+  if (loss != NULL && (self->how & ACCUMULATE))
+    {
+      EbbTensor *scaled = ebb_mul_scalar (loss, 0.5, error);
+
+      ebb_tensor_unref (loss);
+      loss = scaled;
+    }
+  return loss != NULL && (!self->reads_loss || ebb_tensor_get_item (loss, &self->loss, error))
+         && ebb_tensor_backward (loss, error);
+}
+
+static gboolean
+step (EbbModule *model,
+      gpointer user_data,
+      GError **error)
+{
+  Training *self = user_data;
+
+  if (!forward_and_backward (self, error) || ((self->how & ACCUMULATE) && !forward_and_backward (self, error)))
+    return FALSE;
+  if (self->how & CLIP)
+    {
+      g_autoptr (EbbTensor) norm = ebb_optimizer_clip_grad_norm (self->optimizer, 0.01, error);
+
+      if (norm == NULL)
+        return FALSE;
+    }
+  if (!ebb_optimizer_step (self->optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (self->optimizer);
+  return TRUE;
+}
+
+typedef struct
+{
+  guint64 current[EBB_N_PURPOSES + 2]; /* the last two: all, and all of the host */
+  guint64 peak[EBB_N_PURPOSES + 2];
+} Counts;
+
+static Counts
+count_now (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
+  g_autoptr (EbbMemoryStats) host = ebb_memory_get_stats (NULL);
+  Counts counts;
+
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    {
+      counts.current[i] = ebb_memory_stats_get_current (stats, (EbbPurpose) i);
+      counts.peak[i] = ebb_memory_stats_get_peak (stats, (EbbPurpose) i);
+    }
+  counts.current[EBB_N_PURPOSES] = ebb_memory_stats_get_total (stats);
+  counts.peak[EBB_N_PURPOSES] = ebb_memory_stats_get_peak_total (stats);
+  counts.current[EBB_N_PURPOSES + 1] = ebb_memory_stats_get_total (host);
+  counts.peak[EBB_N_PURPOSES + 1] = ebb_memory_stats_get_peak_total (host);
+  return counts;
+}
+
+/* Two steps as they are; the second is measured. */
+static Counts
+measure (guint how)
+{
+  const Counts before = count_now ();
+  GError *error = NULL;
+  Training training;
+  Counts counts;
+
+  training_init (&training, how);
+  for (guint i = 0; i < 2; i++)
+    {
+      ebb_memory_reset_peaks (test_device ());
+      ebb_memory_reset_peaks (NULL);
+      step (training.gpt, &training, &error);
+      g_assert_no_error (error);
+    }
+  counts = count_now ();
+  for (guint i = 0; i < EBB_N_PURPOSES + 2; i++)
+    counts.peak[i] -= before.current[i];
+  training_clear (&training);
+  return counts;
+}
+
+static void
+estimate_is_the_measured_peak (gconstpointer data)
+{
+  const Case *self = data;
+  const Counts measured = measure (self->how);
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  GError *error = NULL;
+  Training training;
+
+  training_init (&training, self->how);
+  estimate = ebb_memory_estimate_new (training.gpt, test_device (), step, &training, &error);
+  g_assert_no_error (error);
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    {
+      g_test_message ("%u: %" G_GUINT64_FORMAT " and %" G_GUINT64_FORMAT, i, measured.peak[i],
+                      ebb_memory_estimate_get_peak (estimate, (EbbPurpose) i));
+      g_assert_cmpuint (ebb_memory_estimate_get_peak (estimate, (EbbPurpose) i), ==, measured.peak[i]);
+    }
+  g_assert_cmpuint (ebb_memory_estimate_get_peak_total (estimate), ==, measured.peak[EBB_N_PURPOSES]);
+  g_assert_cmpuint (ebb_memory_estimate_get_host_peak_total (estimate), ==, measured.peak[EBB_N_PURPOSES + 1]);
+  training_clear (&training);
+}
+
+/* The losses of four steps, with a dry run before the first and between the others or without. */
+static void
+run_training (guint how,
+              gboolean is_estimated,
+              double losses[4])
+{
+  GError *error = NULL;
+  Training training;
+
+  training_init (&training, how);
+  for (guint i = 0; i < 4; i++)
+    {
+      if (is_estimated)
+        {
+          g_autoptr (EbbMemoryEstimate) estimate =
+              ebb_memory_estimate_new (training.gpt, test_device (), step, &training, &error);
+
+          g_assert_no_error (error);
+        }
+      training.reads_loss = TRUE;
+      step (training.gpt, &training, &error);
+      g_assert_no_error (error);
+      training.reads_loss = FALSE;
+      losses[i] = training.loss;
+    }
+  training_clear (&training);
+}
+
+static void
+training_goes_on_as_if_nothing_had_been (gconstpointer data)
+{
+  const Case *self = data;
+  double with[4], without[4];
+  const Counts before = count_now ();
+  Counts after;
+
+  run_training (self->how, FALSE, without);
+  run_training (self->how, TRUE, with);
+  for (guint i = 0; i < 4; i++)
+    g_assert_cmpfloat (with[i], ==, without[i]);
+  after = count_now ();
+  for (guint i = 0; i < EBB_N_PURPOSES + 2; i++)
+    g_assert_cmpuint (before.current[i], ==, after.current[i]);
+}
+
+static void
+values_are_not_there (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  Training training;
+
+  training_init (&training, 0);
+  training.reads_loss = TRUE;
+  estimate = ebb_memory_estimate_new (training.gpt, test_device (), step, &training, &error);
+  g_assert_null (estimate);
+  test_assert_error (error, EBB_ERROR_DRY_RUN, "f32 tensor []", "read them outside of the step");
+  training_clear (&training);
+}
+
+int
+main (int argc,
+      char *argv[])
+{
+  test_init (&argc, &argv);
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autofree char *peak = g_strconcat ("/estimate/peak/", cases[i].name, NULL);
+      g_autofree char *training = g_strconcat ("/estimate/training/", cases[i].name, NULL);
+
+      g_test_add_data_func (peak, &cases[i], estimate_is_the_measured_peak);
+      g_test_add_data_func (training, &cases[i], training_goes_on_as_if_nothing_had_been);
+    }
+  g_test_add_func ("/estimate/values-are-not-there", values_are_not_there);
+  return g_test_run ();
+}
