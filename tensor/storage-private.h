@@ -34,7 +34,7 @@ struct _EbbStorage
   guint8 purpose;
   guint placeholder : 1;
   guint no_data : 1; /* of a dry run: a kernel would have written it */
-  guint pinned : 1; /* seen from outside (numpy, DLPack): never released or swapped by strategies */
+  guint pinned : 1;  /* seen from outside (numpy, DLPack): never released or swapped by strategies */
 };
 
 EbbStorage *ebb_storage_new (EbbDevice *device,

@@ -410,11 +410,12 @@ run_dry (EbbOpCall *call,
          EbbDevice *device,
          GError **error)
 {
+  const gboolean outer = ebb_thread.computes_dry; /* ops may call ops */
   gboolean ok;
 
   ebb_thread.computes_dry = may_compute_dry (call, device);
   ok = run_kernels (call, device, error);
-  ebb_thread.computes_dry = FALSE;
+  ebb_thread.computes_dry = outer;
   return ok;
 }
 
