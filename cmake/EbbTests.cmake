@@ -14,7 +14,7 @@ set (test_environment
   "OMP_NUM_THREADS=${EBB_TEST_THREADS}" "OMP_WAIT_POLICY=passive"
   "G_TEST_SRCDIR=${tests_dir}" "G_TEST_BUILDDIR=${CMAKE_CURRENT_BINARY_DIR}/tests"
   "EBB_BACKEND_PATH=${EBB_BACKENDS_DIR}"
-  "EBB_BUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}" "EBB_SOURCE_DIR=${CMAKE_CURRENT_SOURCE_DIR}"
+  "EBB_COST_FILE=" "EBB_BUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}" "EBB_SOURCE_DIR=${CMAKE_CURRENT_SOURCE_DIR}"
   "G_SLICE=always-malloc" "LC_ALL=C.UTF-8"
   "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:${no_guess}:${asan_memory}"
   "UBSAN_OPTIONS=print_stacktrace=1"
@@ -163,7 +163,12 @@ set_target_properties (io-fault PROPERTIES C_VISIBILITY_PRESET default
 file (GLOB bench_files CONFIGURE_DEPENDS "${tests_dir}/bench/*.c")
 foreach (file IN LISTS bench_files)
   cmake_path (GET file STEM name)
-  ebb_add_program (bench-${name} "${file}" ebb tests/bench)
+  ebb_read_needs (needs "${file}")
+  set (twin ebb)
+  if ("private-headers" IN_LIST needs)
+    set (twin ebb-static)
+  endif ()
+  ebb_add_program (bench-${name} "${file}" ${twin} tests/bench)
 endforeach ()
 
 # The bindings: the interpreters that the distribution's introspection packages belong to.

@@ -23,6 +23,7 @@ typedef struct
 #name, ebb_cpu_kernels_##name, ebb_cpu_workspaces_##name \
   }
 
+static const char *name_in_use;
 static EbbKernelFunc kernels_in_use[EBB_N_KERNELS], few_rows_in_use;
 static EbbCpuWorkspaceFunc workspaces_in_use[EBB_N_KERNELS], few_rows_workspace_in_use;
 
@@ -93,6 +94,7 @@ pick_kernels (void)
                      variants[0].name);
         }
     }
+  name_in_use = variants[picked].name;
   memcpy (kernels_in_use, variants[picked].kernels, sizeof kernels_in_use);
   few_rows_in_use = kernels_in_use[EBB_KERNEL_MATMUL];
   kernels_in_use[EBB_KERNEL_MATMUL] = ebb_cpu_matmul;
@@ -112,6 +114,13 @@ get_kernels (void)
       g_once_init_leave (&initialized, 1);
     }
   return kernels_in_use;
+}
+
+const char *
+ebb_cpu_get_simd_name (void)
+{
+  get_kernels ();
+  return name_in_use;
 }
 
 gboolean

@@ -35,6 +35,9 @@ const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);
 /* How many bytes of workspace each of them needs; an entry that is NULL: none. */
 const EbbCpuWorkspaceFunc *ebb_cpu_get_workspaces_of (const char *simd_name);
 
+/* The instruction set in use: "avx2". */
+const char *ebb_cpu_get_simd_name (void);
+
 /* What kernels do before they trust indices: FALSE with @error set (EBB_ERROR_INDEX) at the first of @index, of any
  * strides, outside [0, limit). */
 gboolean ebb_cpu_check_indices (const EbbLaunch *launch,

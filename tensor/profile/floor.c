@@ -1,10 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/profile/profiler-private.h"
 
-#include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
+#include "tensor/profile/rerun-private.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* The floor: what the products of a profile would take alone. Each is run again on random data, in a loop of its own,
@@ -27,44 +26,20 @@ typedef struct
   guint64 seed;
 } Operands;
 
-static gboolean
-launch_now (EbbDevice *device,
-            EbbLaunch *launch,
-            GError **error)
-{
-  if (device->kernels[launch->kernel] == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
-                   ebb_kernel_get_name (launch->kernel));
-      return FALSE;
-    }
-  return ebb_device_launch (device, launch, error)
-         && (device->backend->synchronize == NULL || device->backend->synchronize (device->index, error));
-}
-
 /* Gives @view random data of its own, in [-1, 1). */
 static gboolean
 operands_fill (Operands *self,
                EbbView *view,
                GError **error)
 {
-  gint64 extent = 1;
-  EbbTensor *tensor;
-  EbbLaunch launch;
+  gint64 extent = (gint64) (ebb_rerun_get_extent (view) / ebb_dtype_get_size (view->dtype));
+  EbbTensor *tensor = ebb_tensor_new_uninitialized (&extent, 1, view->dtype, self->device, error);
 
-  for (int i = 0; i < view->n_dims; i++)
-    extent += MAX (view->shape[i] - 1, 0) * view->strides[i];
-  tensor = ebb_tensor_new_uninitialized (&extent, 1, view->dtype, self->device, error);
   if (tensor == NULL)
     return FALSE;
   g_ptr_array_add (self->tensors, tensor);
   view->data = tensor->view.data;
-  ebb_launch_init (&launch, EBB_KERNEL_UNIFORM);
-  launch.params.random.philox.seed = ++self->seed;
-  launch.params.random.low = -1;
-  launch.params.random.high = 1;
-  ebb_launch_output (&launch, tensor);
-  return launch_now (self->device, &launch, error);
+  return ebb_rerun_fill_random (self->device, &tensor->view, ++self->seed, error);
 }
 
 static void
@@ -84,44 +59,13 @@ operands_clear (Operands *self)
 
 /* -- timing -------------------------------------------------------------------------------------------------------- */
 
-static int
-compare (const void *a,
-         const void *b)
-{
-  double x = *(const double *) a, y = *(const double *) b;
-
-  return x < y ? -1 : x > y;
-}
-
 static double
 take_median (GArray *times)
 {
-  const double *sorted = (const double *) (void *) times->data;
-  guint n = times->len;
-
-  qsort (times->data, n, sizeof (double), compare);
-  return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+  return ebb_rerun_take_median ((double *) (void *) times->data, times->len);
 }
 
 /* By the device's own clock: as many runs as last long enough, going by the first of them. */
-static gboolean
-time_with_workspace (EbbDevice *device,
-                     const EbbLaunch *launch,
-                     GArray *times,
-                     GError **error)
-{
-  double first[N_LEFT_OUT + N_AT_LEAST], sum = 0;
-  guint n;
-
-  if (!device->backend->time_launches (device->index, launch, G_N_ELEMENTS (first), first, error))
-    return FALSE;
-  for (guint i = N_LEFT_OUT; i < G_N_ELEMENTS (first); i++)
-    sum += first[i];
-  n = (guint) CLAMP (TIME_AT_LEAST / MAX (sum / N_AT_LEAST, 1e-7), N_AT_LEAST, MOST_ON_DEVICE);
-  g_array_set_size (times, n);
-  return device->backend->time_launches (device->index, launch, n, (double *) (void *) times->data, error);
-}
-
 static gboolean
 time_on_device (EbbDevice *device,
                 EbbLaunch *launch,
@@ -129,21 +73,19 @@ time_on_device (EbbDevice *device,
                 double *seconds,
                 GError **error)
 {
-  const EbbBackend *backend = device->backend;
-  gboolean ok;
+  double first[N_LEFT_OUT + N_AT_LEAST], sum = 0;
+  guint n;
 
-  launch->workspace = NULL;
-  launch->workspace_size = backend->get_workspace != NULL ? backend->get_workspace (device->index, launch) : 0;
-  if (launch->workspace_size > 0)
-    launch->workspace = ebb_device_alloc (device, launch->workspace_size, EBB_PURPOSE_WORKSPACE, error);
-  if (launch->workspace_size > 0 && launch->workspace == NULL)
+  if (!ebb_rerun_time_on_device (device, launch, G_N_ELEMENTS (first), first, error))
     return FALSE;
-  ok = time_with_workspace (device, launch, times, error);
-  if (launch->workspace != NULL)
-    ebb_device_free (device, launch->workspace, launch->workspace_size, EBB_PURPOSE_WORKSPACE);
-  if (ok)
-    *seconds = take_median (times);
-  return ok;
+  for (guint i = N_LEFT_OUT; i < G_N_ELEMENTS (first); i++)
+    sum += first[i];
+  n = (guint) CLAMP (TIME_AT_LEAST / MAX (sum / N_AT_LEAST, 1e-7), N_AT_LEAST, MOST_ON_DEVICE);
+  g_array_set_size (times, n);
+  if (!ebb_rerun_time_on_device (device, launch, n, (double *) (void *) times->data, error))
+    return FALSE;
+  *seconds = take_median (times);
+  return TRUE;
 }
 
 static gboolean
@@ -162,7 +104,7 @@ time_launch (EbbDevice *device,
       gint64 began = ebb_profiler_get_time ();
       double time;
 
-      if (!launch_now (device, launch, error))
+      if (!ebb_rerun_launch (device, launch, error))
         return FALSE;
       time = (double) (ebb_profiler_get_time () - began) * 1e-9;
       if (i < N_LEFT_OUT)

@@ -134,7 +134,11 @@ gboolean ebb_work_key_init (EbbWorkKey *key,
 gboolean ebb_work_is_product (const EbbOpWork *work);
 /* "f32 [1024, 768] x [768, 2304] + bias, b transposed"; of attention its queries "to" its keys. */
 char *ebb_work_to_string (const EbbOpWork *work);
+/* Elements that are there in memory: along a dimension that is broadcast there is one. */
+guint64 ebb_view_count_bytes (const EbbView *view);
 guint64 ebb_launch_count_bytes (const EbbLaunch *launch);
+/* Of products and attention; 0 of other kernels. */
+guint64 ebb_launch_count_flop (const EbbLaunch *launch);
 guint64 ebb_launch_count_elements (const EbbLaunch *launch);
 
 /* profiler.c: events of the profiler that runs on this thread, whose phase and module are the thread's. */

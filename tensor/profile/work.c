@@ -20,8 +20,8 @@ count_elements (const EbbView *view)
 }
 
 /* Elements that are there in memory: along a dimension that is broadcast there is one. */
-static guint64
-count_view_bytes (const EbbView *view)
+guint64
+ebb_view_count_bytes (const EbbView *view)
 {
   gint64 n = 1;
 
@@ -41,19 +41,19 @@ ebb_launch_count_bytes (const EbbLaunch *launch)
     {
     case EBB_KERNEL_INDEX_SELECT:
     case EBB_KERNEL_GATHER:
-      return count_view_bytes (launch->inputs[1]) + 2 * count_view_bytes (launch->outputs[0]);
+      return ebb_view_count_bytes (launch->inputs[1]) + 2 * ebb_view_count_bytes (launch->outputs[0]);
     case EBB_KERNEL_INDEX_ADD:
     case EBB_KERNEL_SCATTER_ADD:
-      return count_view_bytes (launch->inputs[1]) + 3 * count_view_bytes (launch->inputs[0]);
+      return ebb_view_count_bytes (launch->inputs[1]) + 3 * ebb_view_count_bytes (launch->inputs[0]);
     default:
       break;
     }
   for (guint i = 0; i < launch->n_inputs; i++)
     if (launch->inputs[i] != NULL)
-      n += count_view_bytes (launch->inputs[i]);
+      n += ebb_view_count_bytes (launch->inputs[i]);
   for (guint i = 0; i < launch->n_outputs; i++)
     if (launch->outputs[i] != NULL)
-      n += count_view_bytes (launch->outputs[i]);
+      n += ebb_view_count_bytes (launch->outputs[i]);
   /* What an optimizer writes it has read. */
   for (guint i = 0; i < launch->n_items; i++)
     for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
@@ -64,7 +64,7 @@ ebb_launch_count_bytes (const EbbLaunch *launch)
         n += writes ? 2 * size : size;
       }
   if (launch->kernel == EBB_KERNEL_MATMUL && launch->params.matmul.accumulate)
-    n += count_view_bytes (launch->outputs[0]);
+    n += ebb_view_count_bytes (launch->outputs[0]);
   return n;
 }
 
@@ -156,6 +156,14 @@ count_flop (const EbbWorkKey *key)
   return ebb_attention_count_flop (&key->params, views[0].shape[2], views[1].shape[2],
                                    (key->kernel == EBB_KERNEL_ATTENTION ? 4 : 10)
                                        * (guint64) (views[0].shape[0] * views[0].shape[1] * views[0].shape[3]));
+}
+
+guint64
+ebb_launch_count_flop (const EbbLaunch *launch)
+{
+  EbbWorkKey key;
+
+  return ebb_work_key_init (&key, NULL, launch) ? count_flop (&key) : 0;
 }
 
 EbbOpWork *
