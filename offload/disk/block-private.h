@@ -43,9 +43,9 @@ struct _EbbDiskPiece
   EbbDiskState state;
   char *buffer; /* whole sectors; NULL: in the file alone */
   gsize buffer_size;
-  EbbTransfer *filling;  /* into the buffer, until the thread has waited for it */
-  EbbTransfer *emptying; /* the last one out of the buffer */
-  guint n_readers;       /* threads that copy out of the buffer */
+  EbbTransfer *filling; /* into the buffer, until the thread has waited for it */
+  GSList *emptying;     /* copies out of the buffer: threads that share a store may read one block at a time */
+  guint n_readers;      /* threads that copy out of the buffer */
   GList in_staged;
 };
 

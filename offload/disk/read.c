@@ -41,10 +41,7 @@ copy_staged (EbbDiskRead *self,
   pthread_mutex_lock (&self->queue->worker.lock);
   piece->n_readers--;
   if (transfer != NULL)
-    {
-      g_clear_pointer (&piece->emptying, ebb_transfer_unref);
-      piece->emptying = ebb_transfer_ref (transfer);
-    }
+    piece->emptying = g_slist_prepend (piece->emptying, ebb_transfer_ref (transfer));
   pthread_cond_broadcast (&self->queue->worker.change);
   pthread_mutex_unlock (&self->queue->worker.lock);
   if (transfer == NULL)

@@ -21,7 +21,8 @@ static void
 free_buffer (EbbDiskQueue *self,
              EbbDiskPiece *piece)
 {
-  EbbTransfer *emptying = g_steal_pointer (&piece->emptying), *filling = g_steal_pointer (&piece->filling);
+  GSList *emptying = g_steal_pointer (&piece->emptying);
+  EbbTransfer *filling = g_steal_pointer (&piece->filling);
   char *buffer = g_steal_pointer (&piece->buffer);
   EbbDevice *device = piece->block->device;
   const gsize size = piece->buffer_size;
@@ -29,7 +30,7 @@ free_buffer (EbbDiskQueue *self,
   unlink_staged (self, piece);
   pthread_mutex_unlock (&self->worker.lock);
   ebb_disk_wait_for_transfer (filling);
-  ebb_disk_wait_for_transfer (emptying);
+  g_slist_free_full (emptying, (GDestroyNotify) ebb_disk_wait_for_transfer);
   ebb_transfer_free_host (device, buffer, size, EBB_PURPOSE_WORKSPACE);
   pthread_mutex_lock (&self->worker.lock);
   pthread_cond_broadcast (&self->worker.change);
@@ -264,7 +265,7 @@ write_next (EbbWorkerJob *job)
 {
   EbbDiskPiece *piece = (EbbDiskPiece *) job;
   EbbDiskQueue *self = piece->block->queue;
-  EbbTransfer *filling = g_steal_pointer (&piece->filling);
+  EbbTransfer *filling = piece->filling != NULL ? ebb_transfer_ref (piece->filling) : NULL;
   gboolean is_there;
   double seconds = 0;
   int reason = 0;
@@ -277,6 +278,7 @@ write_next (EbbWorkerJob *job)
     reason = write_piece (self, piece, &seconds);
   g_clear_pointer (&filling, ebb_transfer_unref);
   pthread_mutex_lock (&self->worker.lock);
+  g_clear_pointer (&piece->filling, ebb_transfer_unref); /* until now readers had to come after it */
   self->worker.moving += seconds;
   if (!is_there)
     piece->state = EBB_DISK_LOST;
