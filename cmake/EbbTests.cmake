@@ -141,6 +141,7 @@ foreach (file IN LISTS test_files)
     else ()
       ebb_set_test_properties (${name}-on-cudaemu "cudaemu;long" 1500 "EBB_TEST_DEVICE=cudaemu" "EBB_TEST_IS_LONG=1")
     endif ()
+    set_tests_properties (${name}-on-cudaemu PROPERTIES PROCESSORS 1) # the emulation is one thread at a time
   endif ()
 endforeach ()
 

@@ -55,6 +55,15 @@ get_shape (guint k)
 
 #define N_SHAPES 6
 
+/* On the emulated GPU the longest rows, which two blocks reduce, are taken in one layout: the others there take
+ * minutes. */
+static KernelLayout
+limit_layouts (guint shape,
+               KernelLayout n)
+{
+  return shape == N_SHAPES - 1 && test_device_is_slow () ? KERNEL_LAYOUT_CONTIGUOUS + 1 : n;
+}
+
 /* The shape with size 1 in the dimensions of the mask */
 static KernelShape
 reduce_shape (KernelShape shape,
@@ -108,7 +117,8 @@ test_reduce (void)
 {
   for (guint shape = 0; shape < N_SHAPES; shape++)
     for (guint32 dims = 1; dims < 1u << count_dims (get_shape (shape)); dims++)
-      for (KernelLayout layout = 0; layout < (shape > 3 ? KERNEL_LAYOUT_STRIDED : KERNEL_N_LAYOUTS); layout++)
+      for (KernelLayout layout = 0;
+           layout < limit_layouts (shape, shape > 3 ? KERNEL_LAYOUT_STRIDED : KERNEL_N_LAYOUTS); layout++)
         for (EbbReduceKind op = EBB_REDUCE_SUM; op <= EBB_REDUCE_ALL; op++)
           {
             for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
@@ -144,7 +154,7 @@ test_var (void)
 {
   for (guint shape = 1; shape < N_SHAPES; shape++)
     for (guint32 dims = 1; dims < 1u << count_dims (get_shape (shape)); dims++)
-      for (KernelLayout layout = 0; layout < KERNEL_LAYOUT_BROADCAST; layout++)
+      for (KernelLayout layout = 0; layout < limit_layouts (shape, KERNEL_LAYOUT_BROADCAST); layout++)
         for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
           {
             KernelCase test = kernel_case_new ("var", EBB_KERNEL_VAR);
