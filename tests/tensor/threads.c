@@ -324,6 +324,11 @@ large_ops_open_parallel_regions (void)
       g_test_skip ("no regions can be counted in this build");
       return;
     }
+  if (test_device_of_same_bits () != ebb_device_get_cpu ())
+    {
+      g_test_skip ("the device has threads of its own");
+      return;
+    }
   ebb_set_num_threads (2);
   for (guint i = 0; i < G_N_ELEMENTS (names); i++)
     {

@@ -9,8 +9,7 @@
 
 /* States of a GPT on data and tensor-parallel ranks, saved full or sharded, and loaded on other ranks, or on one. */
 
-#define N_STEPS 6
-#define HALF 3
+#define MOST_STEPS 6
 
 static const struct
 {
@@ -34,12 +33,25 @@ is_left_out (guint from, guint to)
   return test_device () != ebb_device_get_cpu () && (from + 2) % G_N_ELEMENTS (grids) != to;
 }
 
+/* Steps, and those of them before the state is saved. */
+static guint
+get_n_steps (void)
+{
+  return test_device_is_slow () ? 3 : MOST_STEPS;
+}
+
+static guint
+get_n_saved (void)
+{
+  return test_device_is_slow () ? 1 : MOST_STEPS / 2;
+}
+
 typedef struct
 {
   TestMesh settings;
   const char *folder;
   EbbArgs *state, *optimizer; /* whole */
-  double losses[N_STEPS];
+  double losses[MOST_STEPS];
   guint64 hash;
 } Saved;
 
@@ -128,11 +140,12 @@ train_whole (EbbProcessGroup *group, gpointer user_data, GError **error)
   Saved *saved = user_data;
   g_auto (TestMeshRun) run = { NULL };
 
-  if (!test_mesh_run_start (&run, &saved->settings, group, error) || !train (&run, 0, HALF, saved->losses, error))
+  if (!test_mesh_run_start (&run, &saved->settings, group, error)
+      || !train (&run, 0, get_n_saved (), saved->losses, error))
     return FALSE;
   saved->state = ebb_get_full_state_dict (run.model, FALSE, error);
   saved->optimizer = ebb_get_full_optimizer_state (run.optimizer, FALSE, error);
-  return saved->optimizer != NULL && train (&run, HALF, N_STEPS, saved->losses, error);
+  return saved->optimizer != NULL && train (&run, get_n_saved (), get_n_steps (), saved->losses, error);
 }
 
 static gboolean
@@ -170,15 +183,15 @@ load_whole (EbbProcessGroup *group, gpointer user_data, GError **error)
     {
       const gboolean gives = !broadcast || ebb_process_group_get_rank (group) == 0;
       g_auto (TestMeshRun) run = { NULL };
-      double losses[N_STEPS];
+      double losses[MOST_STEPS];
 
       /* The values from before the load leave no trace. */
       if (!test_mesh_run_start (&run, &saved->settings, group, error) || !train (&run, 0, 1, losses, error)
           || !ebb_load_full_state_dict (run.model, gives ? state : NULL, broadcast, TRUE, error)
           || !ebb_load_full_optimizer_state (run.optimizer, gives ? optimizer : NULL, broadcast, error)
-          || !is_equal_to_saved (saved, &run, error) || !train (&run, HALF, N_STEPS, losses, error))
+          || !is_equal_to_saved (saved, &run, error) || !train (&run, get_n_saved (), get_n_steps (), losses, error))
         return FALSE;
-      for (guint i = HALF; i < N_STEPS; i++)
+      for (guint i = get_n_saved (); i < get_n_steps (); i++)
         g_assert_cmpfloat_with_epsilon (losses[i], saved->losses[i], 1e-5 * saved->losses[i]);
     }
   return TRUE;
@@ -304,14 +317,14 @@ train_and_save (EbbProcessGroup *group, gpointer user_data, GError **error)
   g_auto (TestMeshRun) run = { NULL };
   g_autoptr (EbbArgs) state = NULL;
   g_autoptr (EbbArgs) optimizer = NULL;
-  double losses[N_STEPS];
+  double losses[MOST_STEPS];
 
-  if (!test_mesh_run_start (&run, &saved->settings, group, error) || !train (&run, 0, HALF, losses, error)
+  if (!test_mesh_run_start (&run, &saved->settings, group, error) || !train (&run, 0, get_n_saved (), losses, error)
       || !ebb_save_sharded_state (run.model, run.optimizer, saved->folder, error))
     return FALSE;
   state = ebb_get_full_state_dict (run.model, TRUE, error);
   optimizer = state != NULL ? ebb_get_full_optimizer_state (run.optimizer, TRUE, error) : NULL;
-  if (optimizer == NULL || !train (&run, HALF, N_STEPS, losses, error))
+  if (optimizer == NULL || !train (&run, get_n_saved (), get_n_steps (), losses, error))
     return FALSE;
   if (ebb_process_group_get_rank (group) == 0)
     {
@@ -327,13 +340,13 @@ load_parts (EbbProcessGroup *group, gpointer user_data, GError **error)
 {
   const Saved *saved = user_data;
   g_auto (TestMeshRun) run = { NULL };
-  double losses[N_STEPS];
+  double losses[MOST_STEPS];
 
   if (!test_mesh_run_start (&run, &saved->settings, group, error) || !train (&run, 0, 1, losses, error)
       || !ebb_load_sharded_state (run.model, run.optimizer, saved->folder, error)
-      || !is_equal_to_saved (saved, &run, error) || !train (&run, HALF, N_STEPS, losses, error))
+      || !is_equal_to_saved (saved, &run, error) || !train (&run, get_n_saved (), get_n_steps (), losses, error))
     return FALSE;
-  for (guint i = HALF; i < N_STEPS; i++)
+  for (guint i = get_n_saved (); i < get_n_steps (); i++)
     g_assert_cmpfloat_with_epsilon (losses[i], saved->losses[i], 1e-5 * saved->losses[i]);
   return TRUE;
 }
@@ -456,14 +469,14 @@ train_through (EbbProcessGroup *group, gpointer user_data, GError **error)
   Saved *saved = user_data;
   g_auto (TestMeshRun) run = { NULL };
   g_autoptr (EbbTrainingState) training = NULL;
-  double losses[N_STEPS];
+  double losses[MOST_STEPS];
   guint64 hash;
 
-  if (!test_mesh_run_start (&run, &saved->settings, group, error) || !train (&run, 0, HALF, losses, error))
+  if (!test_mesh_run_start (&run, &saved->settings, group, error) || !train (&run, 0, get_n_saved (), losses, error))
     return FALSE;
   training = make_training (&run);
-  if (!ebb_training_state_save_sharded (training, saved->folder, HALF, error)
-      || !train (&run, HALF, N_STEPS, losses, error) || !test_mesh_run_hash (&run, &hash, error))
+  if (!ebb_training_state_save_sharded (training, saved->folder, get_n_saved (), error)
+      || !train (&run, get_n_saved (), get_n_steps (), losses, error) || !test_mesh_run_hash (&run, &hash, error))
     return FALSE;
   if (ebb_process_group_get_rank (group) == 0)
     {
@@ -479,7 +492,7 @@ resume (EbbProcessGroup *group, gpointer user_data, GError **error)
   const Saved *saved = user_data;
   g_auto (TestMeshRun) run = { NULL };
   g_autoptr (EbbTrainingState) training = NULL;
-  double losses[N_STEPS];
+  double losses[MOST_STEPS];
   gint64 step = 0;
   guint64 hash;
 
@@ -489,10 +502,10 @@ resume (EbbProcessGroup *group, gpointer user_data, GError **error)
   training = make_training (&run);
   if (!ebb_training_state_load_sharded (training, saved->folder, &step, error))
     return FALSE;
-  g_assert_cmpint (step, ==, HALF);
-  if (!train (&run, HALF, N_STEPS, losses, error) || !test_mesh_run_hash (&run, &hash, error))
+  g_assert_cmpint (step, ==, get_n_saved ());
+  if (!train (&run, get_n_saved (), get_n_steps (), losses, error) || !test_mesh_run_hash (&run, &hash, error))
     return FALSE;
-  for (guint i = HALF; i < N_STEPS; i++)
+  for (guint i = get_n_saved (); i < get_n_steps (); i++)
     g_assert_cmpfloat (losses[i], ==, saved->losses[i]);
   g_assert_cmphex (hash, ==, saved->hash);
   return TRUE;
@@ -529,14 +542,14 @@ resume_elsewhere (EbbProcessGroup *group, gpointer user_data, GError **error)
   const Saved *saved = user_data;
   g_auto (TestMeshRun) run = { NULL };
   g_autoptr (EbbTrainingState) training = NULL;
-  double losses[N_STEPS];
+  double losses[MOST_STEPS];
   gint64 step = 0;
 
   if (!test_mesh_run_start (&run, &saved->settings, group, error))
     return FALSE;
   training = make_training (&run);
-  return ebb_training_state_load_sharded (training, saved->folder, &step, error) && step == HALF
-         && train (&run, HALF, N_STEPS, losses, error);
+  return ebb_training_state_load_sharded (training, saved->folder, &step, error) && step == get_n_saved ()
+         && train (&run, get_n_saved (), get_n_steps (), losses, error);
 }
 
 static void
