@@ -55,7 +55,16 @@ function (ebb_configure_objects target)
   target_link_libraries (${target} PRIVATE ebb-warnings ebb-codegen PkgConfig::EBB_GLIB ebb-private-dependencies)
 endfunction ()
 
-add_library (ebb-objects OBJECT ${EBB_SOURCES})
+# The page of memory timelines, as a string.
+set (page_dir "${CMAKE_CURRENT_SOURCE_DIR}/tensor/profile/page")
+set (page_source "${EBB_GENERATED_DIR}/timeline-page-texts.c")
+file (GLOB page_files CONFIGURE_DEPENDS "${page_dir}/*.html" "${page_dir}/*.css" "${page_dir}/*.js")
+add_custom_command (OUTPUT "${page_source}"
+  COMMAND "${CMAKE_COMMAND}" "-DFOLDER=${page_dir}" "-DOUTPUT=${page_source}"
+    -P "${CMAKE_CURRENT_SOURCE_DIR}/cmake/embed-page.cmake"
+  DEPENDS ${page_files} "${CMAKE_CURRENT_SOURCE_DIR}/cmake/embed-page.cmake" VERBATIM)
+
+add_library (ebb-objects OBJECT ${EBB_SOURCES} "${page_source}")
 ebb_configure_objects (ebb-objects)
 set_property (SOURCE tensor/backend/module.c APPEND PROPERTY COMPILE_DEFINITIONS
   "EBB_INSTALLED_BACKENDS_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/ebb-${EBB_API_VERSION}/backends\"")

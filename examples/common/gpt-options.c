@@ -201,6 +201,8 @@ const OptionRow gpt_options[] = {
     .help = "Profile N steps, from the third on, or the last ones of a shorter run" },
   { OPTION_PATH, "stream-trace", AT (stream_trace), .metavar = "FILE",
     .help = "Write a trace of the device's queues in one step, the third or the last, to FILE" },
+  { OPTION_PATH, "memory-timeline", AT (memory_timeline), .metavar = "FILE",
+    .help = "Write a picture of who holds which bytes in the second step to FILE, .html or .svg" },
   { OPTION_FLAG, "quiet", 'q', AT (quiet), .shown = "", .help = "Print only errors and the generated text" },
   { .name = NULL },
 };

@@ -7,6 +7,7 @@
 #include "interrupt.h"
 #include "launch.h"
 #include "launcher.h"
+#include "memory-timeline.h"
 #include "output.h"
 #include "profile.h"
 #include "report.h"
@@ -20,6 +21,7 @@ train (Trainer *trainer,
        Progress *progress,
        Profile *profile,
        Streams *streams,
+       MemoryTimeline *timeline,
        GError **error)
 {
   const Options *options = trainer->options;
@@ -33,8 +35,9 @@ train (Trainer *trainer,
       double loss;
 
       if (!profile_begin_step (profile, error) || !streams_begin_step (streams, error)
-          || !trainer_step (trainer, &loss, error))
+          || !memory_timeline_begin_step (timeline, error) || !trainer_step (trainer, &loss, error))
         return FALSE;
+      memory_timeline_end_step (timeline);
       profile_end_step (profile);
       if (!streams_end_step (streams, error)) /* it may report a failure of the device */
         {
@@ -109,6 +112,7 @@ static gboolean
 save (Trainer *trainer,
       Progress *progress,
       const RankTable *table,
+      const MemoryTimeline *timeline,
       Failures *failures)
 {
   const Options *options = trainer->options;
@@ -129,7 +133,7 @@ save (Trainer *trainer,
     }
   if (options->save_best != NULL)
     note_best (trainer, progress);
-  attempt (failures, report_write (trainer, progress, table, &failure), &failure);
+  attempt (failures, report_write (trainer, progress, table, timeline, &failure), &failure);
   if (options->resume != NULL && trainer->saved_step == trainer->step)
     progress_note (progress, "State of step %" G_GINT64_FORMAT ": %s", trainer->step, options->resume);
   return TRUE;
@@ -142,6 +146,7 @@ run_training (Trainer *trainer,
               Progress *progress,
               Profile *profile,
               Streams *streams,
+              MemoryTimeline *timeline,
               GError **error)
 {
   const Options *options = trainer->options;
@@ -151,7 +156,7 @@ run_training (Trainer *trainer,
   gboolean ok, finished;
 
   rank_table_begin (trainer);
-  ok = train (trainer, progress, profile, streams, &failure);
+  ok = train (trainer, progress, profile, streams, timeline, &failure);
   ok = attempt (&failures, ok, &failure) && (ok || trainer->step_is_whole);
   finished = ok && trainer_finish (trainer, &failure);
   ok = ok && attempt (&failures, finished, &failure) && (finished || trainer->step_is_whole)
@@ -159,8 +164,9 @@ run_training (Trainer *trainer,
   if (ok || progress->losses->len > 0)
     progress_end (progress);
   rank_table_print (&table, progress);
-  if (ok && save (trainer, progress, &table, &failures))
-    attempt (&failures, profile_finish (profile, progress, &failure), &failure);
+  if (ok && save (trainer, progress, &table, timeline, &failures)
+      && attempt (&failures, profile_finish (profile, progress, &failure), &failure))
+    attempt (&failures, memory_timeline_finish (timeline, progress, &failure), &failure);
   rank_table_clear (&table);
   if (!report (&failures, error))
     return FALSE;
@@ -180,6 +186,7 @@ run (Options *options,
   Progress progress;
   Profile profile;
   Streams streams;
+  MemoryTimeline timeline;
   gboolean ok = trainer_init (&trainer, options, ranks, error) && streams_init (&streams, &trainer, error);
 
   if (ranks != NULL)
@@ -191,7 +198,9 @@ run (Options *options,
       progress_init (&progress, &trainer);
       progress_begin (&progress);
       profile_init (&profile, &trainer);
-      ok = run_training (&trainer, &progress, &profile, &streams, error);
+      memory_timeline_init (&timeline, &trainer);
+      ok = run_training (&trainer, &progress, &profile, &streams, &timeline, error);
+      memory_timeline_clear (&timeline);
       profile_clear (&profile);
       progress_clear (&progress);
     }

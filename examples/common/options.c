@@ -30,6 +30,7 @@ options_silence (Options *self)
   g_clear_pointer (&self->report, g_free);
   g_clear_pointer (&self->profile, g_free);
   g_clear_pointer (&self->stream_trace, g_free);
+  g_clear_pointer (&self->memory_timeline, g_free);
 }
 
 gboolean
@@ -132,6 +133,7 @@ check_files (const Options *self,
     { "report", self->report },
     { "profile", self->profile },
     { "stream-trace", self->stream_trace },
+    { "memory-timeline", self->memory_timeline },
   };
 
   for (guint i = 0; i < G_N_ELEMENTS (written); i++)
@@ -145,6 +147,12 @@ check_files (const Options *self,
     return options_refuse (error, "--profile %s: with --steps 0 there is no step to profile", self->profile);
   if (self->stream_trace != NULL && self->steps == 0)
     return options_refuse (error, "--stream-trace %s: with --steps 0 there is no step to trace", self->stream_trace);
+  if (self->memory_timeline != NULL && self->steps == 0)
+    return options_refuse (error, "--memory-timeline %s: with --steps 0 there is no step to record",
+                           self->memory_timeline);
+  if (self->memory_timeline != NULL && !g_str_has_suffix (self->memory_timeline, ".html")
+      && !g_str_has_suffix (self->memory_timeline, ".svg"))
+    return options_refuse (error, "--memory-timeline %s: the name must end in .html or in .svg", self->memory_timeline);
   if (self->data == NULL && self->steps > 0)
     return options_refuse (error, "--data is missing: name a text to train on");
   return TRUE;

@@ -80,7 +80,7 @@ struct _Options
   gboolean quiet;
 
   /* profile */
-  char *profile, *stream_trace;
+  char *profile, *stream_trace, *memory_timeline;
   gint64 profile_steps;
 };
 

@@ -112,7 +112,9 @@ output_check (const Options *options,
           || (check_weights (options, "save", options->save, error)
               && check_weights (options, "save-best", options->save_best, error)))
          && check_file ("report", options->report, error) && check_file ("profile", options->profile, error)
-         && check_file ("stream-trace", options->stream_trace, error) && check_folder ("resume", options->resume, error)
+         && check_file ("stream-trace", options->stream_trace, error)
+         && check_file ("memory-timeline", options->memory_timeline, error)
+         && check_folder ("resume", options->resume, error)
          && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));
 }
 

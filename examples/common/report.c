@@ -99,7 +99,8 @@ add_evaluations (JsonBuilder *builder,
 static char *
 make_text (const Trainer *trainer,
            const Progress *progress,
-           const RankTable *table)
+           const RankTable *table,
+           const MemoryTimeline *timeline)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
   g_autoptr (JsonGenerator) generator = json_generator_new ();
@@ -115,6 +116,7 @@ make_text (const Trainer *trainer,
   json_builder_set_member_name (builder, "tokens_per_second");
   json_builder_add_double_value (builder, progress_get_speed (progress));
   add_memory (builder, trainer->device);
+  memory_timeline_add_json (timeline, builder);
   json_builder_set_member_name (builder, "store");
   store_add_json (trainer->store, trainer->options, builder);
   add_integer (builder, "recomputed_blocks", wrapping_count_recomputes (trainer->model));
@@ -142,6 +144,7 @@ gboolean
 report_write (const Trainer *trainer,
               const Progress *progress,
               const RankTable *table,
+              const MemoryTimeline *timeline,
               GError **error)
 {
   g_autofree char *json = NULL;
@@ -149,7 +152,7 @@ report_write (const Trainer *trainer,
 
   if (trainer->options->report == NULL)
     return TRUE;
-  json = make_text (trainer, progress, table);
+  json = make_text (trainer, progress, table, timeline);
   text = g_strconcat (json, "\n", NULL);
   return output_write (trainer->options->report, text, error);
 }

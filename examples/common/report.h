@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "memory-timeline.h"
 #include "rank-table.h"
 
 G_BEGIN_DECLS
@@ -10,6 +11,7 @@ G_BEGIN_DECLS
 gboolean report_write (const Trainer *trainer,
                        const Progress *progress,
                        const RankTable *table,
+                       const MemoryTimeline *timeline,
                        GError **error);
 
 G_END_DECLS

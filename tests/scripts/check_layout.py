@@ -15,7 +15,8 @@ FOLDERS = ["tensor", "nn", "dist", "offload", "wrap"]
 # folder's own files. Those of tensor/ are below its subfolders, but a tensor has a graph, a device and ops, so they may
 # include any of them. docs/architecture.md says what each folder is for.
 SUBFOLDERS = {
-    "tensor": [".", "util", "backend", "cpu", "cpu/simd", "sim", "cuda", "cuda/kernels", "profile", "autograd", "ops"],
+    "tensor": [".", "util", "backend", "cpu", "cpu/simd", "sim", "cuda", "cuda/kernels", "profile/page", "profile",
+               "autograd", "ops"],
     "nn": [".", "files", "layers", "optim", "data", "data/tokenizer", "state", "models", "models/folder"],
     "dist": ["group", ".", "thread", "mpi", "nccl", "tensor-parallel"],
     "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned"],

@@ -1,0 +1,32 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "progress.h"
+
+/* --memory-timeline: records who holds which bytes in one step, and writes the picture. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  const Trainer *trainer;
+  EbbMemoryTimeline *timeline; /* NULL: no step is recorded */
+  gint64 step;                 /* the recorded step, as Trainer.step counts before it */
+} MemoryTimeline;
+
+void memory_timeline_init (MemoryTimeline *self,
+                           const Trainer *trainer);
+void memory_timeline_clear (MemoryTimeline *self);
+/* Call them around each step. */
+gboolean memory_timeline_begin_step (MemoryTimeline *self,
+                                     GError **error);
+void memory_timeline_end_step (MemoryTimeline *self);
+/* Writes the file. */
+gboolean memory_timeline_finish (MemoryTimeline *self,
+                                 Progress *progress,
+                                 GError **error);
+/* The recorded peak for --report; adds nothing if no step was recorded. */
+void memory_timeline_add_json (const MemoryTimeline *self,
+                               JsonBuilder *builder);
+
+G_END_DECLS

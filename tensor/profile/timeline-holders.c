@@ -1,0 +1,386 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* What a memory timeline found: the peak, in all and by purpose, and who holds the memory then. */
+#include "tensor/profile/timeline-private.h"
+
+#include "tensor/backend/backend-private.h"
+#include "tensor/profile/profiler-private.h"
+
+#include <json-glib/json-glib.h>
+
+/**
+ * ebb_memory_timeline_get_name:
+ * @self: a timeline
+ *
+ * Returns: the name that it was made with; "" for none
+ */
+const char *
+ebb_memory_timeline_get_name (EbbMemoryTimeline *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), NULL);
+
+  return self->name;
+}
+
+static guint64
+get_count (gint64 n)
+{
+  return (guint64) MAX (n, 0);
+}
+
+/**
+ * ebb_memory_timeline_get_peak_total:
+ * @self: a timeline
+ *
+ * Returns: the most bytes of all purposes together at one time of the recording, as ebb_memory_stats_get_peak_total()
+ *   counts them after ebb_memory_reset_peaks() at its start
+ */
+guint64
+ebb_memory_timeline_get_peak_total (EbbMemoryTimeline *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), 0);
+
+  return get_count ((gint64) self->peak[EBB_N_PURPOSES]);
+}
+
+/**
+ * ebb_memory_timeline_get_peak:
+ * @self: a timeline
+ * @purpose: a purpose
+ *
+ * Returns: the most bytes in use for @purpose at one time of the recording
+ */
+guint64
+ebb_memory_timeline_get_peak (EbbMemoryTimeline *self,
+                              EbbPurpose purpose)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), 0);
+  g_return_val_if_fail ((guint) purpose < EBB_N_PURPOSES, 0);
+
+  return get_count ((gint64) self->peak[purpose]);
+}
+
+/**
+ * ebb_memory_timeline_get_n_changes:
+ * @self: a timeline
+ *
+ * Returns: how many allocations, changes of purpose and frees were recorded
+ */
+guint64
+ebb_memory_timeline_get_n_changes (EbbMemoryTimeline *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), 0);
+
+  return self->changes->len;
+}
+
+/**
+ * ebb_memory_timeline_get_n_launches:
+ * @self: a timeline
+ *
+ * Returns: how many kernels were launched meanwhile: the length of the time axis
+ */
+guint64
+ebb_memory_timeline_get_n_launches (EbbMemoryTimeline *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), 0);
+
+  return self->n_launches;
+}
+
+/* -- holders ------------------------------------------------------------------------------------------------------- */
+
+static guint
+holder_hash (gconstpointer data)
+{
+  const EbbMemoryHolder *self = data;
+
+  return g_direct_hash (self->op) ^ 31 * g_direct_hash (self->module) ^ 61 * g_direct_hash (self->name)
+         ^ 127 * g_direct_hash (self->shape) ^ (guint) self->purpose << 8 ^ (guint) self->phase << 16;
+}
+
+/* The strings of one timeline are equal where their pointers are: they are interned, or in its texts. */
+static gboolean
+holder_equal (gconstpointer a,
+              gconstpointer b)
+{
+  const EbbMemoryHolder *x = a, *y = b;
+
+  return x->op == y->op && x->module == y->module && x->name == y->name && x->shape == y->shape
+         && x->purpose == y->purpose && x->phase == y->phase && x->is_older == y->is_older;
+}
+
+static void
+add_holder (GHashTable *holders,
+            const EbbMemoryHolder *part)
+{
+  EbbMemoryHolder *holder = g_hash_table_lookup (holders, part);
+
+  if (holder == NULL)
+    {
+      holder = g_memdup2 (part, sizeof *part);
+      holder->n_bytes = holder->n_blocks = 0;
+      g_hash_table_add (holders, holder);
+    }
+  holder->n_bytes += part->n_bytes;
+  holder->n_blocks += part->n_blocks;
+}
+
+guint8 *
+ebb_timeline_replay (EbbMemoryTimeline *self,
+                     guint32 last)
+{
+  guint8 *purposes = g_new (guint8, MAX (self->blocks->len, 1));
+
+  for (guint i = 0; i < self->blocks->len; i++)
+    {
+      const EbbTimelineBlock *block = ebb_timeline_get_block (self, i);
+
+      purposes[i] = block->first == EBB_TIMELINE_NEVER ? block->was : EBB_N_PURPOSES;
+    }
+  for (guint i = 0; last != EBB_TIMELINE_NEVER && i <= last; i++)
+    purposes[ebb_timeline_get_change (self, i)->block] = ebb_timeline_get_change (self, i)->to;
+  return purposes;
+}
+
+static void
+collect_holders (EbbMemoryTimeline *self,
+                 GHashTable *holders)
+{
+  g_autofree guint8 *purposes = ebb_timeline_replay (self, self->peak_change);
+
+  for (guint i = 0; i < self->blocks->len; i++)
+    {
+      const EbbTimelineBlock *block = ebb_timeline_get_block (self, i);
+      const EbbMemoryHolder part = { .purpose = (EbbPurpose) purposes[i],
+                                     .phase = (EbbPhase) block->phase,
+                                     .op = block->op,
+                                     .name = block->name,
+                                     .shape = block->shape,
+                                     .module = block->path != 0 ? g_quark_to_string (block->path) : NULL,
+                                     .is_older = block->first == EBB_TIMELINE_NEVER,
+                                     .n_blocks = 1,
+                                     .n_bytes = block->n_bytes };
+
+      if (purposes[i] != EBB_N_PURPOSES)
+        add_holder (holders, &part);
+    }
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    {
+      const EbbMemoryHolder part = { .purpose = (EbbPurpose) i,
+                                     .phase = EBB_PHASE_OTHER,
+                                     .is_older = TRUE,
+                                     .n_bytes = get_count (self->rest[i]) };
+
+      if (self->rest[i] > 0)
+        add_holder (holders, &part);
+    }
+}
+
+/* The largest first; of two that are equal always the same one. */
+static int
+compare_holders (gconstpointer a,
+                 gconstpointer b)
+{
+  const EbbMemoryHolder *x = a, *y = b;
+  int order = x->n_bytes < y->n_bytes ? 1 : x->n_bytes > y->n_bytes ? -1
+                                                                    : (int) x->purpose - (int) y->purpose;
+
+  if (order == 0)
+    order = g_strcmp0 (x->module, y->module);
+  if (order == 0)
+    order = g_strcmp0 (x->name, y->name);
+  if (order == 0)
+    order = g_strcmp0 (x->op, y->op);
+  return order != 0 ? order : (int) x->phase - (int) y->phase;
+}
+
+GArray *
+ebb_memory_timeline_list_holders (EbbMemoryTimeline *self,
+                                  guint n)
+{
+  GArray *list = g_array_new (FALSE, FALSE, sizeof (EbbMemoryHolder));
+  GHashTable *holders = g_hash_table_new_full (holder_hash, holder_equal, g_free, NULL);
+  GHashTableIter iter;
+  gpointer holder;
+
+  collect_holders (self, holders);
+  g_hash_table_iter_init (&iter, holders);
+  while (g_hash_table_iter_next (&iter, &holder, NULL))
+    g_array_append_vals (list, holder, 1);
+  g_hash_table_unref (holders);
+  g_array_sort (list, compare_holders);
+  g_array_set_size (list, MIN (n, list->len));
+  return list;
+}
+
+/* -- as text and as JSON ------------------------------------------------------------------------------------------- */
+
+char *
+ebb_memory_holder_to_string (const EbbMemoryHolder *self)
+{
+  GString *text = g_string_new (NULL);
+
+  if (self->name != NULL)
+    g_string_append (text, self->name);
+  else if (self->module != NULL && *self->module != '\0')
+    g_string_append (text, self->module);
+  if (self->op != NULL)
+    g_string_append_printf (text, "%s%s (%s)", text->len > 0 ? ": " : "", self->op, ebb_phase_get_name (self->phase));
+  if (text->len == 0)
+    g_string_append (text, self->is_older ? "from before the recording" : "no op, no module");
+  if (self->shape != NULL)
+    g_string_append_printf (text, ", %s", self->shape);
+  return g_string_free (text, FALSE);
+}
+
+static void
+append_mebibytes (GString *text,
+                  int width,
+                  guint64 n_bytes)
+{
+  g_string_append_printf (text, "%*.*f MiB", width, n_bytes < 100 << 20 ? 2 : 1, (double) n_bytes / (1 << 20));
+}
+
+static void
+append_purposes (GString *text,
+                 const guint64 *bytes)
+{
+  const char *separator = "";
+
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    {
+      if ((gint64) bytes[i] <= 0)
+        continue;
+      g_string_append_printf (text, "%s%s ", separator, ebb_purpose_get_name ((EbbPurpose) i));
+      append_mebibytes (text, 0, bytes[i]);
+      separator = ", ";
+    }
+  g_string_append_c (text, '\n');
+}
+
+/**
+ * ebb_memory_timeline_get_table:
+ * @self: a timeline
+ * @n_holders: how many of those to show that hold most at the peak
+ *
+ * Shows the peak, in all and of each purpose, and who holds most when all purposes together are at their peak: tensors
+ * with the same op, module and shape are one row.
+ *
+ * Returns: (transfer full): text of some lines
+ */
+char *
+ebb_memory_timeline_get_table (EbbMemoryTimeline *self,
+                               guint n_holders)
+{
+  GString *text;
+  g_autoptr (GArray) holders = NULL;
+
+  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), NULL);
+
+  text = g_string_new (NULL);
+  holders = ebb_memory_timeline_list_holders (self, n_holders);
+  g_string_append (text, "peak ");
+  append_mebibytes (text, 0, ebb_memory_timeline_get_peak_total (self));
+  g_string_append_printf (text, " (%" G_GUINT64_FORMAT " bytes) on %s; of each purpose: ",
+                          ebb_memory_timeline_get_peak_total (self), self->device != NULL ? self->device->name : "cpu");
+  append_purposes (text, self->peak);
+  for (guint i = 0; i < holders->len; i++)
+    {
+      const EbbMemoryHolder *holder = &g_array_index (holders, EbbMemoryHolder, i);
+      g_autofree char *name = ebb_memory_holder_to_string (holder);
+
+      append_mebibytes (text, 9, holder->n_bytes);
+      g_string_append_printf (text, "  %-12s", ebb_purpose_get_name (holder->purpose));
+      g_string_append (text, name);
+      if (holder->n_blocks > 1)
+        g_string_append_printf (text, ", %u times", holder->n_blocks);
+      g_string_append_c (text, '\n');
+    }
+  return g_string_free (text, FALSE);
+}
+
+static void
+add_integer (JsonBuilder *builder,
+             const char *name,
+             guint64 value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, (gint64) value);
+}
+
+static void
+add_text (JsonBuilder *builder,
+          const char *name,
+          const char *value)
+{
+  json_builder_set_member_name (builder, name);
+  if (value != NULL)
+    json_builder_add_string_value (builder, value);
+  else
+    json_builder_add_null_value (builder);
+}
+
+static void
+add_holders (JsonBuilder *builder,
+             const GArray *holders)
+{
+  json_builder_set_member_name (builder, "holders");
+  json_builder_begin_array (builder);
+  for (guint i = 0; i < holders->len; i++)
+    {
+      const EbbMemoryHolder *holder = &g_array_index (holders, EbbMemoryHolder, i);
+
+      json_builder_begin_object (builder);
+      add_integer (builder, "bytes", holder->n_bytes);
+      add_text (builder, "purpose", ebb_purpose_get_name (holder->purpose));
+      add_text (builder, "name", holder->name);
+      add_text (builder, "op", holder->op);
+      add_text (builder, "phase", ebb_phase_get_name (holder->phase));
+      add_text (builder, "module", holder->module);
+      add_text (builder, "shape", holder->shape);
+      add_integer (builder, "tensors", holder->n_blocks);
+      json_builder_end_object (builder);
+    }
+  json_builder_end_array (builder);
+}
+
+/**
+ * ebb_memory_timeline_get_json:
+ * @self: a timeline
+ * @n_holders: how many of those to list that hold most at the peak
+ *
+ * The numbers of ebb_memory_timeline_get_table(): `peak_bytes`, `purposes` with the peak of each, `holders` with
+ * `bytes`, `purpose`, `name`, `op`, `phase`, `module`, `shape` and `tensors`, of which null stands for what is not
+ * known.
+ *
+ * Returns: (transfer full): a JSON object
+ */
+char *
+ebb_memory_timeline_get_json (EbbMemoryTimeline *self,
+                              guint n_holders)
+{
+  g_autoptr (JsonBuilder) builder = NULL;
+  g_autoptr (JsonNode) root = NULL;
+  g_autoptr (GArray) holders = NULL;
+
+  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), NULL);
+
+  builder = json_builder_new ();
+  holders = ebb_memory_timeline_list_holders (self, n_holders);
+  json_builder_begin_object (builder);
+  add_text (builder, "name", self->name);
+  add_text (builder, "device", self->device != NULL ? self->device->name : NULL);
+  add_integer (builder, "peak_bytes", ebb_memory_timeline_get_peak_total (self));
+  json_builder_set_member_name (builder, "purposes");
+  json_builder_begin_object (builder);
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    add_integer (builder, ebb_purpose_get_name ((EbbPurpose) i), ebb_memory_timeline_get_peak (self, (EbbPurpose) i));
+  json_builder_end_object (builder);
+  add_integer (builder, "launches", self->n_launches);
+  json_builder_set_member_name (builder, "seconds");
+  json_builder_add_double_value (builder, (double) self->end * 1e-9);
+  add_holders (builder, holders);
+  json_builder_end_object (builder);
+  root = json_builder_get_root (builder);
+  return json_to_string (root, FALSE);
+}
