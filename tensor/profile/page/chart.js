@@ -113,7 +113,7 @@ class Chart {
     const {plot, shared} = this, scale = devicePixelRatio || 1, walk = new Walk(this.recording, shared.layers);
     const colours = shared.layers.layers.map(layer => layer.colour()), seam = getColour('seam');
     const bottom = Math.round((plot.y + plot.height) * scale), left = Math.round(plot.x * scale);
-    const perByte = plot.height * scale / shared.top, thick = 3 / perByte;
+    const perByte = plot.height * scale / shared.top, thick = 4 * scale / perByte;
     context.save();
     context.setTransform(1, 0, 0, 1, 0, 0);
     for (let column = 0; column < this.columns.length && this.columns[column] >= 0; column++) {

@@ -53,7 +53,8 @@ function fillTip(chart) {
   if (chosen !== null && chosen >= 0) {
     const bytes = recording.blocks.bytes[chosen], purpose = recording.replay(cursor)[chosen];
     const module = recording.text('module', chosen), maker = describeMaker(recording, chosen);
-    tip.append(make('strong', '', describeHolder(recording, chosen)));
+    const name = recording.text('name', chosen), op = recording.text('op', chosen);
+    tip.append(make('strong', '', name || (module && op ? `${module}: ${op}` : describeHolder(recording, chosen))));
     tip.append(make('div', '', `${formatMebibytes(bytes)} MiB (${bytes} bytes), ` +
       `${recording.purposes[purpose] ?? 'free'}`));
     if (recording.text('shape', chosen))
@@ -63,7 +64,8 @@ function fillTip(chart) {
     tip.append(make('div', 'faint', `lives from operation ${describeLife(recording, chosen)}, ` +
       describeSeconds(recording, chosen)));
   } else if (chosen !== null) {
-    tip.append(make('strong', '', `${shared.layers.layers[-1 - chosen].name}: other tensors from before the recording`));
+    const {name} = shared.layers.layers[-1 - chosen];
+    tip.append(make('strong', '', `${name}: other tensors from before the recording`));
     tip.append(make('div', 'faint', 'They neither change nor end in it.'));
   } else {
     tip.append(make('strong', '', `${formatMebibytes(recording.totals[cursor])} MiB in use`));
@@ -74,6 +76,7 @@ function fillTip(chart) {
 function placeTip(x, y, above) {
   const tip = getElement('tip');
   tip.hidden = false;
+  tip.style.left = tip.style.top = '0'; // near an edge it would be narrower
   const {width, height} = tip.getBoundingClientRect(), wide = document.documentElement.clientWidth;
   let left = x + 16, top = above ? y - height - 28 : y + 16;
   if (left + width > wide - 12)

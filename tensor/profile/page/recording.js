@@ -47,7 +47,8 @@ class Recording {
         this.last[block] = i;
     }
     // Blocks lie on each other in the order of their age.
-    const order = Array.from({length: this.nBlocks}, (_, i) => i).sort((a, b) => this.first[a] - this.first[b] || a - b);
+    const order = Array.from({length: this.nBlocks}, (_, i) => i);
+    order.sort((a, b) => this.first[a] - this.first[b] || a - b);
     this.age = new Uint32Array(this.nBlocks);
     order.forEach((block, i) => { this.age[block] = i; });
     this.byAge = order;
