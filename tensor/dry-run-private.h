@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "tensor/dry-run.h"
 #include "tensor/memory-account-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"

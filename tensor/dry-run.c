@@ -81,6 +81,70 @@ ebb_dry_run_get_extent (EbbDryRun *self,
   return heap != NULL ? ebb_host_heap_get_extent (heap) : 0;
 }
 
+/* -- for callers --------------------------------------------------------------------------------------------------- */
+
+typedef struct _Pushed Pushed;
+
+struct _Pushed
+{
+  Pushed *below;
+  EbbDryRun *run;
+  EbbDryScope outer;
+};
+
+static __thread Pushed *pushed __attribute__ ((tls_model ("initial-exec")));
+
+/**
+ * ebb_push_dry_run:
+ *
+ * What this thread does from now on is a dry run, until ebb_pop_dry_run(): modules, ops, backward passes, wrappers,
+ * stores and optimizers work as ever, and ebb_memory_get_stats() counts the bytes of the run alone, to the byte; but
+ * nothing is computed, copied, read or written, and memory costs next to nothing. So a model that doesn't fit can be
+ * made, and ebb_memory_estimate_new() says what its training needs.
+ *
+ * Tensors whose values a kernel would have computed have none: reading them is %EBB_ERROR_DRY_RUN. A model that was
+ * made in a dry run may be given to ebb_memory_estimate_new() later; otherwise its tensors are of no use outside.
+ */
+void
+ebb_push_dry_run (void)
+{
+  Pushed *self = g_new0 (Pushed, 1);
+
+  self->below = pushed;
+  self->run = ebb_dry_run_new ();
+  ebb_dry_run_enter (self->run, &self->outer);
+  pushed = self;
+}
+
+/**
+ * ebb_pop_dry_run:
+ *
+ * Ends the dry run that the last ebb_push_dry_run() of this thread has begun.
+ */
+void
+ebb_pop_dry_run (void)
+{
+  Pushed *self = pushed;
+
+  g_return_if_fail (self != NULL);
+
+  pushed = self->below;
+  ebb_dry_run_leave (self->run, &self->outer);
+  ebb_dry_run_free (self->run);
+  g_free (self);
+}
+
+/**
+ * ebb_is_dry_run:
+ *
+ * Returns: %TRUE in a dry run, where a step leaves out what needs values, such as writing the loss to a log
+ */
+gboolean
+ebb_is_dry_run (void)
+{
+  return ebb_is_dry ();
+}
+
 /* -- adopted tensors ----------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -144,7 +208,7 @@ ebb_dry_run_adopt (EbbDryRun *self,
   EbbStorage *storage;
   Adopted *adopted;
 
-  if (ebb_storage_is_dry (tensor->storage))
+  if (tensor->storage->account == self->account)
     return TRUE;
   storage = find_storage (self, tensor->storage, device, error);
   if (storage == NULL)

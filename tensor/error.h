@@ -37,7 +37,7 @@ G_BEGIN_DECLS
  * @EBB_ERROR_CANCELLED: the work was cancelled
  * @EBB_ERROR_NOT_SUPPORTED: something that is not implemented for this case
  * @EBB_ERROR_RACE: work on a device was not ordered after what it depends on
- * @EBB_ERROR_DRY_RUN: values were read in a dry run, which computes none, or a tensor of it was used outside
+ * @EBB_ERROR_DRY_RUN: values were read in a dry run, which computes none, or one of its tensors was used outside of it
  * @EBB_ERROR_PROCESS_GROUP: ranks didn't do the same, or one of them has left, has died or is late
  *
  * The codes of %EBB_ERROR.

@@ -193,13 +193,40 @@ bring_back (EbbProcessGroup *self,
 
 /* -- both ---------------------------------------------------------------------------------------------------------- */
 
+/* In a dry run, in which all ranks are: integers are sent, by which ranks agree on something; all else is left out. */
+static gboolean
+is_sent_dry (const EbbWork *work)
+{
+  for (guint i = 0; i < work->call.n_parts; i++)
+    {
+      const EbbTensor *full = work->tensors[2 * i];
+
+      if (!full->storage->device->backend->host_memory || ebb_dtype_is_floating_point (full->view.dtype))
+        return FALSE;
+    }
+  return TRUE;
+}
+
 static gboolean
 run_on_host (EbbProcessGroup *self,
              EbbWork *work,
              gboolean *engine_failed,
              GError **error)
 {
-  return bring (self, work, error) && run_engine (self, work, engine_failed, error) && bring_back (self, work, error);
+  return bring (self, work, error)
+         && ((work->is_dry && !is_sent_dry (work)) || run_engine (self, work, engine_failed, error))
+         && bring_back (self, work, error);
+}
+
+static gboolean
+run (EbbProcessGroup *self,
+     EbbWork *work,
+     gboolean *engine_failed,
+     GError **error)
+{
+  if (work->call.device == NULL)
+    return run_on_host (self, work, engine_failed, error);
+  return work->is_dry ? alloc_workspace (self, work, error) : enqueue (self, work, engine_failed, error);
 }
 
 void
@@ -224,8 +251,7 @@ ebb_process_group_do (EbbProcessGroup *self,
   GError *failure = NULL;
   gboolean engine_failed = FALSE;
 
-  if (work->call.device != NULL ? enqueue (self, work, &engine_failed, &failure)
-                                : run_on_host (self, work, &engine_failed, &failure))
+  if (run (self, work, &engine_failed, &failure))
     return TRUE;
   if (failure == NULL)
     g_set_error_literal (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "the engine failed without saying why");

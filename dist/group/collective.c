@@ -259,6 +259,7 @@ work_new (EbbGroupState *state,
   EbbWork *work = g_new0 (EbbWork, 1);
 
   work->ref_count = 1;
+  work->is_dry = ebb_is_dry ();
   work->buffers = g_new0 (EbbCollectiveBuffer, MAX (request->n_parts, 1));
   work->tensors = g_new0 (EbbTensor *, 2 * MAX (request->n_parts, 1));
   work->staged = g_new0 (EbbTensor *, 2 * MAX (request->n_parts, 1));
@@ -339,13 +340,18 @@ is_given (const EbbCollectivePart *parts,
   return TRUE;
 }
 
-/* In the background: on the device, or on the queue's thread. */
+/* In the background: on the device, or on the queue's thread; of a dry run here. */
 static gboolean
 begin (EbbGroupState *state,
        EbbProcessGroup *self,
        EbbWork *work,
        GError **error)
 {
+  if (work->is_dry)
+    {
+      ebb_group_queue_run (state->queue, self, work);
+      return TRUE;
+    }
   return work->call.device != NULL ? ebb_group_queue_enqueue (state->queue, self, work, error)
                                    : ebb_group_queue_push (state->queue, self, ebb_work_ref (work), error);
 }

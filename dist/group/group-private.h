@@ -49,6 +49,10 @@ gboolean ebb_group_queue_push (EbbGroupQueue *queue,
 gboolean ebb_group_queue_try_run (EbbGroupQueue *queue,
                                   EbbProcessGroup *group,
                                   EbbWork *work);
+/* Runs @work on this thread after all that waits. */
+void ebb_group_queue_run (EbbGroupQueue *queue,
+                          EbbProcessGroup *group,
+                          EbbWork *work);
 /* Enqueues @work, which is a device's, on this thread after all that waits; the queue's thread watches it from then on.
  * FALSE with @error set if that thread can't be started. */
 gboolean ebb_group_queue_enqueue (EbbGroupQueue *queue,
@@ -70,6 +74,7 @@ struct _EbbWork
   int ref_count;
   EbbGroupQueue *queue; /* whose lock guards done and error; NULL: done from the start */
   gboolean done;
+  gboolean is_dry; /* of a dry run: runs on the caller's thread */
   GError *error;
   /* Written before it is queued, then by the thread that runs it; the caller's thread releases the tensors. */
   EbbCollectiveCall call;

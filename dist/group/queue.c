@@ -345,20 +345,28 @@ ebb_group_queue_try_run (EbbGroupQueue *self,
   return idle;
 }
 
+void
+ebb_group_queue_run (EbbGroupQueue *self,
+                     EbbProcessGroup *group,
+                     EbbWork *work)
+{
+  release_done (self);
+  pthread_mutex_lock (&self->lock);
+  while (!g_queue_is_empty (&self->waiting))
+    pthread_cond_wait (&self->finished, &self->lock);
+  pthread_mutex_unlock (&self->lock);
+  do_work (self, group, work, FALSE);
+}
+
 gboolean
 ebb_group_queue_enqueue (EbbGroupQueue *self,
                          EbbProcessGroup *group,
                          EbbWork *work,
                          GError **error)
 {
-  release_done (self);
   if (!self->has_thread && !make_thread (self, group, error))
     return FALSE;
-  pthread_mutex_lock (&self->lock);
-  while (!g_queue_is_empty (&self->waiting))
-    pthread_cond_wait (&self->finished, &self->lock);
-  pthread_mutex_unlock (&self->lock);
-  do_work (self, group, work, FALSE);
+  ebb_group_queue_run (self, group, work);
   return TRUE;
 }
 

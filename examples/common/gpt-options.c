@@ -157,6 +157,8 @@ const OptionRow gpt_options[] = {
     .help = "Fetch activations from the store this many blocks ahead of backward" },
   { OPTION_SIZE, "memory", SIZE_AT (memory), .metavar = "SIZE", .shown = "0",
     .help = "Limit of the bytes of all tensors, with or without a unit: 1.5GiB, 1500MB; 0: the machine's memory" },
+  { OPTION_FLAG, "estimate", AT (estimate), .shown = "",
+    .help = "Train nothing: print the bytes that a step needs, who holds them, the seconds of a step and of --steps" },
   { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED,
     .help = "Type to compute in: f32, or bf16 with f32 master weights" },
   { OPTION_TEXT, "residual", AT (residual), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED, .late = "f32",

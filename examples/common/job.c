@@ -3,6 +3,7 @@
 #include "job.h"
 
 #include "command.h"
+#include "estimate.h"
 #include "evaluate.h"
 #include "interrupt.h"
 #include "launch.h"
@@ -252,10 +253,10 @@ run_job (Options *options,
 
   interrupt_watch ();
   if (options_on_ranks (options))
-    ok = launch_run (options, argc, argv, run, &status, &error);
+    ok = launch_run (options, argc, argv, options->estimate ? estimate_run : run, &status, &error);
   else
     {
-      ok = run (options, NULL, &error);
+      ok = options->estimate ? estimate_run (options, NULL, &error) : run (options, NULL, &error);
       status = interrupt_get_status ();
     }
   if (ok)

@@ -61,7 +61,7 @@ struct _Options
   char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
   char *memory_text, *store_limit_text; /* as they were typed, for the messages */
   guint64 memory, store_limit;          /* bytes; 0: the machine's, no limit */
-  gboolean step_in_backward;
+  gboolean step_in_backward, estimate;
   int threads, prefetch;
   CheckpointKind checkpoint_kind;
   StoreKind store_kind;

@@ -66,16 +66,19 @@ ranks_exchange (Ranks *self,
                 GError **error)
 {
   const gint64 shape[] = { (gint64) n + 1 };
-  g_autofree gint64 *sent = g_new (gint64, n + 1);
   g_autoptr (EbbTensor) input = NULL;
   g_autoptr (EbbTensor) output = NULL;
   g_autoptr (GBytes) bytes = NULL;
   const gint64 *got;
+  gint64 *data;
 
-  sent[0] = interrupt_get_status ();
+  input = ebb_tensor_new_empty (shape, 1, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
+  data = ebb_tensor_get_data (input, error);
+  if (data == NULL)
+    return FALSE;
+  data[0] = interrupt_get_status ();
   if (n > 0)
-    memcpy (sent + 1, mine, n * sizeof (gint64));
-  input = ebb_tensor_new_from_ints (sent, n + 1, shape, 1, error);
+    memcpy (data + 1, mine, n * sizeof (gint64));
   output = ebb_process_group_all_gather (self->control, input, error);
   if (output == NULL || (bytes = ebb_tensor_get_bytes (output, error)) == NULL)
     return FALSE;

@@ -265,6 +265,8 @@ take_outputs (Trainer *self,
 {
   const Options *options = self->options;
 
+  if (options->estimate)
+    return TRUE;
   if (!output_check (options, error))
     return FALSE;
   if (options->resume == NULL || (self->ranks != NULL && self->ranks->rank > 0))
@@ -330,7 +332,7 @@ prepare (Trainer *self,
   if (!model_find (options, self->tokenizer, weights, metadata, saved, &source, error)
       || !model_check_tensor_ranks (options, error)
       || !data_open (options, self->tokenizer, &self->dataset, &self->held_out, error)
-      || !model_check_memory (options, self->device, n_ranks, error))
+      || (!options->estimate && !model_check_memory (options, self->device, n_ranks, error)))
     return FALSE;
   self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
   return self->store != NULL && make_model (self, &source, weights, error) && make_optimizer (self, error)
@@ -343,7 +345,7 @@ estimate (Trainer *self,
 {
   const Options *options = self->options;
 
-  if (is_wanted && options->checkpoint_kind != CHECKPOINT_NONE && self->step < options->steps)
+  if (is_wanted && !options->estimate && options->checkpoint_kind != CHECKPOINT_NONE && self->step < options->steps)
     self->plain_activations = wrapping_estimate_plain (self->model, options, self->n_rows, self->device);
 }
 
@@ -560,8 +562,12 @@ read_loss (EbbTensor *result,
            double *loss,
            GError **error)
 {
-  g_autoptr (EbbTensor) host = ebb_to_device (result, ebb_device_get_cpu (), error);
+  g_autoptr (EbbTensor) host = NULL;
 
+  *loss = 0;
+  if (ebb_is_dry_run ())
+    return TRUE;
+  host = ebb_to_device (result, ebb_device_get_cpu (), error);
   return host != NULL && ebb_tensor_get_item (host, loss, error);
 }
 

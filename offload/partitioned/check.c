@@ -106,8 +106,11 @@ ebb_partition_compare_samples (EbbTensor *samples,
   g_autoptr (GArray) others = g_array_new (FALSE, FALSE, sizeof (guint));
   g_autofree char *copy = NULL;
   g_autofree char *names = NULL;
-  const char *bytes = read_bytes (samples, &copy, error);
+  const char *bytes;
 
+  if (ebb_is_dry ())
+    return TRUE;
+  bytes = read_bytes (samples, &copy, error);
   if (bytes == NULL)
     return FALSE;
   for (guint r = 1; r < n_ranks; r++)
@@ -148,7 +151,7 @@ ebb_partition_compare_values (EbbProcessGroup *group,
                               GError **error)
 {
   g_autofree char *what = ebb_partition_describe (tensor);
-  g_autofree char *text = sum_up (tensor);
+  g_autofree char *text = ebb_is_dry () ? g_strdup ("of a dry run") : sum_up (tensor);
   g_autofree char *mine = g_strdup_printf ("%s: %s", what, text);
 
   return ebb_agree_same_text (group, "what an EbbPartitionedStore keeps", mine, error);

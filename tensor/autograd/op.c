@@ -30,6 +30,9 @@ check_device (EbbOpCall *call,
 {
   EbbDevice *device = call->n_inputs > 0 ? call->inputs[0]->storage->device : tensor->storage->device;
 
+  if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)) && !ebb_is_dry ())
+    return ebb_op_fail (call, error, EBB_ERROR_DRY_RUN,
+                        "an operand is of a dry run that is over: it has no data; make the model again outside of it");
   if (G_LIKELY (tensor->storage->device == device))
     return TRUE;
   return ebb_op_fail (call, error, EBB_ERROR_DEVICE, "one operand is on %s and another on %s; move one of them",
@@ -401,7 +404,12 @@ may_compute_dry (EbbOpCall *call,
     may = call->inputs[i] == NULL
           || (!call->inputs[i]->storage->no_data && call->inputs[i]->n_elements <= MAX_DRY_ELEMENTS);
   for (guint i = 0; may && i < call->n_outputs; i++)
-    may = call->outputs[i]->n_elements <= MAX_DRY_ELEMENTS && ebb_storage_is_dry (call->outputs[i]->storage);
+    {
+      const EbbStorage *storage = call->outputs[i]->storage;
+
+      may = call->outputs[i]->n_elements <= MAX_DRY_ELEMENTS && storage->device->backend->host_memory
+            && ebb_storage_is_dry (storage);
+    }
   return may;
 }
 

@@ -1,32 +1,71 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/plan/estimate.h"
+#include "wrap/plan/estimate-private.h"
 
 #include "tensor/backend/backend-private.h"
-#include "tensor/dry-run-private.h"
 #include "tensor/error-private.h"
+#include "tensor/profile/cost-private.h"
 
 /* The memory of a training step by a dry run: the second step counts, for which the first has made the optimizer's
  * state. */
 
-#define N_STEPS 2
+/* Of the operands of a kernel that is measured. */
+#define MAX_BYTES ((guint64) 96 << 20)
 
 struct _EbbMemoryEstimate
 {
   GObject parent_instance;
 
+  EbbDevice *device;
   guint64 peaks[EBB_N_PURPOSES], peak_total, host_peak_total, extent;
+  EbbCostTable *costs;
+  GArray *launches; /* guint: of the second step, in the table */
 };
 
 G_DEFINE_FINAL_TYPE (EbbMemoryEstimate, ebb_memory_estimate, G_TYPE_OBJECT)
 
 static void
+ebb_memory_estimate_finalize (GObject *object)
+{
+  EbbMemoryEstimate *self = EBB_MEMORY_ESTIMATE (object);
+
+  g_clear_pointer (&self->costs, ebb_cost_table_free);
+  g_array_unref (self->launches);
+  G_OBJECT_CLASS (ebb_memory_estimate_parent_class)->finalize (object);
+}
+
+static void
 ebb_memory_estimate_class_init (EbbMemoryEstimateClass *klass)
 {
+  G_OBJECT_CLASS (klass)->finalize = ebb_memory_estimate_finalize;
 }
 
 static void
 ebb_memory_estimate_init (EbbMemoryEstimate *self)
 {
+  self->launches = g_array_new (FALSE, FALSE, sizeof (guint));
+}
+
+/* -- what is watched ----------------------------------------------------------------------------------------------- */
+
+/* Takes the launches of the device in their order. */
+typedef struct
+{
+  EbbMemoryObserver observer; /* first */
+  EbbMemoryEstimate *estimate;
+} Watch;
+
+static void
+note_launch (EbbMemoryObserver *observer,
+             EbbDevice *device,
+             const EbbLaunch *launch)
+{
+  EbbMemoryEstimate *self = ((Watch *) observer)->estimate;
+  guint index;
+
+  if (device != self->device)
+    return;
+  index = ebb_cost_table_add (self->costs, launch);
+  g_array_append_val (self->launches, index);
 }
 
 static gboolean
@@ -46,11 +85,11 @@ adopt_all (EbbDryRun *run,
   return ok;
 }
 
-static gboolean
-adopt_model (EbbDryRun *run,
-             EbbModule *model,
-             EbbDevice *device,
-             GError **error)
+gboolean
+ebb_memory_estimate_adopt_model (EbbDryRun *run,
+                                 EbbModule *model,
+                                 EbbDevice *device,
+                                 GError **error)
 {
   guint n_parameters, n_buffers;
   EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n_parameters);
@@ -61,24 +100,41 @@ adopt_model (EbbDryRun *run,
 }
 
 static gboolean
-run_steps (EbbModule *model,
-           EbbDevice *device,
+run_step (EbbModule *model,
+          EbbDevice *device,
+          EbbStepFunc step,
+          gpointer user_data,
+          GError **error)
+{
+  gboolean ok;
+
+  ebb_memory_reset_peaks (device);
+  ebb_memory_reset_peaks (NULL);
+  ok = step (model, user_data, error);
+  if (!ok && error != NULL && *error == NULL)
+    g_set_error_literal (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the step failed without saying why");
+  return ok;
+}
+
+/* The second step counts. */
+static gboolean
+run_steps (EbbMemoryEstimate *self,
+           EbbDryRun *run,
+           EbbModule *model,
            EbbStepFunc step,
            gpointer user_data,
            GError **error)
 {
-  for (guint i = 0; i < N_STEPS; i++)
-    {
-      ebb_memory_reset_peaks (device);
-      ebb_memory_reset_peaks (NULL);
-      if (!step (model, user_data, error))
-        {
-          if (error != NULL && *error == NULL)
-            g_set_error_literal (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the step failed without saying why");
-          return FALSE;
-        }
-    }
-  return TRUE;
+  EbbMemoryAccount *account = ebb_dry_run_get_account (run);
+  Watch watch = { { .launched = note_launch }, self };
+  gboolean ok;
+
+  if (!run_step (model, self->device, step, user_data, error))
+    return FALSE;
+  ebb_memory_account_push_observer (account, &watch.observer);
+  ok = run_step (model, self->device, step, user_data, error);
+  ebb_memory_account_pop_observer (account, &watch.observer);
+  return ok;
 }
 
 static void
@@ -117,27 +173,28 @@ ebb_memory_estimate_new (EbbModule *model,
                          gpointer user_data,
                          GError **error)
 {
-  EbbMemoryEstimate *self = NULL;
+  g_autoptr (EbbMemoryEstimate) self = NULL;
   EbbDryRun *run;
   EbbDryScope outer;
+  gboolean ok;
 
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
   if (error != NULL && *error != NULL)
     return NULL;
-  if (device == NULL)
-    device = ebb_device_get_cpu ();
+  self = g_object_new (EBB_TYPE_MEMORY_ESTIMATE, NULL);
+  self->device = device != NULL ? device : ebb_device_get_cpu ();
+  self->costs = ebb_cost_table_new (self->device);
   run = ebb_dry_run_new ();
   ebb_dry_run_enter (run, &outer);
-  ebb_modes.default_device = device;
-  if (adopt_model (run, model, device, error) && run_steps (model, device, step, user_data, error))
-    {
-      self = g_object_new (EBB_TYPE_MEMORY_ESTIMATE, NULL);
-      take_counts (self, run, device);
-    }
+  ebb_modes.default_device = self->device;
+  ok = ebb_memory_estimate_adopt_model (run, model, self->device, error)
+       && run_steps (self, run, model, step, user_data, error);
+  if (ok)
+    take_counts (self, run, self->device);
   ebb_dry_run_leave (run, &outer);
   ebb_dry_run_free (run);
-  return self;
+  return ok ? g_steal_pointer (&self) : NULL;
 }
 
 /**
@@ -198,4 +255,60 @@ ebb_memory_estimate_get_extent (EbbMemoryEstimate *self)
   g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), 0);
 
   return self->extent;
+}
+
+/**
+ * ebb_memory_estimate_measure_seconds:
+ * @self: an estimate
+ * @max_seconds: how long measuring may take; 0 to use only what earlier measurements have kept
+ * @error: return location for an error
+ *
+ * Adds up the time of each kernel that a step launches. A kernel that wasn't launched with such operands on this
+ * machine before is measured alone, on random data; the figures are kept for the next time.
+ *
+ * Returns: the seconds of a step; 0 with @error set
+ */
+double
+ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
+                                     double max_seconds,
+                                     GError **error)
+{
+  double seconds = 0;
+
+  g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), 0);
+
+  if (max_seconds > 0 && !ebb_cost_table_measure (self->costs, max_seconds, MAX_BYTES, NULL, NULL, error))
+    return 0;
+  for (guint i = 0; i < self->launches->len; i++)
+    seconds += ebb_cost_table_get_seconds (self->costs, g_array_index (self->launches, guint, i));
+  return seconds;
+}
+
+static void
+append_mib (GString *text,
+            const char *name,
+            guint64 n_bytes)
+{
+  g_string_append_printf (text, "%-14s %10.1f MiB\n", name, (double) n_bytes / (1 << 20));
+}
+
+/**
+ * ebb_memory_estimate_to_string:
+ * @self: an estimate
+ *
+ * Returns: (transfer full): a table of the peaks, of all purposes together and of each
+ */
+char *
+ebb_memory_estimate_to_string (EbbMemoryEstimate *self)
+{
+  static const char *const names[] = { "parameters", "gradients", "optimizer", "activations", "cache", "workspace" };
+  GString *text = g_string_new (NULL);
+
+  g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), NULL);
+
+  append_mib (text, "peak", self->peak_total);
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    if (self->peaks[i] > 0)
+      append_mib (text, names[i], self->peaks[i]);
+  return g_string_free (text, FALSE);
 }

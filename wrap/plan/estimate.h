@@ -55,4 +55,12 @@ guint64 ebb_memory_estimate_get_host_peak_total (EbbMemoryEstimate *self);
 EBB_AVAILABLE_IN_ALL
 guint64 ebb_memory_estimate_get_extent (EbbMemoryEstimate *self);
 
+EBB_AVAILABLE_IN_ALL
+double ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
+                                            double max_seconds,
+                                            GError **error);
+
+EBB_AVAILABLE_IN_ALL
+char *ebb_memory_estimate_to_string (EbbMemoryEstimate *self);
+
 G_END_DECLS

@@ -331,6 +331,72 @@ values_are_not_there (void)
   training_clear (&training);
 }
 
+/* A model that is made in a dry run is as large as a real one, and of no use afterwards. */
+static void
+model_of_a_dry_run (void)
+{
+  const Counts measured = measure (0);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  g_autoptr (EbbTensor) weight = NULL, sum = NULL;
+  g_autofree EbbTensor **parameters = NULL;
+  const Counts before = count_now ();
+  Counts after;
+  Training training;
+  guint n;
+
+  g_assert_false (ebb_is_dry_run ());
+  ebb_push_dry_run ();
+  g_assert_true (ebb_is_dry_run ());
+  training_init (&training, 0);
+  estimate = ebb_memory_estimate_new (training.gpt, test_device (), step, &training, &error);
+  g_assert_no_error (error);
+  parameters = ebb_module_get_parameters (training.gpt, TRUE, &n);
+  weight = ebb_tensor_ref (parameters[0]);
+  for (guint i = 0; i < n; i++)
+    ebb_tensor_unref (parameters[i]);
+  training_clear (&training);
+  ebb_pop_dry_run ();
+  g_assert_false (ebb_is_dry_run ());
+
+  g_assert_cmpuint (ebb_memory_estimate_get_peak_total (estimate), ==, measured.peak[EBB_N_PURPOSES]);
+  after = count_now ();
+  for (guint i = 0; i < EBB_N_PURPOSES + 2; i++)
+    g_assert_cmpuint (before.current[i], ==, after.current[i]);
+  sum = ebb_sum (weight, NULL, 0, FALSE, &error);
+  g_assert_null (sum);
+  test_assert_error (error, EBB_ERROR_DRY_RUN, "dry run that is over", "make the model again");
+}
+
+/* Of each kernel of the step there is a time, which the next estimate finds again. */
+static void
+seconds_are_kept (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *folder = g_dir_make_tmp ("ebb-costs-XXXXXX", &error);
+  g_autofree char *file = g_build_filename (folder, "costs.txt", NULL);
+  double seconds[2];
+
+  g_setenv ("EBB_COST_FILE", file, TRUE);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbMemoryEstimate) estimate = NULL;
+      Training training;
+
+      training_init (&training, FULL);
+      estimate = ebb_memory_estimate_new (training.gpt, test_device (), step, &training, &error);
+      g_assert_no_error (error);
+      seconds[i] = ebb_memory_estimate_measure_seconds (estimate, i == 0 ? 20 : 0, &error);
+      g_assert_no_error (error);
+      training_clear (&training);
+    }
+  g_setenv ("EBB_COST_FILE", "", TRUE);
+  g_assert_cmpint (g_remove (file), ==, 0);
+  g_assert_cmpint (g_rmdir (folder), ==, 0);
+  g_assert_cmpfloat (seconds[0], >, 0);
+  g_assert_cmpfloat_with_epsilon (seconds[1], seconds[0], 1e-6 * seconds[0]); /* the file's digits */
+}
+
 int
 main (int argc,
       char *argv[])
@@ -345,5 +411,7 @@ main (int argc,
       g_test_add_data_func (training, &cases[i], training_goes_on_as_if_nothing_had_been);
     }
   g_test_add_func ("/estimate/values-are-not-there", values_are_not_there);
+  g_test_add_func ("/estimate/model-of-a-dry-run", model_of_a_dry_run);
+  g_test_add_func ("/estimate/seconds-are-kept", seconds_are_kept);
   return g_test_run ();
 }

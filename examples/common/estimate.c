@@ -1,0 +1,204 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The memory and the time of a training, from a dry run of its step. */
+#include "estimate.h"
+
+#include "output.h"
+#include "trainer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Kernels that this machine hasn't timed yet are timed for so long. */
+#define MAX_SECONDS 5
+
+static gboolean
+run_step (EbbModule *model,
+          gpointer user_data,
+          GError **error)
+{
+  double loss;
+
+  return trainer_step (user_data, &loss, error);
+}
+
+static char *
+format_time (double seconds)
+{
+  if (seconds < 120)
+    return g_strdup_printf ("%.3g s", seconds);
+  return seconds < 7200 ? g_strdup_printf ("%.3g minutes", seconds / 60)
+                        : g_strdup_printf ("%.3g hours", seconds / 3600);
+}
+
+static void
+add_integer (JsonBuilder *builder,
+             const char *name,
+             gint64 value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, value);
+}
+
+/* What is said of a step: of the rank that needs most. */
+typedef struct
+{
+  gint64 peak, host_peak, extent, purposes[EBB_N_PURPOSES];
+  double seconds;
+} Figures;
+
+static const char *const purposes[] = { "parameters", "gradients", "optimizer", "activations", "cache", "workspace" };
+
+static Figures
+take_figures (EbbMemoryEstimate *estimate,
+              double seconds)
+{
+  Figures figures = { .peak = (gint64) ebb_memory_estimate_get_peak_total (estimate),
+                      .host_peak = (gint64) ebb_memory_estimate_get_host_peak_total (estimate),
+                      .extent = (gint64) ebb_memory_estimate_get_extent (estimate),
+                      .seconds = seconds };
+
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    figures.purposes[i] = (gint64) ebb_memory_estimate_get_peak (estimate, (EbbPurpose) i);
+  return figures;
+}
+
+/* The largest of each number over the ranks. */
+static gboolean
+exchange (Ranks *ranks,
+          Figures *figures,
+          GError **error)
+{
+  enum
+  {
+    N = 3 + EBB_N_PURPOSES
+  };
+  gint64 mine[N] = { figures->peak, figures->host_peak, figures->extent };
+  g_autofree gint64 *all = NULL;
+
+  if (ranks == NULL)
+    return TRUE;
+  memcpy (mine + 3, figures->purposes, sizeof figures->purposes);
+  all = g_new (gint64, (gsize) ranks->size * N);
+  if (!ranks_exchange (ranks, mine, N, all, error))
+    return FALSE;
+  for (guint i = 0; i < ranks->size * N; i++)
+    mine[i % N] = MAX (mine[i % N], all[i]);
+  figures->peak = mine[0];
+  figures->host_peak = mine[1];
+  figures->extent = mine[2];
+  memcpy (figures->purposes, mine + 3, sizeof figures->purposes);
+  return TRUE;
+}
+
+static gboolean
+write_report (const Options *options,
+              const Figures *figures,
+              GError **error)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (JsonGenerator) generator = json_generator_new ();
+  g_autoptr (JsonNode) root = NULL;
+  g_autofree char *json = NULL;
+  g_autofree char *text = NULL;
+
+  if (options->report == NULL)
+    return TRUE;
+  json_builder_begin_object (builder);
+  add_integer (builder, "predicted_peak_bytes", figures->peak);
+  add_integer (builder, "predicted_host_peak_bytes", figures->host_peak);
+  json_builder_set_member_name (builder, "peak_bytes_by_purpose");
+  json_builder_begin_object (builder);
+  for (guint i = 0; i < G_N_ELEMENTS (purposes); i++)
+    add_integer (builder, purposes[i], figures->purposes[i]);
+  json_builder_end_object (builder);
+  add_integer (builder, "heap_bytes", figures->extent);
+  json_builder_set_member_name (builder, "step_seconds");
+  json_builder_add_double_value (builder, figures->seconds);
+  json_builder_set_member_name (builder, "run_seconds");
+  json_builder_add_double_value (builder, figures->seconds * (double) options->steps);
+  json_builder_set_member_name (builder, "config");
+  options_add_json (options, builder);
+  json_builder_end_object (builder);
+  root = json_builder_get_root (builder);
+  json_generator_set_root (generator, root);
+  json_generator_set_pretty (generator, TRUE);
+  json = json_generator_to_data (generator, NULL);
+  text = g_strconcat (json, "\n", NULL);
+  return output_write (options->report, text, error);
+}
+
+static void
+print_bytes (const char *name,
+             gint64 n_bytes)
+{
+  if (n_bytes > 0)
+    printf ("  %-12s %10.1f MiB\n", name, (double) n_bytes / (1 << 20));
+}
+
+static void
+print (const Options *options,
+       const Ranks *ranks,
+       const Figures *figures)
+{
+  const char *device = options->device != NULL ? options->device : "cpu";
+  g_autofree char *step = format_time (figures->seconds);
+  g_autofree char *run = format_time (figures->seconds * (double) options->steps);
+
+  printf ("A step needs %.1f MiB of %s%s, at most at one time:\n", (double) figures->peak / (1 << 20), device,
+          ranks != NULL ? " on the rank that needs most" : "");
+  for (guint i = 0; i < G_N_ELEMENTS (purposes); i++)
+    print_bytes (purposes[i], figures->purposes[i]);
+  printf ("With the gaps between them they take up %.1f MiB.\n", (double) figures->extent / (1 << 20));
+  if (figures->host_peak != figures->peak)
+    printf ("Host memory: %.1f MiB.\n", (double) figures->host_peak / (1 << 20));
+  printf ("A step computes for about %s, %" G_GINT64_FORMAT " steps for about %s.\n", step, options->steps, run);
+}
+
+static EbbMemoryEstimate *
+make_estimate (Options *options,
+               Ranks *ranks,
+               GError **error)
+{
+  EbbMemoryEstimate *estimate = NULL;
+  Trainer trainer;
+
+  ebb_push_dry_run ();
+  if (trainer_init (&trainer, options, ranks, error))
+    estimate = ebb_memory_estimate_new (trainer.model, trainer.device, run_step, &trainer, error);
+  trainer_clear (&trainer);
+  ebb_pop_dry_run ();
+  return estimate;
+}
+
+gboolean
+estimate_run (Options *options,
+              Ranks *ranks,
+              GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  GError *failure = NULL;
+  Figures figures;
+  double seconds;
+  gboolean ok;
+
+  options->memory = 0; /* nothing is refused: what it needs is the question */
+  estimate = make_estimate (options, ranks, error);
+  ok = ranks != NULL ? ranks_agree (ranks, estimate != NULL, error) : estimate != NULL;
+  if (!ok)
+    return FALSE;
+  seconds =
+      ebb_memory_estimate_measure_seconds (estimate, ranks == NULL || ranks->rank == 0 ? MAX_SECONDS : 0, &failure);
+  if (failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  figures = take_figures (estimate, seconds);
+  if (!exchange (ranks, &figures, error))
+    return FALSE;
+  if (ranks != NULL && ranks->rank > 0)
+    return TRUE;
+  if (!options->quiet)
+    print (options, ranks, &figures);
+  return write_report (options, &figures, error);
+}

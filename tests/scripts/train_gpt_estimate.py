@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""--estimate of train_gpt and fsdp_gpt: the bytes of a training, to the byte, by purpose, without training."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+from gpt2_folder import write_gpt2_folder  # noqa: E402
+
+BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
+SMALL = ["--layers", 3, "--width", 64, "--heads", 4, "--context", 64, "--batch", 8]
+PURPOSES = {"parameters": "parameter_bytes", "gradients": "gradient_bytes", "optimizer": "optimizer_bytes",
+            "activations": "activation_bytes_peak", "cache": "cache_bytes", "workspace": "workspace_bytes"}
+FULL = ["--checkpoint", "full"]
+SELECTIVE = ["--checkpoint", "selective"]
+SIM = ["--device", "sim"]
+
+
+class EstimateTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ebb-estimate-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        with open(self.path("text.txt"), "w", encoding="utf-8") as text:
+            text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(300))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_program(self, program, *words, **options):
+        return subprocess.run([os.path.join(os.path.abspath(BUILD), "examples", program), "--data", "text.txt",
+                               *map(str, words)], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=200, check=False, **options)
+
+    def report(self, program, *words):
+        done = self.run_program(program, "--quiet", "--report", "report.json", *words)
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ""), words)
+        with open(self.path("report.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def check(self, program, *words, by_purpose=True):
+        with self.subTest(program=program, words=words):
+            estimate = self.report(program, *words, "--estimate")
+            trained = self.report(program, *words, "--steps", 3)
+            self.assertEqual(estimate["predicted_peak_bytes"], trained["peak_bytes"])
+            if by_purpose:
+                self.assertEqual(estimate["peak_bytes_by_purpose"],
+                                 {name: trained[key] for name, key in PURPOSES.items()})
+            self.assertGreaterEqual(estimate["heap_bytes"], estimate["predicted_peak_bytes"])
+
+
+class Bytes(EstimateTest):
+    def test_one_rank(self):
+        for words in ([], [*FULL, *SIM], ["--accumulate", 2, "--clip", 1, *SIM], ["--dtype", "bf16", *SELECTIVE],
+                      [*FULL, "--store", "host", *SIM]):
+            self.check("train_gpt", *SMALL, *words)
+
+    def test_ranks(self):
+        for words in ([2], [2, *SIM], [4, *FULL], [2, "--shard", "none"],
+                      [4, "--tensor-parallel", 2, "--sequence-parallel"],
+                      [2, "--tensor-parallel", 2, *FULL, "--partition", *SIM]):
+            self.check("fsdp_gpt", *SMALL, "--ranks", *words)
+
+    def test_a_folder_and_a_state(self):
+        write_gpt2_folder(self.path("model"))
+        self.check("train_gpt", "--model", "model", "--batch", 2, *FULL)
+        self.report("train_gpt", *SMALL, "--steps", 1, "--resume", "state")
+        self.check("train_gpt", *SMALL, "--resume", "state", by_purpose=False)  # reading a state takes workspace
+
+
+class WithoutTraining(EstimateTest):
+    def test_nothing_is_written(self):
+        files = sorted(os.listdir(self.folder))
+        done = self.run_program("train_gpt", *SMALL, "--estimate", "--save", "weights", "--resume", "state")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(sorted(os.listdir(self.folder)), files)
+        self.assertRegex(done.stdout, r"^A step needs \d+\.\d MiB of cpu, at most at one time:\n  parameters +")
+        self.assertIn("\nA step computes for about ", done.stdout)
+
+    def test_a_model_that_does_not_fit(self):
+        """GPT-2 XL at 32 rows, in 200 MiB."""
+        with open(self.path("text.txt"), "a", encoding="utf-8") as text:
+            text.write("x" * 50000)
+        words = ["--data", "text.txt", "--preset", "gpt2-xl", "--batch", "32", "--estimate", "--quiet", "--report",
+                 "report.json"]
+        program = os.path.join(os.path.abspath(BUILD), "examples", "train_gpt")
+        costs = {**os.environ, "EBB_COST_FILE": self.path("costs")}
+        process = subprocess.Popen([program, *words], cwd=self.folder, stdin=subprocess.DEVNULL, env=costs)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        with open(self.path("report.json"), encoding="utf-8") as file:
+            self.assertGreater(json.load(file)["predicted_peak_bytes"], 100 << 30)
+        self.assertLess(used.ru_maxrss, 200 << 10)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,15 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/dry-run-private.h"
+#include "wrap/plan/estimate.h"
+
+G_BEGIN_DECLS
+
+/* In the run: its memory on @device takes the place of that of the model's parameters and buffers. */
+gboolean ebb_memory_estimate_adopt_model (EbbDryRun *run,
+                                          EbbModule *model,
+                                          EbbDevice *device,
+                                          GError **error);
+
+G_END_DECLS
