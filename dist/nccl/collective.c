@@ -120,8 +120,7 @@ get_op (EbbDType dtype,
   /* The sum of bools is their logical or. */
   if (op == EBB_REDUCE_OP_MAX || dtype == EBB_DTYPE_BOOL)
     return op == EBB_REDUCE_OP_MIN ? ncclMin : ncclMax;
-  return op == EBB_REDUCE_OP_MIN ? ncclMin : op == EBB_REDUCE_OP_MEAN ? ncclAvg
-                                                                      : ncclSum;
+  return op == EBB_REDUCE_OP_MIN ? ncclMin : (op == EBB_REDUCE_OP_MEAN ? ncclAvg : ncclSum);
 }
 
 char *

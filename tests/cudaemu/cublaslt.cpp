@@ -1,4 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* cuBLASLt's products, d = alpha op (a) op (b) + beta c with an epilogue, summed in f32 in the order of the inner
+ * dimension. Operands that the library itself refuses are refused: wrong sizes, addresses that are less aligned than
+ * the algorithm was chosen for, workspace that is too small. */
 #include "cudaemu/runtime.h"
 
 #include "cublasLt.h"
@@ -7,10 +10,6 @@
 #include <cstdio>
 #include <cstring>
 #include <vector>
-
-/* cuBLASLt's products, d = alpha op (a) op (b) + beta c with an epilogue, summed in f32 in the order of the inner
- * dimension. Operands that the library itself refuses are refused: wrong sizes, addresses that are less aligned than
- * the algorithm was chosen for, workspace that is too small. */
 
 struct cublasLtContext
 {
@@ -302,247 +301,241 @@ set (T *field,
 
 } // namespace
 
-#pragma GCC visibility push(default)
-extern "C"
+size_t
+cublasLtGetVersion ()
 {
-  size_t
-  cublasLtGetVersion ()
-  {
-    return CUBLAS_VERSION;
-  }
+  return CUBLAS_VERSION;
+}
 
-  const char *
-  cublasLtGetStatusName (cublasStatus_t status)
-  {
-    switch (status)
-      {
-      case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
-      case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
-      case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
-      case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
-      case CUBLAS_STATUS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
-      case CUBLAS_STATUS_MAPPING_ERROR: return "CUBLAS_STATUS_MAPPING_ERROR";
-      case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
-      case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
-      case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
-      case CUBLAS_STATUS_LICENSE_ERROR: return "CUBLAS_STATUS_LICENSE_ERROR";
-      default: return "CUBLAS_STATUS_UNKNOWN";
-      }
-  }
+const char *
+cublasLtGetStatusName (cublasStatus_t status)
+{
+  switch (status)
+    {
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
+    case CUBLAS_STATUS_MAPPING_ERROR: return "CUBLAS_STATUS_MAPPING_ERROR";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_LICENSE_ERROR: return "CUBLAS_STATUS_LICENSE_ERROR";
+    default: return "CUBLAS_STATUS_UNKNOWN";
+    }
+}
 
-  const char *
-  cublasLtGetStatusString (cublasStatus_t status)
-  {
-    return cublasLtGetStatusName (status);
-  }
+const char *
+cublasLtGetStatusString (cublasStatus_t status)
+{
+  return cublasLtGetStatusName (status);
+}
 
-  cublasStatus_t
-  cublasLtCreate (cublasLtHandle_t *handle)
-  {
-    *handle = new cublasLtContext ();
-    return CUBLAS_STATUS_SUCCESS;
-  }
+cublasStatus_t
+cublasLtCreate (cublasLtHandle_t *handle)
+{
+  *handle = new cublasLtContext ();
+  return CUBLAS_STATUS_SUCCESS;
+}
 
-  cublasStatus_t
-  cublasLtDestroy (cublasLtHandle_t handle)
-  {
-    delete handle;
-    return CUBLAS_STATUS_SUCCESS;
-  }
+cublasStatus_t
+cublasLtDestroy (cublasLtHandle_t handle)
+{
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
 
-  cublasStatus_t
-  cublasLtMatrixLayoutCreate (cublasLtMatrixLayout_t *layout,
-                              cudaDataType type,
-                              uint64_t rows,
-                              uint64_t columns,
-                              int64_t leading_dimension)
-  {
-    *layout = new cublasLtMatrixLayout_st{ type, CUBLASLT_ORDER_COL, rows, columns, leading_dimension, 1, 0 };
-    return CUBLAS_STATUS_SUCCESS;
-  }
+cublasStatus_t
+cublasLtMatrixLayoutCreate (cublasLtMatrixLayout_t *layout,
+                            cudaDataType type,
+                            uint64_t rows,
+                            uint64_t columns,
+                            int64_t leading_dimension)
+{
+  *layout = new cublasLtMatrixLayout_st{ type, CUBLASLT_ORDER_COL, rows, columns, leading_dimension, 1, 0 };
+  return CUBLAS_STATUS_SUCCESS;
+}
 
-  cublasStatus_t
-  cublasLtMatrixLayoutDestroy (cublasLtMatrixLayout_t layout)
-  {
-    delete layout;
-    return CUBLAS_STATUS_SUCCESS;
-  }
+cublasStatus_t
+cublasLtMatrixLayoutDestroy (cublasLtMatrixLayout_t layout)
+{
+  delete layout;
+  return CUBLAS_STATUS_SUCCESS;
+}
 
-  cublasStatus_t
-  cublasLtMatrixLayoutSetAttribute (cublasLtMatrixLayout_t layout,
-                                    cublasLtMatrixLayoutAttribute_t attribute,
-                                    const void *value,
-                                    size_t size)
-  {
-    switch (attribute)
-      {
-      case CUBLASLT_MATRIX_LAYOUT_TYPE: return set (&layout->type, value, size);
-      case CUBLASLT_MATRIX_LAYOUT_ORDER: return set (&layout->order, value, size);
-      case CUBLASLT_MATRIX_LAYOUT_ROWS: return set (&layout->rows, value, size);
-      case CUBLASLT_MATRIX_LAYOUT_COLS: return set (&layout->columns, value, size);
-      case CUBLASLT_MATRIX_LAYOUT_LD: return set (&layout->leading_dimension, value, size);
-      case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return set (&layout->n_batches, value, size);
-      case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return set (&layout->batch_offset, value, size);
-      default: return CUBLAS_STATUS_INVALID_VALUE;
-      }
-  }
-
-  cublasStatus_t
-  cublasLtMatmulDescCreate (cublasLtMatmulDesc_t *product,
-                            cublasComputeType_t compute_type,
-                            cudaDataType_t scale_type)
-  {
-    if (scale_type != CUDA_R_32F)
-      return CUBLAS_STATUS_NOT_SUPPORTED;
-    *product = new cublasLtMatmulDesc_st ();
-    (*product)->compute_type = compute_type;
-    (*product)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    return CUBLAS_STATUS_SUCCESS;
-  }
-
-  cublasStatus_t
-  cublasLtMatmulDescDestroy (cublasLtMatmulDesc_t product)
-  {
-    delete product;
-    return CUBLAS_STATUS_SUCCESS;
-  }
-
-  cublasStatus_t
-  cublasLtMatmulDescSetAttribute (cublasLtMatmulDesc_t product,
-                                  cublasLtMatmulDescAttributes_t attribute,
+cublasStatus_t
+cublasLtMatrixLayoutSetAttribute (cublasLtMatrixLayout_t layout,
+                                  cublasLtMatrixLayoutAttribute_t attribute,
                                   const void *value,
                                   size_t size)
-  {
-    switch (attribute)
-      {
-      case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: return set (&product->compute_type, value, size);
-      case CUBLASLT_MATMUL_DESC_POINTER_MODE: return set (&product->pointer_mode, value, size);
-      case CUBLASLT_MATMUL_DESC_TRANSA: return set (&product->transpose_a, value, size);
-      case CUBLASLT_MATMUL_DESC_TRANSB: return set (&product->transpose_b, value, size);
-      case CUBLASLT_MATMUL_DESC_EPILOGUE: return set (&product->epilogue, value, size);
-      case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set (&product->bias, value, size);
-      case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return set (&product->bias_batch_offset, value, size);
-      case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        product->has_bias_type = true;
-        return set (&product->bias_type, value, size);
-      default: return CUBLAS_STATUS_INVALID_VALUE;
-      }
-  }
+{
+  switch (attribute)
+    {
+    case CUBLASLT_MATRIX_LAYOUT_TYPE: return set (&layout->type, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_ORDER: return set (&layout->order, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_ROWS: return set (&layout->rows, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_COLS: return set (&layout->columns, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_LD: return set (&layout->leading_dimension, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return set (&layout->n_batches, value, size);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return set (&layout->batch_offset, value, size);
+    default: return CUBLAS_STATUS_INVALID_VALUE;
+    }
+}
 
-  cublasStatus_t
-  cublasLtMatmulPreferenceCreate (cublasLtMatmulPreference_t *preference)
-  {
-    *preference = new cublasLtMatmulPreference_st{ 0, CUBLASLT_REDUCTION_SCHEME_MASK, { 256, 256, 256, 256 } };
-    return CUBLAS_STATUS_SUCCESS;
-  }
+cublasStatus_t
+cublasLtMatmulDescCreate (cublasLtMatmulDesc_t *product,
+                          cublasComputeType_t compute_type,
+                          cudaDataType_t scale_type)
+{
+  if (scale_type != CUDA_R_32F)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  *product = new cublasLtMatmulDesc_st ();
+  (*product)->compute_type = compute_type;
+  (*product)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  return CUBLAS_STATUS_SUCCESS;
+}
 
-  cublasStatus_t
-  cublasLtMatmulPreferenceDestroy (cublasLtMatmulPreference_t preference)
-  {
-    delete preference;
-    return CUBLAS_STATUS_SUCCESS;
-  }
+cublasStatus_t
+cublasLtMatmulDescDestroy (cublasLtMatmulDesc_t product)
+{
+  delete product;
+  return CUBLAS_STATUS_SUCCESS;
+}
 
-  cublasStatus_t
-  cublasLtMatmulPreferenceSetAttribute (cublasLtMatmulPreference_t preference,
-                                        cublasLtMatmulPreferenceAttributes_t attribute,
-                                        const void *value,
-                                        size_t size)
-  {
-    switch (attribute)
-      {
-      case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set (&preference->workspace_size, value, size);
-      case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set (&preference->reduction_schemes, value, size);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return set (&preference->alignments[0], value, size);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return set (&preference->alignments[1], value, size);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return set (&preference->alignments[2], value, size);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return set (&preference->alignments[3], value, size);
-      default: return CUBLAS_STATUS_INVALID_VALUE;
-      }
-  }
+cublasStatus_t
+cublasLtMatmulDescSetAttribute (cublasLtMatmulDesc_t product,
+                                cublasLtMatmulDescAttributes_t attribute,
+                                const void *value,
+                                size_t size)
+{
+  switch (attribute)
+    {
+    case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: return set (&product->compute_type, value, size);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return set (&product->pointer_mode, value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSA: return set (&product->transpose_a, value, size);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return set (&product->transpose_b, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set (&product->epilogue, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set (&product->bias, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return set (&product->bias_batch_offset, value, size);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      product->has_bias_type = true;
+      return set (&product->bias_type, value, size);
+    default: return CUBLAS_STATUS_INVALID_VALUE;
+    }
+}
 
-  cublasStatus_t
-  cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle,
-                                  cublasLtMatmulDesc_t product,
-                                  cublasLtMatrixLayout_t a,
-                                  cublasLtMatrixLayout_t b,
-                                  cublasLtMatrixLayout_t c,
-                                  cublasLtMatrixLayout_t d,
-                                  cublasLtMatmulPreference_t preference,
-                                  int n_wanted,
-                                  cublasLtMatmulHeuristicResult_t results[],
-                                  int *n_results)
-  {
-    Algorithm algorithm = { MARK, preference->workspace_size >= WORKSPACE ? WORKSPACE : 0, {} };
+cublasStatus_t
+cublasLtMatmulPreferenceCreate (cublasLtMatmulPreference_t *preference)
+{
+  *preference = new cublasLtMatmulPreference_st{ 0, CUBLASLT_REDUCTION_SCHEME_MASK, { 256, 256, 256, 256 } };
+  return CUBLAS_STATUS_SUCCESS;
+}
 
-    *n_results = 0;
-    if (handle == nullptr || n_wanted < 1 || !check (product, a, b, c, d))
-      return CUBLAS_STATUS_INVALID_VALUE;
-    std::memcpy (algorithm.alignments, preference->alignments, sizeof algorithm.alignments);
-    std::memset (results, 0, sizeof results[0]);
-    std::memcpy (results[0].algo.data, &algorithm, sizeof algorithm);
-    results[0].workspaceSize = algorithm.workspace_size;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    results[0].wavesCount = 1;
-    *n_results = 1;
-    return CUBLAS_STATUS_SUCCESS;
-  }
+cublasStatus_t
+cublasLtMatmulPreferenceDestroy (cublasLtMatmulPreference_t preference)
+{
+  delete preference;
+  return CUBLAS_STATUS_SUCCESS;
+}
 
-  cublasStatus_t
-  cublasLtMatmul (cublasLtHandle_t handle,
-                  cublasLtMatmulDesc_t product,
-                  const void *alpha,
-                  const void *a_data,
-                  cublasLtMatrixLayout_t a,
-                  const void *b_data,
-                  cublasLtMatrixLayout_t b,
-                  const void *beta,
-                  const void *c_data,
-                  cublasLtMatrixLayout_t c,
-                  void *d_data,
-                  cublasLtMatrixLayout_t d,
-                  const cublasLtMatmulAlgo_t *algorithm,
-                  void *workspace,
-                  size_t workspace_size,
-                  cudaStream_t stream)
-  {
-    Algorithm chosen = {};
-    Product self = {};
+cublasStatus_t
+cublasLtMatmulPreferenceSetAttribute (cublasLtMatmulPreference_t preference,
+                                      cublasLtMatmulPreferenceAttributes_t attribute,
+                                      const void *value,
+                                      size_t size)
+{
+  switch (attribute)
+    {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set (&preference->workspace_size, value, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set (&preference->reduction_schemes, value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return set (&preference->alignments[0], value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return set (&preference->alignments[1], value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return set (&preference->alignments[2], value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return set (&preference->alignments[3], value, size);
+    default: return CUBLAS_STATUS_INVALID_VALUE;
+    }
+}
 
-    if (handle == nullptr || !check (product, a, b, c, d))
-      return CUBLAS_STATUS_INVALID_VALUE;
-    if (product->pointer_mode != CUBLASLT_POINTER_MODE_HOST)
-      return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (algorithm != nullptr)
-      std::memcpy (&chosen, algorithm->data, sizeof chosen);
-    if (algorithm == nullptr || chosen.mark != MARK)
-      return complain ("the algorithm is not one of cublasLtMatmulAlgoGetHeuristic ()"), CUBLAS_STATUS_INVALID_VALUE;
-    if (workspace_size < chosen.workspace_size || (chosen.workspace_size > 0 && !is_aligned (workspace, 256)))
-      return complain ("the workspace is too small or not aligned to 256 bytes"), CUBLAS_STATUS_INVALID_VALUE;
-    if (!is_aligned (a_data, chosen.alignments[0]) || !is_aligned (b_data, chosen.alignments[1])
-        || !is_aligned (c_data, chosen.alignments[2]) || !is_aligned (d_data, chosen.alignments[3]))
-      return complain ("an operand is less aligned than the algorithm was chosen for"), CUBLAS_STATUS_INVALID_VALUE;
-    self.a = describe (a_data, a, product->transpose_a);
-    self.b = describe (b_data, b, product->transpose_b);
-    self.c = describe (c_data, c, CUBLAS_OP_N);
-    self.d = describe (d_data, d, CUBLAS_OP_N);
-    self.d_data = d_data;
-    self.n_rows = (std::int64_t) d->rows;
-    self.n_columns = (std::int64_t) d->columns;
-    self.n_inner = (std::int64_t) (product->transpose_a == CUBLAS_OP_N ? a->columns : a->rows);
-    self.n_batches = d->n_batches;
-    self.alpha = *static_cast<const float *> (alpha);
-    self.beta = *static_cast<const float *> (beta);
-    self.epilogue = product->epilogue;
-    self.workspace = chosen.workspace_size > 0 ? workspace : nullptr;
-    self.bias = { product->bias, product->has_bias_type ? product->bias_type : d->type, 1, 0,
-                  product->bias_batch_offset };
-    if ((self.epilogue & CUBLASLT_EPILOGUE_BIAS) && (product->bias == nullptr || !is_supported (self.bias.type)))
-      return complain ("the epilogue has no bias"), CUBLAS_STATUS_INVALID_VALUE;
-    return cudaemu::enqueue_work (stream, [self] { return run (self); }) == cudaSuccess
-               ? CUBLAS_STATUS_SUCCESS
-               : CUBLAS_STATUS_EXECUTION_FAILED;
-  }
+cublasStatus_t
+cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle,
+                                cublasLtMatmulDesc_t product,
+                                cublasLtMatrixLayout_t a,
+                                cublasLtMatrixLayout_t b,
+                                cublasLtMatrixLayout_t c,
+                                cublasLtMatrixLayout_t d,
+                                cublasLtMatmulPreference_t preference,
+                                int n_wanted,
+                                cublasLtMatmulHeuristicResult_t results[],
+                                int *n_results)
+{
+  Algorithm algorithm = { MARK, preference->workspace_size >= WORKSPACE ? WORKSPACE : 0, {} };
 
-} /* extern "C" */
-#pragma GCC visibility pop
+  *n_results = 0;
+  if (handle == nullptr || n_wanted < 1 || !check (product, a, b, c, d))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy (algorithm.alignments, preference->alignments, sizeof algorithm.alignments);
+  std::memset (results, 0, sizeof results[0]);
+  std::memcpy (results[0].algo.data, &algorithm, sizeof algorithm);
+  results[0].workspaceSize = algorithm.workspace_size;
+  results[0].state = CUBLAS_STATUS_SUCCESS;
+  results[0].wavesCount = 1;
+  *n_results = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatmul (cublasLtHandle_t handle,
+                cublasLtMatmulDesc_t product,
+                const void *alpha,
+                const void *a_data,
+                cublasLtMatrixLayout_t a,
+                const void *b_data,
+                cublasLtMatrixLayout_t b,
+                const void *beta,
+                const void *c_data,
+                cublasLtMatrixLayout_t c,
+                void *d_data,
+                cublasLtMatrixLayout_t d,
+                const cublasLtMatmulAlgo_t *algorithm,
+                void *workspace,
+                size_t workspace_size,
+                cudaStream_t stream)
+{
+  Algorithm chosen = {};
+  Product self = {};
+
+  if (handle == nullptr || !check (product, a, b, c, d))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (product->pointer_mode != CUBLASLT_POINTER_MODE_HOST)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (algorithm != nullptr)
+    std::memcpy (&chosen, algorithm->data, sizeof chosen);
+  if (algorithm == nullptr || chosen.mark != MARK)
+    return complain ("the algorithm is not one of cublasLtMatmulAlgoGetHeuristic ()"), CUBLAS_STATUS_INVALID_VALUE;
+  if (workspace_size < chosen.workspace_size || (chosen.workspace_size > 0 && !is_aligned (workspace, 256)))
+    return complain ("the workspace is too small or not aligned to 256 bytes"), CUBLAS_STATUS_INVALID_VALUE;
+  if (!is_aligned (a_data, chosen.alignments[0]) || !is_aligned (b_data, chosen.alignments[1])
+      || !is_aligned (c_data, chosen.alignments[2]) || !is_aligned (d_data, chosen.alignments[3]))
+    return complain ("an operand is less aligned than the algorithm was chosen for"), CUBLAS_STATUS_INVALID_VALUE;
+  self.a = describe (a_data, a, product->transpose_a);
+  self.b = describe (b_data, b, product->transpose_b);
+  self.c = describe (c_data, c, CUBLAS_OP_N);
+  self.d = describe (d_data, d, CUBLAS_OP_N);
+  self.d_data = d_data;
+  self.n_rows = (std::int64_t) d->rows;
+  self.n_columns = (std::int64_t) d->columns;
+  self.n_inner = (std::int64_t) (product->transpose_a == CUBLAS_OP_N ? a->columns : a->rows);
+  self.n_batches = d->n_batches;
+  self.alpha = *static_cast<const float *> (alpha);
+  self.beta = *static_cast<const float *> (beta);
+  self.epilogue = product->epilogue;
+  self.workspace = chosen.workspace_size > 0 ? workspace : nullptr;
+  self.bias = { product->bias, product->has_bias_type ? product->bias_type : d->type, 1, 0,
+                product->bias_batch_offset };
+  if ((self.epilogue & CUBLASLT_EPILOGUE_BIAS) && (product->bias == nullptr || !is_supported (self.bias.type)))
+    return complain ("the epilogue has no bias"), CUBLAS_STATUS_INVALID_VALUE;
+  return cudaemu::enqueue_work (stream, [self] { return run (self); }) == cudaSuccess
+             ? CUBLAS_STATUS_SUCCESS
+             : CUBLAS_STATUS_EXECUTION_FAILED;
+}

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Devices, errors, and the settings that the environment gives. */
 #include "cudaemu/execution-private.h"
 #include "cudaemu/runtime-private.h"
 
@@ -10,8 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-
-/* Devices, errors, and the settings that the environment gives. */
 
 namespace cudaemu
 {
@@ -191,7 +190,8 @@ get_state ()
 }
 
 void
-explain (const char *format, ...)
+explain (const char *format,
+         ...)
 {
   std::va_list arguments;
 
@@ -262,216 +262,204 @@ check_device (int device)
 
 using namespace cudaemu;
 
-#pragma GCC visibility push(default)
-extern "C"
+const char *
+cudaGetErrorName (cudaError_t error)
 {
-  const char *
-  cudaGetErrorName (cudaError_t error)
-  {
-    return find_text (error)->name;
-  }
+  return find_text (error)->name;
+}
 
-  const char *
-  cudaGetErrorString (cudaError_t error)
-  {
-    return find_text (error)->text;
-  }
+const char *
+cudaGetErrorString (cudaError_t error)
+{
+  return find_text (error)->text;
+}
 
-  cudaError_t
-  cudaPeekAtLastError ()
-  {
-    return get_context_error () != cudaSuccess ? get_context_error () : last_error;
-  }
+cudaError_t
+cudaPeekAtLastError ()
+{
+  return get_context_error () != cudaSuccess ? get_context_error () : last_error;
+}
 
-  cudaError_t
-  cudaGetLastError ()
-  {
-    cudaError_t error = cudaPeekAtLastError ();
+cudaError_t
+cudaGetLastError ()
+{
+  cudaError_t error = cudaPeekAtLastError ();
 
-    last_error = cudaSuccess;
-    return error;
-  }
+  last_error = cudaSuccess;
+  return error;
+}
 
-  CUresult
-  cuGetErrorName (CUresult error,
-                  const char **name)
-  {
-    switch (error)
-      {
-      case CUDA_SUCCESS: *name = "CUDA_SUCCESS"; break;
-      case CUDA_ERROR_INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
-      case CUDA_ERROR_OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
-      case CUDA_ERROR_NOT_INITIALIZED: *name = "CUDA_ERROR_NOT_INITIALIZED"; break;
-      case CUDA_ERROR_NO_DEVICE: *name = "CUDA_ERROR_NO_DEVICE"; break;
-      case CUDA_ERROR_INVALID_DEVICE: *name = "CUDA_ERROR_INVALID_DEVICE"; break;
-      case CUDA_ERROR_ILLEGAL_ADDRESS: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
-      case CUDA_ERROR_LAUNCH_FAILED: *name = "CUDA_ERROR_LAUNCH_FAILED"; break;
-      case CUDA_ERROR_NOT_SUPPORTED: *name = "CUDA_ERROR_NOT_SUPPORTED"; break;
-      default: *name = nullptr; return CUDA_ERROR_INVALID_VALUE;
-      }
-    return CUDA_SUCCESS;
-  }
-
-  CUresult
-  cuGetErrorString (CUresult error,
-                    const char **text)
-  {
-    *text = find_text (error)->text;
-    return CUDA_SUCCESS;
-  }
-
-  cudaError_t
-  cudaDriverGetVersion (int *version)
-  {
-    *version = take_failure (FAIL_NO_DRIVER) ? 0 : take_failure (FAIL_OLD_DRIVER) ? 11040
-                                                                                  : CUDA_VERSION;
-    return cudaSuccess;
-  }
-
-  cudaError_t
-  cudaRuntimeGetVersion (int *version)
-  {
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-  }
-
-  cudaError_t
-  cudaGetDeviceCount (int *count)
-  {
-    cudaError_t state = get_state ();
-
-    *count = state == cudaSuccess ? get_settings ()->n_devices : 0;
-    return finish (state);
-  }
-
-  cudaError_t
-  cudaSetDevice (int device)
-  {
-    cudaError_t state = check_device (device);
-
-    if (state == cudaSuccess)
-      current_device = device;
-    return finish (state);
-  }
-
-  cudaError_t
-  cudaGetDevice (int *device)
-  {
-    cudaError_t state = get_state ();
-
-    *device = current_device;
-    return finish (state);
-  }
-
-  cudaError_t
-  cudaGetDeviceProperties (struct cudaDeviceProp *properties,
-                           int device)
-  {
-    cudaError_t state = check_device (device);
-
-    if (state != cudaSuccess)
-      return finish (state);
-    std::memset (properties, 0, sizeof *properties);
-    std::snprintf (properties->name, sizeof properties->name, "emulated GPU %d", device);
-    properties->totalGlobalMem = get_memory_size ();
-    properties->sharedMemPerBlock = 48 * 1024;
-    properties->sharedMemPerBlockOptin = 163 * 1024;
-    properties->sharedMemPerMultiprocessor = 164 * 1024;
-    properties->warpSize = 32;
-    properties->maxThreadsPerBlock = (int) MAX_THREADS;
-    properties->major = 8;
-    properties->multiProcessorCount = 4;
-    properties->l2CacheSize = 1 << 20;
-    return cudaSuccess;
-  }
-
-  cudaError_t
-  cudaDeviceGetAttribute (int *value,
-                          cudaDeviceAttr attribute,
-                          int device)
-  {
-    struct cudaDeviceProp properties;
-    cudaError_t state = cudaGetDeviceProperties (&properties, device);
-
-    if (state != cudaSuccess)
-      return state;
-    switch (attribute)
-      {
-      case cudaDevAttrMaxThreadsPerBlock: *value = properties.maxThreadsPerBlock; break;
-      case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int) properties.sharedMemPerBlock; break;
-      case cudaDevAttrWarpSize: *value = properties.warpSize; break;
-      case cudaDevAttrMultiProcessorCount: *value = properties.multiProcessorCount; break;
-      case cudaDevAttrComputeCapabilityMajor: *value = properties.major; break;
-      case cudaDevAttrComputeCapabilityMinor: *value = properties.minor; break;
-      case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int) properties.sharedMemPerMultiprocessor; break;
-      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int) properties.sharedMemPerBlockOptin; break;
-      default: return finish (cudaErrorInvalidValue);
-      }
-    return cudaSuccess;
-  }
-
-  cudaError_t
-  cudaDeviceGetPCIBusId (char *text,
-                         int size,
-                         int device)
-  {
-    cudaError_t state = check_device (device);
-
-    if (state == cudaSuccess)
-      std::snprintf (text, (std::size_t) size, "0000:%02x:00.0", device);
-    return finish (state);
-  }
-
-  /* Of the driver's functions, which the library does not link. */
-  cudaError_t
-  cudaGetDriverEntryPoint (const char *symbol,
-                           void **function,
-                           unsigned long long flags,
-                           cudaDriverEntryPointQueryResult *result)
-  {
-    return cudaGetDriverEntryPointByVersion (symbol, function, CUDART_VERSION, flags, result);
-  }
-
-#define ENTRY(name)                         \
-  {                                         \
-#name, reinterpret_cast < void *>(name) \
-  }
-
-  cudaError_t
-  cudaGetDriverEntryPointByVersion (const char *symbol,
-                                    void **function,
-                                    unsigned int version,
-                                    unsigned long long flags,
-                                    cudaDriverEntryPointQueryResult *result)
-  {
-    static const struct
+CUresult
+cuGetErrorName (CUresult error,
+                const char **name)
+{
+  switch (error)
     {
-      const char *name;
-      void *function;
-    } entries[] = {
-      ENTRY (cuGetErrorName),
-      ENTRY (cuGetErrorString),
-      ENTRY (cuMemAddressReserve),
-      ENTRY (cuMemAddressFree),
-      ENTRY (cuMemCreate),
-      ENTRY (cuMemRelease),
-      ENTRY (cuMemMap),
-      ENTRY (cuMemUnmap),
-      ENTRY (cuMemSetAccess),
-      ENTRY (cuMemGetAllocationGranularity),
-    };
-    cudaError_t state = get_state ();
+    case CUDA_SUCCESS: *name = "CUDA_SUCCESS"; break;
+    case CUDA_ERROR_INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
+    case CUDA_ERROR_OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+    case CUDA_ERROR_NOT_INITIALIZED: *name = "CUDA_ERROR_NOT_INITIALIZED"; break;
+    case CUDA_ERROR_NO_DEVICE: *name = "CUDA_ERROR_NO_DEVICE"; break;
+    case CUDA_ERROR_INVALID_DEVICE: *name = "CUDA_ERROR_INVALID_DEVICE"; break;
+    case CUDA_ERROR_ILLEGAL_ADDRESS: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
+    case CUDA_ERROR_LAUNCH_FAILED: *name = "CUDA_ERROR_LAUNCH_FAILED"; break;
+    case CUDA_ERROR_NOT_SUPPORTED: *name = "CUDA_ERROR_NOT_SUPPORTED"; break;
+    default: *name = nullptr; return CUDA_ERROR_INVALID_VALUE;
+    }
+  return CUDA_SUCCESS;
+}
 
-    (void) version;
-    (void) flags;
-    *function = nullptr;
-    for (const auto &entry : entries)
-      if (state == cudaSuccess && std::strcmp (entry.name, symbol) == 0)
-        *function = entry.function;
-    if (result != nullptr)
-      *result = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+CUresult
+cuGetErrorString (CUresult error,
+                  const char **text)
+{
+  *text = find_text (error)->text;
+  return CUDA_SUCCESS;
+}
+
+cudaError_t
+cudaDriverGetVersion (int *version)
+{
+  *version = take_failure (FAIL_NO_DRIVER) ? 0 : (take_failure (FAIL_OLD_DRIVER) ? 11040 : CUDA_VERSION);
+  return cudaSuccess;
+}
+
+cudaError_t
+cudaRuntimeGetVersion (int *version)
+{
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t
+cudaGetDeviceCount (int *count)
+{
+  cudaError_t state = get_state ();
+
+  *count = state == cudaSuccess ? get_settings ()->n_devices : 0;
+  return finish (state);
+}
+
+cudaError_t
+cudaSetDevice (int device)
+{
+  cudaError_t state = check_device (device);
+
+  if (state == cudaSuccess)
+    current_device = device;
+  return finish (state);
+}
+
+cudaError_t
+cudaGetDevice (int *device)
+{
+  cudaError_t state = get_state ();
+
+  *device = current_device;
+  return finish (state);
+}
+
+cudaError_t
+cudaGetDeviceProperties (struct cudaDeviceProp *properties,
+                         int device)
+{
+  cudaError_t state = check_device (device);
+
+  if (state != cudaSuccess)
     return finish (state);
-  }
+  std::memset (properties, 0, sizeof *properties);
+  std::snprintf (properties->name, sizeof properties->name, "emulated GPU %d", device);
+  properties->totalGlobalMem = get_memory_size ();
+  properties->sharedMemPerBlock = 48 * 1024;
+  properties->sharedMemPerBlockOptin = 163 * 1024;
+  properties->sharedMemPerMultiprocessor = 164 * 1024;
+  properties->warpSize = 32;
+  properties->maxThreadsPerBlock = (int) MAX_THREADS;
+  properties->major = 8;
+  properties->multiProcessorCount = 4;
+  properties->l2CacheSize = 1 << 20;
+  return cudaSuccess;
+}
 
-} /* extern "C" */
-#pragma GCC visibility pop
+cudaError_t
+cudaDeviceGetAttribute (int *value,
+                        cudaDeviceAttr attribute,
+                        int device)
+{
+  struct cudaDeviceProp properties;
+  cudaError_t state = cudaGetDeviceProperties (&properties, device);
+
+  if (state != cudaSuccess)
+    return state;
+  switch (attribute)
+    {
+    case cudaDevAttrMaxThreadsPerBlock: *value = properties.maxThreadsPerBlock; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int) properties.sharedMemPerBlock; break;
+    case cudaDevAttrWarpSize: *value = properties.warpSize; break;
+    case cudaDevAttrMultiProcessorCount: *value = properties.multiProcessorCount; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = properties.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = properties.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int) properties.sharedMemPerMultiprocessor; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int) properties.sharedMemPerBlockOptin; break;
+    default: return finish (cudaErrorInvalidValue);
+    }
+  return cudaSuccess;
+}
+
+cudaError_t
+cudaDeviceGetPCIBusId (char *text,
+                       int size,
+                       int device)
+{
+  cudaError_t state = check_device (device);
+
+  if (state == cudaSuccess)
+    std::snprintf (text, (std::size_t) size, "0000:%02x:00.0", device);
+  return finish (state);
+}
+
+/* Of the driver's functions, which the library does not link. */
+cudaError_t
+cudaGetDriverEntryPoint (const char *symbol,
+                         void **function,
+                         unsigned long long flags,
+                         cudaDriverEntryPointQueryResult *result)
+{
+  return cudaGetDriverEntryPointByVersion (symbol, function, CUDART_VERSION, flags, result);
+}
+
+cudaError_t
+cudaGetDriverEntryPointByVersion (const char *symbol,
+                                  void **function,
+                                  unsigned int version,
+                                  unsigned long long flags,
+                                  cudaDriverEntryPointQueryResult *result)
+{
+  static const struct
+  {
+    const char *name;
+    void *function;
+  } entries[] = {
+    { "cuGetErrorName", reinterpret_cast<void *> (cuGetErrorName) },
+    { "cuGetErrorString", reinterpret_cast<void *> (cuGetErrorString) },
+    { "cuMemAddressReserve", reinterpret_cast<void *> (cuMemAddressReserve) },
+    { "cuMemAddressFree", reinterpret_cast<void *> (cuMemAddressFree) },
+    { "cuMemCreate", reinterpret_cast<void *> (cuMemCreate) },
+    { "cuMemRelease", reinterpret_cast<void *> (cuMemRelease) },
+    { "cuMemMap", reinterpret_cast<void *> (cuMemMap) },
+    { "cuMemUnmap", reinterpret_cast<void *> (cuMemUnmap) },
+    { "cuMemSetAccess", reinterpret_cast<void *> (cuMemSetAccess) },
+    { "cuMemGetAllocationGranularity", reinterpret_cast<void *> (cuMemGetAllocationGranularity) },
+  };
+  cudaError_t state = get_state ();
+
+  (void) version;
+  (void) flags;
+  *function = nullptr;
+  for (const auto &entry : entries)
+    if (state == cudaSuccess && std::strcmp (entry.name, symbol) == 0)
+      *function = entry.function;
+  if (result != nullptr)
+    *result = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return finish (state);
+}

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The blocks of a grid and the threads of a block: which one runs next, barriers of the block, shared memory. */
 #include "cudaemu/execution-private.h"
 
 #include <cstdarg>
@@ -8,8 +9,6 @@
 #include <numeric>
 #include <sys/mman.h>
 #include <vector>
-
-/* The blocks of a grid and the threads of a block: which one runs next, barriers of the block, shared memory. */
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -23,7 +22,8 @@ std::uint64_t SharedArray::current_launch;
 /* -- failures ------------------------------------------------------------------------------------------------------ */
 
 void
-die (const char *format, ...)
+die (const char *format,
+     ...)
 {
   char message[512];
   std::va_list arguments;
@@ -305,8 +305,7 @@ get_name_length (const char *text)
   std::size_t n = 0;
 
   for (; text[n] != '\0' && (depth > 0 || text[n] != ','); n++)
-    depth += text[n] == '<' || text[n] == '(' ? 1 : text[n] == '>' || text[n] == ')' ? -1
-                                                                                     : 0;
+    depth += text[n] == '<' || text[n] == '(' ? 1 : (text[n] == '>' || text[n] == ')' ? -1 : 0);
   return n;
 }
 

@@ -57,9 +57,9 @@ launch (const char *text,
         cudaStream_t stream,
         A &&...arguments)
 {
-  static_assert ((std::is_trivially_copyable<std::decay_t<P> >::value && ...), "arguments are copied as bytes");
+  static_assert ((std::is_trivially_copyable<std::decay_t<P>>::value && ...), "arguments are copied as bytes");
   static_assert ((sizeof (std::decay_t<P>) + ... + 0) <= 4096, "a kernel has at most 4 KiB of arguments");
-  using Bound = std::pair<void (*) (P...), std::tuple<std::decay_t<P>...> >;
+  using Bound = std::pair<void (*) (P...), std::tuple<std::decay_t<P>...>>;
 
   return enqueue (Call{ text, reinterpret_cast<const void *> (kernel), grid, block, shared_bytes,
                         [] (const void *bound) {

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Stacks of their own for threads that wait, and switching between them. */
 #include "cudaemu/fiber.h"
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the devices, which the host can touch while work runs alone, and pinned memory. Both hold NaN at first. */
 #include "cudaemu/runtime-private.h"
 
 #include "cuda.h"
@@ -10,8 +11,6 @@
 #include <map>
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* Memory of the devices, which the host can touch while work runs alone, and pinned memory. Both hold NaN at first. */
 
 namespace cudaemu
 {
@@ -250,327 +249,319 @@ take_memory (std::size_t size,
 
 using namespace cudaemu;
 
-#pragma GCC visibility push(default)
-extern "C"
+cudaError_t
+cudaMemGetInfo (size_t *n_free,
+                size_t *n_total)
 {
-  cudaError_t
-  cudaMemGetInfo (size_t *n_free,
-                  size_t *n_total)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    cudaError_t state = get_state ();
+  std::unique_lock<std::mutex> guard (lock);
+  cudaError_t state = get_state ();
 
-    *n_total = get_memory_size ();
-    *n_free = *n_total - n_used[get_device ()];
+  *n_total = get_memory_size ();
+  *n_free = *n_total - n_used[get_device ()];
+  return finish (state);
+}
+
+/* -- allocations --------------------------------------------------------------------------------------------------- */
+
+cudaError_t
+cudaMalloc (void **data,
+            size_t size)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  cudaError_t state = get_state ();
+  std::size_t pages = round_up (size, PAGE);
+
+  *data = nullptr;
+  if (state != cudaSuccess || size == 0)
     return finish (state);
-  }
+  if (!take_memory (pages, get_device ()))
+    return finish (cudaErrorMemoryAllocation);
+  *data = reserve (pages);
+  if (*data == nullptr || !map_at (*data, pages, is_open ? PROT_READ | PROT_WRITE : PROT_NONE))
+    return finish (cudaErrorMemoryAllocation);
+  memory[to_number (*data)] = { pages, get_device () };
+  watch (*data, pages);
+  return cudaSuccess;
+}
 
-  /* -- allocations ---------------------------------------------------------------------------------------------------
-   */
+cudaError_t
+cudaFree (void *data)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  cudaError_t state = get_state ();
 
-  cudaError_t
-  cudaMalloc (void **data,
-              size_t size)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    cudaError_t state = get_state ();
-    std::size_t pages = round_up (size, PAGE);
-
-    *data = nullptr;
-    if (state != cudaSuccess || size == 0)
-      return finish (state);
-    if (!take_memory (pages, get_device ()))
-      return finish (cudaErrorMemoryAllocation);
-    *data = reserve (pages);
-    if (*data == nullptr || !map_at (*data, pages, is_open ? PROT_READ | PROT_WRITE : PROT_NONE))
-      return finish (cudaErrorMemoryAllocation);
-    memory[to_number (*data)] = { pages, get_device () };
-    watch (*data, pages);
-    return cudaSuccess;
-  }
-
-  cudaError_t
-  cudaFree (void *data)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    cudaError_t state = get_state ();
-
-    if (state != cudaSuccess || data == nullptr)
-      return finish (state);
-    drain (guard);
-
-    auto range = memory.find (to_number (data));
-
-    if (range == memory.end ())
-      return finish (cudaErrorInvalidValue);
-    n_used[range->second.device] -= range->second.size;
-    /* The addresses are not used again: who still has one dies of it. */
-    mmap (data, range->second.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    memory.erase (range);
-    return finish (get_context_error ());
-  }
-
-  cudaError_t
-  cudaHostAlloc (void **data,
-                 size_t size,
-                 unsigned int flags)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    cudaError_t state = get_state ();
-    std::size_t pages = round_up (size, PAGE);
-
-    (void) flags;
-    *data = nullptr;
-    if (state != cudaSuccess || size == 0)
-      return finish (state);
-    if (take_failure (FAIL_HOST))
-      return finish (cudaErrorMemoryAllocation);
-    *data = reserve (pages);
-    if (*data == nullptr || !map_at (*data, pages, PROT_READ | PROT_WRITE))
-      return finish (cudaErrorMemoryAllocation);
-    pinned[to_number (*data)] = pages;
-    return cudaSuccess;
-  }
-
-  cudaError_t
-  cudaMallocHost (void **data,
-                  size_t size)
-  {
-    return cudaHostAlloc (data, size, cudaHostAllocDefault);
-  }
-
-  cudaError_t
-  cudaFreeHost (void *data)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    auto range = pinned.find (to_number (data));
-
-    if (data == nullptr)
-      return cudaSuccess;
-    if (range == pinned.end ())
-      return finish (cudaErrorInvalidValue);
-    if (uses_host_memory (data, range->second))
-      {
-        explain ("cudaFreeHost () of %zu bytes that enqueued copies use", range->second);
-        std::abort ();
-      }
-    munmap (data, range->second);
-    pinned.erase (range);
-    return cudaSuccess;
-  }
-
-  cudaError_t
-  cudaHostRegister (void *data,
-                    size_t size,
-                    unsigned int flags)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    cudaError_t state = get_state ();
-
-    (void) flags;
-    if (state == cudaSuccess && is_pinned_memory (data, size))
-      state = cudaErrorHostMemoryAlreadyRegistered;
-    if (state == cudaSuccess && take_failure (FAIL_HOST))
-      state = cudaErrorMemoryAllocation;
-    if (state == cudaSuccess)
-      registered[to_number (data)] = size;
+  if (state != cudaSuccess || data == nullptr)
     return finish (state);
-  }
+  drain (guard);
 
-  cudaError_t
-  cudaHostUnregister (void *data)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    auto range = registered.find (to_number (data));
+  auto range = memory.find (to_number (data));
 
-    if (range == registered.end ())
-      return finish (cudaErrorHostMemoryNotRegistered);
-    if (uses_host_memory (data, range->second))
-      {
-        explain ("cudaHostUnregister () of %zu bytes that enqueued copies use", range->second);
-        std::abort ();
-      }
-    registered.erase (range);
-    return cudaSuccess;
-  }
+  if (range == memory.end ())
+    return finish (cudaErrorInvalidValue);
+  n_used[range->second.device] -= range->second.size;
+  /* The addresses are not used again: who still has one dies of it. */
+  mmap (data, range->second.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  memory.erase (range);
+  return finish (get_context_error ());
+}
 
-  cudaError_t
-  cudaHostGetDevicePointer (void **device_data,
-                            void *data,
-                            unsigned int flags)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-
-    (void) flags;
-    *device_data = data;
-    return finish (is_pinned_memory (data, 1) ? get_state () : cudaErrorInvalidValue);
-  }
-
-  cudaError_t
-  cudaPointerGetAttributes (struct cudaPointerAttributes *attributes,
-                            const void *data)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    auto range = find (memory, data);
-
-    *attributes = {};
-    if (range != memory.end () && to_number (data) < range->first + range->second.size)
-      *attributes = { cudaMemoryTypeDevice, range->second.device, const_cast<void *> (data), nullptr };
-    else if (is_pinned_memory (data, 1))
-      *attributes = { cudaMemoryTypeHost, get_device (), const_cast<void *> (data), const_cast<void *> (data) };
-    return finish (get_state ());
-  }
-
-  /* -- addresses and memory apart: the driver's functions ------------------------------------------------------------
-   */
-
-  CUresult
-  cuMemGetAllocationGranularity (size_t *granularity,
-                                 const CUmemAllocationProp *properties,
-                                 CUmemAllocationGranularity_flags option)
-  {
-    (void) option;
-    *granularity = GRANULARITY;
-    return properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  }
-
-  CUresult
-  cuMemAddressReserve (CUdeviceptr *address,
-                       size_t size,
-                       size_t alignment,
-                       CUdeviceptr wish,
-                       unsigned long long flags)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-
-    (void) wish;
-    if (size == 0 || size % GRANULARITY != 0 || flags != 0 || (alignment & (alignment - 1)) != 0)
-      return CUDA_ERROR_INVALID_VALUE;
-    alignment = alignment > GRANULARITY ? alignment : GRANULARITY;
-
-    void *data = reserve (size + alignment);
-
-    if (data == nullptr)
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    data = reinterpret_cast<void *> (round_up (to_number (data), alignment));
-    reserved[to_number (data)] = size;
-    watch (data, size);
-    *address = to_number (data);
-    return CUDA_SUCCESS;
-  }
-
-  CUresult
-  cuMemAddressFree (CUdeviceptr address,
-                    size_t size)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    auto range = reserved.find (address);
-
-    if (range == reserved.end () || range->second != size)
-      return CUDA_ERROR_INVALID_VALUE;
-    for (const auto &entry : memory)
-      if (entry.first >= address && entry.first < address + size)
-        return CUDA_ERROR_INVALID_VALUE;
-    reserved.erase (range);
-    return CUDA_SUCCESS;
-  }
-
-  CUresult
-  cuMemCreate (CUmemGenericAllocationHandle *handle,
+cudaError_t
+cudaHostAlloc (void **data,
                size_t size,
-               const CUmemAllocationProp *properties,
-               unsigned long long flags)
-  {
-    static CUmemGenericAllocationHandle last;
-    std::unique_lock<std::mutex> guard (lock);
-    int device = properties->location.id;
+               unsigned int flags)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  cudaError_t state = get_state ();
+  std::size_t pages = round_up (size, PAGE);
 
-    if (size == 0 || size % GRANULARITY != 0 || flags != 0 || device < 0 || device >= MAX_DEVICES
-        || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
-      return CUDA_ERROR_INVALID_VALUE;
-    if (!take_memory (size, device))
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = ++last;
-    physical[*handle] = { size, device };
-    return CUDA_SUCCESS;
-  }
+  (void) flags;
+  *data = nullptr;
+  if (state != cudaSuccess || size == 0)
+    return finish (state);
+  if (take_failure (FAIL_HOST))
+    return finish (cudaErrorMemoryAllocation);
+  *data = reserve (pages);
+  if (*data == nullptr || !map_at (*data, pages, PROT_READ | PROT_WRITE))
+    return finish (cudaErrorMemoryAllocation);
+  pinned[to_number (*data)] = pages;
+  return cudaSuccess;
+}
 
-  CUresult
-  cuMemRelease (CUmemGenericAllocationHandle handle)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    auto range = physical.find (handle);
+cudaError_t
+cudaMallocHost (void **data,
+                size_t size)
+{
+  return cudaHostAlloc (data, size, cudaHostAllocDefault);
+}
 
-    if (range == physical.end ())
-      return CUDA_ERROR_INVALID_VALUE;
-    n_used[range->second.device] -= range->second.size;
-    physical.erase (range);
-    return CUDA_SUCCESS;
-  }
+cudaError_t
+cudaFreeHost (void *data)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  auto range = pinned.find (to_number (data));
 
-  /* Nobody may touch it before cuMemSetAccess (). */
-  CUresult
-  cuMemMap (CUdeviceptr address,
-            size_t size,
-            size_t offset,
-            CUmemGenericAllocationHandle handle,
-            unsigned long long flags)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-    void *data = reinterpret_cast<void *> (address);
-    auto addresses = find (reserved, data);
-    auto range = physical.find (handle);
+  if (data == nullptr)
+    return cudaSuccess;
+  if (range == pinned.end ())
+    return finish (cudaErrorInvalidValue);
+  if (uses_host_memory (data, range->second))
+    {
+      explain ("cudaFreeHost () of %zu bytes that enqueued copies use", range->second);
+      std::abort ();
+    }
+  munmap (data, range->second);
+  pinned.erase (range);
+  return cudaSuccess;
+}
 
-    if (range == physical.end () || offset != 0 || size != range->second.size || flags != 0
-        || addresses == reserved.end () || address + size > addresses->first + addresses->second
-        || is_device_memory (data, 1))
-      return CUDA_ERROR_INVALID_VALUE;
-    if (!map_at (data, size, PROT_NONE))
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    memory[address] = range->second;
-    return CUDA_SUCCESS;
-  }
-
-  CUresult
-  cuMemUnmap (CUdeviceptr address,
-              size_t size)
-  {
-    std::unique_lock<std::mutex> guard (lock);
-
-    if (!is_drained ())
-      {
-        explain ("cuMemUnmap () while work is enqueued that may use the memory");
-        std::abort ();
-      }
-    for (CUdeviceptr at = address; at < address + size;)
-      {
-        auto range = memory.find (at);
-
-        if (range == memory.end () || at + range->second.size > address + size)
-          return CUDA_ERROR_INVALID_VALUE;
-        at += range->second.size;
-        memory.erase (range);
-      }
-    mmap (reinterpret_cast<void *> (address), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-          -1, 0);
-    return CUDA_SUCCESS;
-  }
-
-  CUresult
-  cuMemSetAccess (CUdeviceptr address,
+cudaError_t
+cudaHostRegister (void *data,
                   size_t size,
-                  const CUmemAccessDesc *accesses,
-                  size_t n)
-  {
-    std::unique_lock<std::mutex> guard (lock);
+                  unsigned int flags)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  cudaError_t state = get_state ();
 
-    if (n != 1 || accesses->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        || !is_device_memory (reinterpret_cast<void *> (address), size))
+  (void) flags;
+  if (state == cudaSuccess && is_pinned_memory (data, size))
+    state = cudaErrorHostMemoryAlreadyRegistered;
+  if (state == cudaSuccess && take_failure (FAIL_HOST))
+    state = cudaErrorMemoryAllocation;
+  if (state == cudaSuccess)
+    registered[to_number (data)] = size;
+  return finish (state);
+}
+
+cudaError_t
+cudaHostUnregister (void *data)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  auto range = registered.find (to_number (data));
+
+  if (range == registered.end ())
+    return finish (cudaErrorHostMemoryNotRegistered);
+  if (uses_host_memory (data, range->second))
+    {
+      explain ("cudaHostUnregister () of %zu bytes that enqueued copies use", range->second);
+      std::abort ();
+    }
+  registered.erase (range);
+  return cudaSuccess;
+}
+
+cudaError_t
+cudaHostGetDevicePointer (void **device_data,
+                          void *data,
+                          unsigned int flags)
+{
+  std::unique_lock<std::mutex> guard (lock);
+
+  (void) flags;
+  *device_data = data;
+  return finish (is_pinned_memory (data, 1) ? get_state () : cudaErrorInvalidValue);
+}
+
+cudaError_t
+cudaPointerGetAttributes (struct cudaPointerAttributes *attributes,
+                          const void *data)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  auto range = find (memory, data);
+
+  *attributes = {};
+  if (range != memory.end () && to_number (data) < range->first + range->second.size)
+    *attributes = { cudaMemoryTypeDevice, range->second.device, const_cast<void *> (data), nullptr };
+  else if (is_pinned_memory (data, 1))
+    *attributes = { cudaMemoryTypeHost, get_device (), const_cast<void *> (data), const_cast<void *> (data) };
+  return finish (get_state ());
+}
+
+/* -- addresses and memory apart: the driver's functions ------------------------------------------------------------ */
+
+CUresult
+cuMemGetAllocationGranularity (size_t *granularity,
+                               const CUmemAllocationProp *properties,
+                               CUmemAllocationGranularity_flags option)
+{
+  (void) option;
+  *granularity = GRANULARITY;
+  return properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult
+cuMemAddressReserve (CUdeviceptr *address,
+                     size_t size,
+                     size_t alignment,
+                     CUdeviceptr wish,
+                     unsigned long long flags)
+{
+  std::unique_lock<std::mutex> guard (lock);
+
+  (void) wish;
+  if (size == 0 || size % GRANULARITY != 0 || flags != 0 || (alignment & (alignment - 1)) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  alignment = alignment > GRANULARITY ? alignment : GRANULARITY;
+
+  void *data = reserve (size + alignment);
+
+  if (data == nullptr)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  data = reinterpret_cast<void *> (round_up (to_number (data), alignment));
+  reserved[to_number (data)] = size;
+  watch (data, size);
+  *address = to_number (data);
+  return CUDA_SUCCESS;
+}
+
+CUresult
+cuMemAddressFree (CUdeviceptr address,
+                  size_t size)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  auto range = reserved.find (address);
+
+  if (range == reserved.end () || range->second != size)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (const auto &entry : memory)
+    if (entry.first >= address && entry.first < address + size)
       return CUDA_ERROR_INVALID_VALUE;
-    if (is_open)
-      mprotect (reinterpret_cast<void *> (address), size, PROT_READ | PROT_WRITE);
-    return CUDA_SUCCESS;
-  }
+  reserved.erase (range);
+  return CUDA_SUCCESS;
+}
 
-} /* extern "C" */
-#pragma GCC visibility pop
+CUresult
+cuMemCreate (CUmemGenericAllocationHandle *handle,
+             size_t size,
+             const CUmemAllocationProp *properties,
+             unsigned long long flags)
+{
+  static CUmemGenericAllocationHandle last;
+  std::unique_lock<std::mutex> guard (lock);
+  int device = properties->location.id;
+
+  if (size == 0 || size % GRANULARITY != 0 || flags != 0 || device < 0 || device >= MAX_DEVICES
+      || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!take_memory (size, device))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  *handle = ++last;
+  physical[*handle] = { size, device };
+  return CUDA_SUCCESS;
+}
+
+CUresult
+cuMemRelease (CUmemGenericAllocationHandle handle)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  auto range = physical.find (handle);
+
+  if (range == physical.end ())
+    return CUDA_ERROR_INVALID_VALUE;
+  n_used[range->second.device] -= range->second.size;
+  physical.erase (range);
+  return CUDA_SUCCESS;
+}
+
+/* Nobody may touch it before cuMemSetAccess (). */
+CUresult
+cuMemMap (CUdeviceptr address,
+          size_t size,
+          size_t offset,
+          CUmemGenericAllocationHandle handle,
+          unsigned long long flags)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  void *data = reinterpret_cast<void *> (address);
+  auto addresses = find (reserved, data);
+  auto range = physical.find (handle);
+
+  if (range == physical.end () || offset != 0 || size != range->second.size || flags != 0
+      || addresses == reserved.end () || address + size > addresses->first + addresses->second
+      || is_device_memory (data, 1))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!map_at (data, size, PROT_NONE))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  memory[address] = range->second;
+  return CUDA_SUCCESS;
+}
+
+CUresult
+cuMemUnmap (CUdeviceptr address,
+            size_t size)
+{
+  std::unique_lock<std::mutex> guard (lock);
+
+  if (!is_drained ())
+    {
+      explain ("cuMemUnmap () while work is enqueued that may use the memory");
+      std::abort ();
+    }
+  for (CUdeviceptr at = address; at < address + size;)
+    {
+      auto range = memory.find (at);
+
+      if (range == memory.end () || at + range->second.size > address + size)
+        return CUDA_ERROR_INVALID_VALUE;
+      at += range->second.size;
+      memory.erase (range);
+    }
+  mmap (reinterpret_cast<void *> (address), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+        -1, 0);
+  return CUDA_SUCCESS;
+}
+
+CUresult
+cuMemSetAccess (CUdeviceptr address,
+                size_t size,
+                const CUmemAccessDesc *accesses,
+                size_t n)
+{
+  std::unique_lock<std::mutex> guard (lock);
+
+  if (n != 1 || accesses->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+      || !is_device_memory (reinterpret_cast<void *> (address), size))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (is_open)
+    mprotect (reinterpret_cast<void *> (address), size, PROT_READ | PROT_WRITE);
+  return CUDA_SUCCESS;
+}

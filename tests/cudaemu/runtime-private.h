@@ -45,7 +45,7 @@ int get_device ();
 void explain (const char *format,
               ...) __attribute__ ((format (printf, 1, 2)));
 
-/* -- streams (stream.cpp) ------------------------------------------------------------------------------------------ */
+/* -- streams and their queues (queue.cpp) -------------------------------------------------------------------------- */
 
 struct Stream;
 
@@ -82,9 +82,29 @@ struct Stream
 
 extern std::mutex lock;
 
+/* With the lock. */
+cudaStream_t add_stream ();
+void remove_stream (cudaStream_t handle);
+/* NULL: there is none with that handle. */
+Stream *find_stream (cudaStream_t handle);
+
 /* With the lock. enqueue_item () may run work if there is too much of it. */
 cudaError_t enqueue_item (cudaStream_t stream,
                           Item item);
+
+enum Progress
+{
+  RAN,
+  BLOCKED, /* by something outside of this process */
+  NOTHING
+};
+
+/* Runs the first item of @stream, or one that this waits for. */
+Progress advance (Stream *stream);
+/* Runs what @stream needs until @is_done (). The lock may be released meanwhile. */
+void run_until (std::unique_lock<std::mutex> &guard,
+                Stream *stream,
+                const std::function<bool ()> &is_done);
 /* Runs all work of all streams. The lock may be released meanwhile. */
 void drain (std::unique_lock<std::mutex> &guard);
 /* TRUE if enqueued copies use that host memory, or a byte of it. */

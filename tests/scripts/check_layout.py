@@ -3,7 +3,8 @@
 
 Folders include only what stands to their left, public headers include no private one, backends know nothing of
 autograd, the map in docs/architecture.md shows the folders in their order, the umbrella lists every public header,
-files stay short and lines within 120 columns, and each public function has its documentation above its definition.
+files open with their licence, stay short and have lines within 120 columns, and each public function has its
+documentation above its definition.
 """
 import os
 import re
@@ -28,7 +29,12 @@ MAX_FILES = 40
 SKIPPED = {"build", ".git", ".venv", "__pycache__"}
 MAX_LINES = 800
 MAX_COLUMNS = 120
+# C++ and CUDA: of the library its kernels, of the tests what stands in for CUDA.
+C_ENDINGS = (".c", ".h")
+CXX_ENDINGS = (".cpp", ".cc", ".cu", ".cuh")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
+# Below the first line and, in a header, below its guard.
+OPENING = re.compile(r"[^\n]*\n(#pragma once\n\n)?(/\* |// )")
 # What a backend may know of its own folder: views of memory, never tensors with a graph.
 BACKEND_FORBIDDEN = re.compile(r"tensor/(autograd/.*|ops/.*|tensor|tensor-private|thread-private)\.h")
 
@@ -107,7 +113,7 @@ def check_sizes():
 
 def check_includes():
     for position, folder in enumerate(FOLDERS):
-        for path in files(folder, ".c", ".h"):
+        for path in files(folder, *C_ENDINGS, *CXX_ENDINGS):
             relative = os.path.relpath(path, ROOT)
             for number, line in enumerate(read(path).splitlines(), 1):
                 match = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
@@ -125,7 +131,7 @@ def check_includes():
                     complain(path, number, f"a public header includes the private {included}")
                 if re.match(r"tensor/(cpu|cuda|sim)/", relative) and BACKEND_FORBIDDEN.fullmatch(included):
                     complain(path, number, f"a backend includes {included}: backends know nothing of autograd")
-    for path in list(files("examples", ".c", ".h")) + list(files("tests", ".c", ".h")):
+    for path in list(files("examples", *C_ENDINGS)) + list(files("tests", *C_ENDINGS)):
         relative = os.path.relpath(path, ROOT)
         if re.match(r"tests/(support|fuzz|bench)/", relative) or "/* test: private-headers" in read(path):
             continue
@@ -152,11 +158,13 @@ def check_umbrella():
 
 def check_text():
     for folder in FOLDERS + ["examples", "tests", "bindings", "cmake", "scripts", ".ci"]:
-        for path in files(folder, ".c", ".h", ".py", ".js", ".vala", ".sh", ".cmake", ".in") :
+        for path in files(folder, *C_ENDINGS, *CXX_ENDINGS, ".py", ".js", ".vala", ".sh", ".cmake", ".in"):
             text = read(path)
             lines = text.splitlines()
-            if path.endswith((".c", ".h")) and (not lines or LICENCE not in lines[0]):
+            if path.endswith(C_ENDINGS + CXX_ENDINGS) and (not lines or LICENCE not in lines[0]):
                 complain(path, 1, f"the first line does not say {LICENCE}")
+            if path.endswith(CXX_ENDINGS) and not OPENING.match(text):
+                complain(path, 2, "below the licence a comment says what the file is for")
             if len(lines) > MAX_LINES:
                 complain(path, MAX_LINES, f"{len(lines)} lines: a file has one purpose and at most {MAX_LINES} lines")
             if text.startswith("#!") != os.access(path, os.X_OK):

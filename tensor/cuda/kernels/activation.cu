@@ -1,7 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* GELU after a bias, gated activations, and their gradients. */
-
 #include "tensor/cuda/kernels/element.cuh"
 #include "tensor/cuda/kernels/layout.cuh"
 #include "tensor/cuda/kernels/math.cuh"
@@ -19,7 +17,10 @@ typedef struct
 
 template <typename T, bool IS_GRAD>
 static __device__ __forceinline__ float
-compute_gelu (const BiasGelu &self, gint64 i, float dy, float x)
+compute_gelu (const BiasGelu &self,
+              gint64 i,
+              float dy,
+              float x)
 {
   if (self.bias != NULL)
     x += load_float (self.bias_dtype, self.bias, i % self.n_columns * self.bias_stride);
@@ -29,7 +30,8 @@ compute_gelu (const BiasGelu &self, gint64 i, float dy, float x)
 /* runs: how many whole runs of 16 bytes there are; 0 where an address isn't aligned. */
 template <typename T, bool IS_GRAD>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-bias_gelu (BiasGelu self, gint64 n_runs)
+bias_gelu (BiasGelu self,
+           gint64 n_runs)
 {
   const int run = VectorSize<T>::value;
   const T *dy = (const T *) self.dy, *x = (const T *) self.x;
@@ -82,7 +84,8 @@ launch_bias_gelu (const EbbLaunch *launch,
 }
 
 static const EbbView *
-get_optional (const EbbLaunch *launch, guint i)
+get_optional (const EbbLaunch *launch,
+              guint i)
 {
   return i < launch->n_inputs ? launch->inputs[i] : NULL;
 }
@@ -115,7 +118,10 @@ typedef struct
 
 template <bool IS_GRAD>
 static __device__ __forceinline__ GatedResult
-compute_gated (EbbUnaryOp op, float dy, float gate, float up)
+compute_gated (EbbUnaryOp op,
+               float dy,
+               float gate,
+               float up)
 {
   if (!IS_GRAD)
     return GatedResult{ activate (op, gate) * up, 0.0f, 0.0f };
@@ -124,7 +130,10 @@ compute_gated (EbbUnaryOp op, float dy, float gate, float up)
 
 template <typename T, bool IS_GRAD>
 static __device__ __forceinline__ void
-gated_run (const Gated &self, gint64 gate_at, gint64 up_at, gint64 at)
+gated_run (const Gated &self,
+           gint64 gate_at,
+           gint64 up_at,
+           gint64 at)
 {
   const int run = VectorSize<T>::value;
   float dy[run] = {}, gate[run], up[run], results[3][run];
@@ -152,7 +161,10 @@ gated_run (const Gated &self, gint64 gate_at, gint64 up_at, gint64 at)
 
 template <typename T, bool IS_GRAD>
 static __device__ __forceinline__ void
-gated_element (const Gated &self, gint64 gate_at, gint64 up_at, gint64 at)
+gated_element (const Gated &self,
+               gint64 gate_at,
+               gint64 up_at,
+               gint64 at)
 {
   const GatedResult result =
       compute_gated<IS_GRAD> (self.op, IS_GRAD ? load ((const T *) self.dy + at) : 0.0f,
@@ -169,7 +181,8 @@ gated_element (const Gated &self, gint64 gate_at, gint64 up_at, gint64 at)
 /* n_runs: of each row, 0 where rows aren't whole aligned runs. */
 template <typename T, bool IS_GRAD>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-gated_activation (Gated self, gint64 n_runs)
+gated_activation (Gated self,
+                  gint64 n_runs)
 {
   const gint64 n = self.rows.n_elements * (n_runs > 0 ? n_runs : self.n_columns);
 
@@ -188,7 +201,8 @@ gated_activation (Gated self, gint64 n_runs)
 }
 
 static bool
-has_run_rows (const EbbView *view, int run)
+has_run_rows (const EbbView *view,
+              int run)
 {
   for (int i = 0; i < view->n_dims; i++)
     if (view->shape[i] > 1 && i + 1 < view->n_dims && view->strides[i] % run != 0)
@@ -198,7 +212,11 @@ has_run_rows (const EbbView *view, int run)
 
 template <bool IS_GRAD>
 static cudaError_t
-launch_gated (const EbbLaunch *launch, Gated *self, const EbbView *gate, const EbbView *up, const EbbCudaQueue *queue)
+launch_gated (const EbbLaunch *launch,
+              Gated *self,
+              const EbbView *gate,
+              const EbbView *up,
+              const EbbCudaQueue *queue)
 {
   const int run = gate->dtype == EBB_DTYPE_F32 ? 4 : 8;
   EbbView gate_rows = *gate, up_rows = *up;

@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Attention of bf16, forward: each warp multiplies its rows of queries with all keys of a tile. Keys are copied while
  * values are multiplied, and values while keys are. */
-
 #include "tensor/cuda/kernels/attention-forward.cuh"
 #include "tensor/cuda/kernels/attention-mma.cuh"
 

@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Attention of f32, forward: half a warp multiplies its rows of queries with all keys of a tile. Keys are copied while
  * values are multiplied, and values while keys are. */
-
 #include "tensor/cuda/kernels/attention-fma.cuh"
 #include "tensor/cuda/kernels/attention-forward.cuh"
 

@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/cuda/kernels/attention.cuh"
-
 /* How forward deals rows to blocks, and where results go; the same for bf16 and f32. */
+
+#include "tensor/cuda/kernels/attention.cuh"
 
 /* A block of threads takes a tile of the rows of a group: the heads from head on, each with all its queries. */
 typedef struct

@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Attention of bf16, backward: a kernel whose blocks own keys, for the gradients of keys and values, and one whose
  * blocks own queries. Both copy the next tile of the other side while they multiply. */
-
 #include "tensor/cuda/kernels/attention-grad.cuh"
 #include "tensor/cuda/kernels/attention-mma.cuh"
 

@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Attention of f32, backward: a kernel whose blocks own keys, for the gradients of keys and values, and one whose
  * blocks own queries. Both have scores [queries, keys], which pass through shared memory to the next product. */
-
 #include "tensor/cuda/kernels/attention-fma.cuh"
 #include "tensor/cuda/kernels/attention-grad.cuh"
 

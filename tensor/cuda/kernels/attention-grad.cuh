@@ -1,10 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/cuda/kernels/attention.cuh"
-
 /* What the gradients of bf16 and f32 share: a query's numbers from forward, the order in which a block of keys meets
  * queries, and the derivative of one score. */
+
+#include "tensor/cuda/kernels/attention.cuh"
 
 /* A query as backward sees it. One that isn't there, or that saw no key, has only probabilities of 0. */
 typedef struct
@@ -66,8 +66,8 @@ attention_find_queries (const Attention &a,
                    ? first_key + n_keys - 1 + a.window - a.first_query
                    : a.n_queries;
 
-  return { (int) (begin < 0 ? 0 : begin > a.n_queries ? a.n_queries : begin),
-           (int) (end < 0 ? 0 : end > a.n_queries ? a.n_queries : end) };
+  return { (int) (begin < 0 ? 0 : (begin > a.n_queries ? a.n_queries : begin)),
+           (int) (end < 0 ? 0 : (end > a.n_queries ? a.n_queries : end)) };
 }
 
 /* A tile of queries of a head of those that share keys; head is a.n_shared after the last. */

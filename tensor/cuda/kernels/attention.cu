@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* The launches of attention and its gradient: what they read of a launch, their workspace, the kernels that bf16 and
  * f32 share. */
-
 #include "tensor/cuda/kernels/attention-forward.cuh"
 #include "tensor/cuda/kernels/attention-grad.cuh"
 

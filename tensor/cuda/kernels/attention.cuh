@@ -84,30 +84,30 @@ typedef struct
 
 typedef struct
 {
-  AttentionRows q, k, v, o;           /* o is forward's result and an operand of backward */
-  AttentionRows d_o, d_q, d_k, d_v;   /* backward */
+  AttentionRows q, k, v, o;         /* o is forward's result and an operand of backward */
+  AttentionRows d_o, d_q, d_k, d_v; /* backward */
   AttentionMask mask;
   AttentionStarts starts;
-  float *logsumexp;                   /* [B, H, T, 2]; forward: NULL if it is not wanted */
+  float *logsumexp; /* [B, H, T, 2]; forward: NULL if it is not wanted */
   int n_batches, n_heads, n_key_heads, n_shared, n_queries, n_keys, width;
-  gint64 first_query, window;         /* window: 0 without */
+  gint64 first_query, window; /* window: 0 without */
   bool is_causal;
   float scale;
-  float mask_scale;                   /* of a score before its bias is added */
-  float factor;                       /* of a score after that: then it is an exponent of 2 */
+  float mask_scale; /* of a score before its bias is added */
+  float factor;     /* of a score after that: then it is an exponent of 2 */
   float softcap, cap_inner, cap_outer;
-  float keep_scale;                   /* 0 if dropout keeps nothing */
+  float keep_scale; /* 0 if dropout keeps nothing */
   bool drops;
   guint32 threshold;
   guint64 seed, offset;
   /* forward: how rows are dealt to blocks */
-  int n_group_heads;                  /* whose rows go together */
-  int n_tiles;                        /* of the rows of a group */
+  int n_group_heads; /* whose rows go together */
+  int n_tiles;       /* of the rows of a group */
   int n_splits, split_keys;
-  float *partial_o, *partial_stats;   /* [n_splits, B, H, T, width], [n_splits, B, H, T, 2] of more than one split */
+  float *partial_o, *partial_stats; /* [n_splits, B, H, T, width], [n_splits, B, H, T, 2] of more than one split */
   /* backward */
-  float *delta;                       /* [B, H, T]: rowsum (d_o * o) */
-  int2 *ranges;                       /* [B, tiles of ATTENTION_RANGE_QUERIES]: keys that some query sees; or NULL */
+  float *delta; /* [B, H, T]: rowsum (d_o * o) */
+  int2 *ranges; /* [B, tiles of ATTENTION_RANGE_QUERIES]: keys that some query sees; or NULL */
 } Attention;
 
 template <typename T>
@@ -152,7 +152,7 @@ attention_find_bounds (const Attention &a,
       gint64 at = batch * a.starts.strides[0] + query * a.starts.strides[1];
       gint64 start = a.starts.is_wide ? ((const gint64 *) a.starts.data)[at] : ((const gint32 *) a.starts.data)[at];
 
-      begin = start > position ? end : start > begin ? start : begin;
+      begin = start > position ? end : (start > begin ? start : begin);
     }
   return { (int) (begin < end ? begin : end), (int) end };
 }
@@ -337,6 +337,6 @@ attention_load_chunk (float values[ATTENTION_CHUNK],
         load_vector (from + first, vector);
 #pragma unroll
       for (int i = 0; i < SIZE; i++)
-        values[first + i] = first + i >= n_there ? 0.0f : is_aligned ? to_float (vector[i]) : load (from + first + i);
+        values[first + i] = first + i >= n_there ? 0.0f : (is_aligned ? to_float (vector[i]) : load (from + first + i));
     }
 }

@@ -1,7 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Batch norm (Ioffe, Szegedy 2015) of [N, C, L] and its gradient: a block of threads for a channel. */
-
 #include "tensor/cuda/kernels/row.cuh"
 
 #define THREADS 512
@@ -23,7 +21,9 @@ typedef struct
 
 /* Where element i of a channel lies. */
 static __device__ __forceinline__ gint64
-find_element (const BatchNorm &self, gint64 channel, gint64 i)
+find_element (const BatchNorm &self,
+              gint64 channel,
+              gint64 i)
 {
   const gint64 sample = i / self.length;
 
@@ -31,14 +31,18 @@ find_element (const BatchNorm &self, gint64 channel, gint64 i)
 }
 
 static __device__ __forceinline__ float
-get_number (const EbbView &view, gint64 i)
+get_number (const EbbView &view,
+            gint64 i)
 {
   return load_float (view.dtype, view.data, i);
 }
 
 /* Running statistics are lasting. */
 static __device__ __forceinline__ void
-move_number (const BatchNorm &self, const EbbView &view, gint64 i, double towards)
+move_number (const BatchNorm &self,
+             const EbbView &view,
+             gint64 i,
+             double towards)
 {
   if (view.data != NULL && !fault_is_set (self.fault))
     store_float (view.dtype, view.data, i,
@@ -47,7 +51,9 @@ move_number (const BatchNorm &self, const EbbView &view, gint64 i, double toward
 
 /* Of the batch, or of those that ran before it; all threads come. */
 static __device__ __forceinline__ Statistics
-find_statistics (const BatchNorm &self, gint64 channel, double *scratch)
+find_statistics (const BatchNorm &self,
+                 gint64 channel,
+                 double *scratch)
 {
   const gint64 count = self.n * self.length;
   Statistics statistics = {};
@@ -164,7 +170,10 @@ differentiate_channels (BatchNorm self)
 }
 
 static void
-batch_norm_init (BatchNorm *self, const EbbLaunch *launch, const EbbView *x, const EbbCudaQueue *queue)
+batch_norm_init (BatchNorm *self,
+                 const EbbLaunch *launch,
+                 const EbbView *x,
+                 const EbbCudaQueue *queue)
 {
   *self = BatchNorm{};
   self->x = x->data;

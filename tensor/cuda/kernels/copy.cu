@@ -1,13 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Kernels that write by position: copies between any strides and dtypes, fill, arange, triangles. */
-
 #include "tensor/cuda/kernels/elementwise.cuh"
 
 /* -- copy ---------------------------------------------------------------------------------------------------------- */
 
 #define TILE 32 /* of a transposing copy: rows and columns */
 #define TILE_ROWS 8
+#define TILE_THREADS (TILE * TILE_ROWS)
 
 typedef struct
 {
@@ -20,7 +19,9 @@ typedef struct
 
 /* What the copy writes may be lasting: nothing after an index out of range. */
 static __device__ __forceinline__ void
-copy_element (const Copy &copy, gint64 x, gint64 y)
+copy_element (const Copy &copy,
+              gint64 x,
+              gint64 y)
 {
   if (copy.x_dtype == copy.y_dtype)
     switch (copy.x_dtype)
@@ -40,7 +41,8 @@ copy_element (const Copy &copy, gint64 x, gint64 y)
 
 /* Both are contiguous, of one dtype and aligned. */
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-copy_bytes (Copy copy, gint64 n_bytes)
+copy_bytes (Copy copy,
+            gint64 n_bytes)
 {
   gint64 n_vectors = n_bytes / 16;
 
@@ -55,7 +57,8 @@ copy_bytes (Copy copy, gint64 n_bytes)
 /* Both are contiguous and aligned: eight elements at a time. */
 template <typename X, typename Y>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-copy_cast (Copy copy, gint64 n)
+copy_cast (Copy copy,
+           gint64 n)
 {
   const X *x = (const X *) copy.x;
   Y *y = (Y *) copy.y;
@@ -83,7 +86,8 @@ copy_cast (Copy copy, gint64 n)
 
 template <typename Index>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-copy_strided (Copy copy, Layout<2> layout)
+copy_strided (Copy copy,
+              Layout<2> layout)
 {
   if (fault_is_set (copy.fault))
     return;
@@ -106,8 +110,11 @@ typedef struct
 } Transposition;
 
 template <typename T>
-__global__ void __launch_bounds__ (TILE * TILE_ROWS)
-copy_transposed (const T *x, T *y, Transposition t, const EbbCudaFault *fault)
+__global__ void __launch_bounds__ (TILE_THREADS)
+copy_transposed (const T *x,
+                 T *y,
+                 Transposition t,
+                 const EbbCudaFault *fault)
 {
   EBB_SHARED_ARRAY (T, tile, [TILE][TILE + 1]);
   int column = (int) threadIdx.x % TILE, first = (int) threadIdx.x / TILE;
@@ -141,7 +148,9 @@ find_contiguous (const EbbView *view)
 }
 
 static bool
-find_transposition (Transposition *self, const EbbView *x, const EbbView *y)
+find_transposition (Transposition *self,
+                    const EbbView *x,
+                    const EbbView *y)
 {
   int p = find_contiguous (x), q = find_contiguous (y);
   EbbView others_x = *x, others_y = *y;
@@ -162,7 +171,9 @@ find_transposition (Transposition *self, const EbbView *x, const EbbView *y)
 }
 
 static cudaError_t
-launch_transposition (const Copy &copy, const Transposition &t, const EbbCudaQueue *queue)
+launch_transposition (const Copy &copy,
+                      const Transposition &t,
+                      const EbbCudaQueue *queue)
 {
   gint64 most = G_MAXINT32;
   unsigned n = (unsigned) (t.n_tiles < most ? t.n_tiles : most);
@@ -170,16 +181,16 @@ launch_transposition (const Copy &copy, const Transposition &t, const EbbCudaQue
   switch (get_dtype_size (copy.x_dtype))
     {
     case 8:
-      return EBB_CUDA_LAUNCH (copy_transposed<guint64>, n, TILE * TILE_ROWS, 0, queue->stream, (const guint64 *) copy.x,
+      return EBB_CUDA_LAUNCH (copy_transposed<guint64>, n, TILE_THREADS, 0, queue->stream, (const guint64 *) copy.x,
                               (guint64 *) copy.y, t, copy.fault);
     case 4:
-      return EBB_CUDA_LAUNCH (copy_transposed<guint32>, n, TILE * TILE_ROWS, 0, queue->stream, (const guint32 *) copy.x,
+      return EBB_CUDA_LAUNCH (copy_transposed<guint32>, n, TILE_THREADS, 0, queue->stream, (const guint32 *) copy.x,
                               (guint32 *) copy.y, t, copy.fault);
     case 2:
-      return EBB_CUDA_LAUNCH (copy_transposed<guint16>, n, TILE * TILE_ROWS, 0, queue->stream, (const guint16 *) copy.x,
+      return EBB_CUDA_LAUNCH (copy_transposed<guint16>, n, TILE_THREADS, 0, queue->stream, (const guint16 *) copy.x,
                               (guint16 *) copy.y, t, copy.fault);
     default:
-      return EBB_CUDA_LAUNCH (copy_transposed<guint8>, n, TILE * TILE_ROWS, 0, queue->stream, (const guint8 *) copy.x,
+      return EBB_CUDA_LAUNCH (copy_transposed<guint8>, n, TILE_THREADS, 0, queue->stream, (const guint8 *) copy.x,
                               (guint8 *) copy.y, t, copy.fault);
     }
 }
@@ -251,7 +262,10 @@ write_progression (Progression self)
 
 /* A contiguous view of one value, as a pattern of 4 bytes. */
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-fill_words (guint32 *y, gint64 n, guint32 value, const EbbCudaFault *fault)
+fill_words (guint32 *y,
+            gint64 n,
+            guint32 value,
+            const EbbCudaFault *fault)
 {
   const uint4 four = { value, value, value, value };
 
@@ -264,7 +278,10 @@ fill_words (guint32 *y, gint64 n, guint32 value, const EbbCudaFault *fault)
 }
 
 static cudaError_t
-launch_progression (const EbbLaunch *launch, const EbbCudaQueue *queue, double start, double step)
+launch_progression (const EbbLaunch *launch,
+                    const EbbCudaQueue *queue,
+                    double start,
+                    double step)
 {
   EbbView *y = launch->outputs[0];
   const EbbView *const views[] = { y };
@@ -311,7 +328,12 @@ EBB_CUDA_KERNEL (arange)
 /* -- triangle ------------------------------------------------------------------------------------------------------ */
 
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-keep_triangle (Copy copy, Layout<2> layout, gint64 n_rows, gint64 n_columns, gint64 diagonal, bool is_upper)
+keep_triangle (Copy copy,
+               Layout<2> layout,
+               gint64 n_rows,
+               gint64 n_columns,
+               gint64 diagonal,
+               bool is_upper)
 {
   for (gint64 i = get_thread (); i < layout.n_elements; i += count_threads ())
     {

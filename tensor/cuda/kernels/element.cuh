@@ -32,7 +32,9 @@ double_to_i64 (double value)
 /* -- one element --------------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ float
-load_float (EbbDType dtype, const void *data, gint64 i)
+load_float (EbbDType dtype,
+            const void *data,
+            gint64 i)
 {
   switch (dtype)
     {
@@ -46,7 +48,10 @@ load_float (EbbDType dtype, const void *data, gint64 i)
 }
 
 static __device__ __forceinline__ void
-store_float (EbbDType dtype, void *data, gint64 i, float value)
+store_float (EbbDType dtype,
+             void *data,
+             gint64 i,
+             float value)
 {
   switch (dtype)
     {
@@ -61,7 +66,9 @@ store_float (EbbDType dtype, void *data, gint64 i, float value)
 }
 
 static __device__ __forceinline__ gint64
-load_integer (EbbDType dtype, const void *data, gint64 i)
+load_integer (EbbDType dtype,
+              const void *data,
+              gint64 i)
 {
   switch (dtype)
     {
@@ -75,7 +82,10 @@ load_integer (EbbDType dtype, const void *data, gint64 i)
 }
 
 static __device__ __forceinline__ void
-store_integer (EbbDType dtype, void *data, gint64 i, gint64 value)
+store_integer (EbbDType dtype,
+               void *data,
+               gint64 i,
+               gint64 value)
 {
   switch (dtype)
     {
@@ -113,7 +123,8 @@ get_dtype_size (EbbDType dtype)
 
 template <typename T>
 static __device__ __forceinline__ void
-load_run (const T *data, float (&values)[VectorSize<T>::value])
+load_run (const T *data,
+          float (&values)[VectorSize<T>::value])
 {
   T run[VectorSize<T>::value];
 
@@ -125,7 +136,8 @@ load_run (const T *data, float (&values)[VectorSize<T>::value])
 
 template <typename T>
 static __device__ __forceinline__ void
-store_run (T *data, const float (&values)[VectorSize<T>::value])
+store_run (T *data,
+           const float (&values)[VectorSize<T>::value])
 {
   T run[VectorSize<T>::value];
 

@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Kernels element by element: functions of one operand and their gradients, arithmetic and comparisons of two, where,
  * clamp, scaled sums. */
-
 #include "tensor/cuda/kernels/elementwise.cuh"
 #include "tensor/cuda/kernels/math.cuh"
 
@@ -110,8 +108,7 @@ struct UnaryGrad : NoIntegers
     switch (op)
       {
       case EBB_UNARY_NEG: EACH (-a);
-      case EBB_UNARY_ABS: EACH_PAIR (b > 0.0f ? a : b < 0.0f ? -a
-                                                             : a * 0.0f); /* 0 at 0 and at NaN */
+      case EBB_UNARY_ABS: EACH_PAIR (b > 0.0f ? a : (b < 0.0f ? -a : a * 0.0f)); /* 0 at 0 and at NaN */
       case EBB_UNARY_EXP: EACH_PAIR (a * b);
       case EBB_UNARY_LOG: EACH_PAIR (a / b);
       case EBB_UNARY_SQRT: EACH_PAIR (0.5f * a / b);
@@ -152,7 +149,8 @@ EBB_CUDA_KERNEL (unary_grad)
 /* -- two operands -------------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ gint64
-floor_divide (gint64 a, gint64 b)
+floor_divide (gint64 a,
+              gint64 b)
 {
   if (b == 0)
     return 0;
@@ -162,14 +160,13 @@ floor_divide (gint64 a, gint64 b)
 }
 
 static __device__ __forceinline__ gint64
-integer_power (gint64 base, gint64 exponent)
+integer_power (gint64 base,
+               gint64 exponent)
 {
   guint64 result = 1;
 
   if (exponent < 0)
-    return base == 1 ? 1 : base != -1 ? 0
-                       : exponent & 1 ? -1
-                                      : 1;
+    return base == 1 ? 1 : (base != -1 ? 0 : 1 - 2 * (exponent & 1));
   for (guint64 square = (guint64) base; exponent > 0; exponent >>= 1, square *= square)
     if (exponent & 1)
       result *= square;
@@ -178,7 +175,9 @@ integer_power (gint64 base, gint64 exponent)
 
 template <int COUNT>
 static __device__ __forceinline__ void
-binary_floats (EbbBinaryOp op, const float (&x)[2][COUNT], float (&y)[COUNT])
+binary_floats (EbbBinaryOp op,
+               const float (&x)[2][COUNT],
+               float (&y)[COUNT])
 {
   switch (op)
     {
@@ -201,7 +200,9 @@ binary_floats (EbbBinaryOp op, const float (&x)[2][COUNT], float (&y)[COUNT])
 }
 
 static __device__ __forceinline__ gint64
-binary_integer (EbbBinaryOp op, gint64 a, gint64 b)
+binary_integer (EbbBinaryOp op,
+                gint64 a,
+                gint64 b)
 {
   switch (op)
     {
@@ -306,7 +307,9 @@ struct BinaryScalar
 };
 
 static Power
-find_power (EbbBinaryOp op, double value, bool is_reversed)
+find_power (EbbBinaryOp op,
+            double value,
+            bool is_reversed)
 {
   static const struct
   {

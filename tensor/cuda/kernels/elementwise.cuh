@@ -34,7 +34,8 @@ struct NoIntegers
 /* Operands and result are contiguous, of one dtype, and aligned: 16 bytes at a time, and the rest one by one. */
 template <typename T, int N, typename Operation>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-elementwise_runs (Operands<N> operands, Operation operation)
+elementwise_runs (Operands<N> operands,
+                  Operation operation)
 {
   const int run = VectorSize<T>::value;
   gint64 n = operands.layout.n_elements, n_runs = n / run;
@@ -64,7 +65,8 @@ elementwise_runs (Operands<N> operands, Operation operation)
 /* Any strides and dtypes. */
 template <typename Index, int N, typename Operation>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-elementwise_strided (Operands<N> operands, Operation operation)
+elementwise_strided (Operands<N> operands,
+                     Operation operation)
 {
   for (gint64 i = get_thread (); i < operands.layout.n_elements; i += count_threads ())
     {
@@ -95,7 +97,8 @@ elementwise_strided (Operands<N> operands, Operation operation)
 
 template <int N>
 static inline bool
-are_runs (const Operands<N> &operands, const EbbView *const (&views)[N + 1])
+are_runs (const Operands<N> &operands,
+          const EbbView *const (&views)[N + 1])
 {
   EbbDType dtype = operands.out_dtype;
 

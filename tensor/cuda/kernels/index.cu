@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Selecting by index and the gradients of that. An index that is out of range is reported; a read then takes element 0
  * in its place, a write is left out. Sums have the order of the index: no result depends on which block runs first. */
-
 #include "tensor/cuda/kernels/row.cuh"
 
 typedef struct
@@ -15,7 +13,9 @@ typedef struct
 } Index;
 
 static inline Index
-get_index (const EbbView *view, gint64 limit, const EbbCudaQueue *queue)
+get_index (const EbbView *view,
+           gint64 limit,
+           const EbbCudaQueue *queue)
 {
   const Index index = { view->data, view->dtype == EBB_DTYPE_I64,
                         view->n_dims > 0 ? view->strides[view->n_dims - 1] : 0, limit, queue->fault, queue->serial };
@@ -25,7 +25,10 @@ get_index (const EbbView *view, gint64 limit, const EbbCudaQueue *queue)
 
 /* The value at an offset, which is at a position of the index; -1 if it is out of range. */
 static __device__ __forceinline__ gint64
-load_index (const Index &index, gint64 offset, gint64 position, bool reports)
+load_index (const Index &index,
+            gint64 offset,
+            gint64 position,
+            bool reports)
 {
   const gint64 value = index.is_wide ? ((const gint64 *) index.data)[offset] : ((const gint32 *) index.data)[offset];
 
@@ -74,8 +77,13 @@ EBB_CUDA_KERNEL (index_select)
   const EbbView *x = launch->inputs[0];
   EbbView *y = launch->outputs[0];
   const gint64 size = get_dtype_size (x->dtype), of_vector = 16 / size;
-  Select self = { x->data, y->data, { x->strides[0], x->strides[1], x->strides[2] }, y->shape[0] * y->shape[1],
-                  y->shape[1], y->shape[2], get_index (launch->inputs[1], x->shape[1], queue) };
+  Select self = { x->data,
+                  y->data,
+                  { x->strides[0], x->strides[1], x->strides[2] },
+                  y->shape[0] * y->shape[1],
+                  y->shape[1],
+                  y->shape[2],
+                  get_index (launch->inputs[1], x->shape[1], queue) };
   unsigned n_blocks;
 
   if (self.n_rows == 0 || self.inner == 0)
@@ -88,8 +96,8 @@ EBB_CUDA_KERNEL (index_select)
       self.inner /= of_vector;
       self.strides[0] /= of_vector;
       self.strides[1] /= of_vector;
-      return EBB_CUDA_LAUNCH (select_rows<uint4>, count_blocks (self.n_rows * self.inner, queue), ELEMENTWISE_THREADS, 0,
-                              queue->stream, self);
+      return EBB_CUDA_LAUNCH (select_rows<uint4>, count_blocks (self.n_rows * self.inner, queue), ELEMENTWISE_THREADS,
+                              0, queue->stream, self);
     }
   n_blocks = count_blocks (self.n_rows * self.inner, queue);
   switch (size)
@@ -126,7 +134,8 @@ typedef struct
 
 /* Values that are out of range become the limit, which sorts last. */
 __global__ void __launch_bounds__ (SORT_THREADS)
-make_sort_items (Sort self, Index index)
+make_sort_items (Sort self,
+                 Index index)
 {
   for (gint64 i = get_thread (); i < self.k; i += count_threads ())
     {
@@ -232,7 +241,11 @@ get_sort_size (gint64 k)
 
 /* Gives the sorted items, which lie in the workspace. */
 static cudaError_t
-sort_index (const Index &index, gint64 k, void *workspace, const EbbCudaQueue *queue, const SortItem **sorted)
+sort_index (const Index &index,
+            gint64 k,
+            void *workspace,
+            const EbbCudaQueue *queue,
+            const SortItem **sorted)
 {
   cudaError_t status;
   Sort self = {};
@@ -319,9 +332,16 @@ EBB_CUDA_KERNEL (index_add)
   const EbbView *source = launch->inputs[0];
   EbbView *y = launch->outputs[0];
   const Index index = get_index (launch->inputs[1], y->shape[1], queue);
-  IndexAdd self = { source->data, y->data, source->dtype, y->dtype,
-                    { source->strides[0], source->strides[1], source->strides[2] }, source->shape[0],
-                    source->shape[1], y->shape[1], y->shape[2], NULL };
+  IndexAdd self = { source->data,
+                    y->data,
+                    source->dtype,
+                    y->dtype,
+                    { source->strides[0], source->strides[1], source->strides[2] },
+                    source->shape[0],
+                    source->shape[1],
+                    y->shape[1],
+                    y->shape[2],
+                    NULL };
   gint64 n_columns = (self.inner + ADD_THREADS - 1) / ADD_THREADS;
   cudaError_t status;
 
@@ -354,7 +374,9 @@ typedef struct
 
 /* The position of element i of a line in the contiguous order of the index. */
 static __device__ __forceinline__ gint64
-find_position (const Lines &self, gint64 line, gint64 i)
+find_position (const Lines &self,
+               gint64 line,
+               gint64 i)
 {
   gint64 position = 0, size = 1;
 
@@ -404,8 +426,8 @@ scatter_lines (Lines self)
       layout_find<guint64> (self.lines, (guint64) line, at);
       for (gint64 i = 0; i < self.length; i++)
         {
-          const gint64 value
-              = load_index (self.index, at[1] + i * self.dim_strides[1], find_position (self, line, i), true);
+          const gint64 value =
+              load_index (self.index, at[1] + i * self.dim_strides[1], find_position (self, line, i), true);
           const gint64 from = at[0] + i * self.dim_strides[0], to = at[2] + value * self.dim_strides[2];
 
           if (value < 0)
@@ -422,7 +444,10 @@ scatter_lines (Lines self)
 
 /* limit: of the index, the size of the dimension in x or y */
 static void
-lines_init (Lines *self, const EbbLaunch *launch, const EbbView *of_limit, const EbbCudaQueue *queue)
+lines_init (Lines *self,
+            const EbbLaunch *launch,
+            const EbbView *of_limit,
+            const EbbCudaQueue *queue)
 {
   EbbView x = *launch->inputs[0], index = *launch->inputs[1], y = *launch->outputs[0];
   const EbbView *const views[] = { &x, &index, &y };

@@ -46,7 +46,9 @@ is_contiguous (const EbbView *view)
 /* The operands have @like's shape. Neighbouring dimensions that every operand walks through as one become one. */
 template <int N>
 static inline void
-layout_init (Layout<N> *self, const EbbView *like, const EbbView *const (&views)[N])
+layout_init (Layout<N> *self,
+             const EbbView *like,
+             const EbbView *const (&views)[N])
 {
   self->n_dims = 0;
   self->n_elements = count_elements (like);
@@ -80,7 +82,9 @@ layout_init (Layout<N> *self, const EbbView *like, const EbbView *const (&views)
 /* Index is guint32 where there are fewer than 2^31 elements: divisions of 64 bits are slow. */
 template <typename Index, int N>
 static __device__ __forceinline__ void
-layout_find (const Layout<N> &self, Index index, gint64 (&offsets)[N])
+layout_find (const Layout<N> &self,
+             Index index,
+             gint64 (&offsets)[N])
 {
 #pragma unroll
   for (int k = 0; k < N; k++)
@@ -102,7 +106,8 @@ layout_find (const Layout<N> &self, Index index, gint64 (&offsets)[N])
 
 /* Blocks for so many items of a thread each; threads of a smaller grid loop. */
 static inline unsigned
-count_blocks (gint64 n_items, const EbbCudaQueue *queue)
+count_blocks (gint64 n_items,
+              const EbbCudaQueue *queue)
 {
   gint64 n = (n_items + ELEMENTWISE_THREADS - 1) / ELEMENTWISE_THREADS;
   gint64 most = (gint64) queue->n_multiprocessors * BLOCKS_OF_A_MULTIPROCESSOR;

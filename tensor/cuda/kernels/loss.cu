@@ -1,9 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Cross entropy of rows of logits, whole or of some of the classes, and its gradient. A row is read once forward: each
  * thread keeps a running maximum and sum of exponentials. Logits may have a soft cap, which is applied wherever one is
  * read. A logarithm of a sum of exponentials is kept as the sum of two numbers. */
-
 #include "tensor/cuda/kernels/math.cuh"
 #include "tensor/cuda/kernels/row.cuh"
 
@@ -22,14 +20,16 @@ typedef struct
 } CrossEntropy;
 
 static __device__ __forceinline__ float
-cap_logit (const CrossEntropy &self, float logit)
+cap_logit (const CrossEntropy &self,
+           float logit)
 {
   return self.cap != 0.0f ? soft_cap (logit, self.cap) : logit;
 }
 
 /* The class of a row, or ignore_index; one that is out of range is reported and ignored. */
 static __device__ __forceinline__ gint64
-get_target (const CrossEntropy &self, gint64 row)
+get_target (const CrossEntropy &self,
+            gint64 row)
 {
   const gint64 target = self.is_wide ? ((const gint64 *) self.target)[row] : ((const gint32 *) self.target)[row];
 
@@ -41,7 +41,8 @@ get_target (const CrossEntropy &self, gint64 row)
 }
 
 static __device__ __forceinline__ void
-put_logsumexp (float *to, double logsumexp)
+put_logsumexp (float *to,
+               double logsumexp)
 {
   to[0] = (float) logsumexp;
   to[1] = isfinite (to[0]) ? (float) (logsumexp - to[0]) : 0.0f;
@@ -50,7 +51,11 @@ put_logsumexp (float *to, double logsumexp)
 /* log (sum (exp (x))) of a row, and the sum of x. */
 template <typename T>
 static __device__ __forceinline__ double
-reduce_logits (const CrossEntropy &self, const T *row, double *plain_sum, float *scratch, double *wide_scratch)
+reduce_logits (const CrossEntropy &self,
+               const T *row,
+               double *plain_sum,
+               float *scratch,
+               double *wide_scratch)
 {
   const int run = VectorSize<T>::value;
   float maximum = -INFINITY, sum = 0.0f, most;
@@ -124,7 +129,10 @@ cross_entropy_rows (CrossEntropy self)
 }
 
 static void
-cross_entropy_init (CrossEntropy *self, const EbbLaunch *launch, const EbbView *logits, const EbbView *target,
+cross_entropy_init (CrossEntropy *self,
+                    const EbbLaunch *launch,
+                    const EbbView *logits,
+                    const EbbView *target,
                     const EbbCudaQueue *queue)
 {
   *self = CrossEntropy{};
@@ -150,7 +158,9 @@ limit_blocks (gint64 n)
 }
 
 static cudaError_t
-launch_rows (const CrossEntropy &self, EbbDType dtype, const EbbCudaQueue *queue)
+launch_rows (const CrossEntropy &self,
+             EbbDType dtype,
+             const EbbCudaQueue *queue)
 {
   if (self.n_rows == 0)
     return cudaSuccess;
@@ -186,7 +196,8 @@ EBB_CUDA_KERNEL (cross_entropy_part)
 /* -- parts --------------------------------------------------------------------------------------------------------- */
 
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-join_parts (CrossEntropy self, gint64 n_parts)
+join_parts (CrossEntropy self,
+            gint64 n_parts)
 {
   const float *parts = (const float *) self.logits;
 
@@ -244,7 +255,11 @@ typedef struct
 
 /* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss, times the slope of the cap */
 static __device__ __forceinline__ float
-differentiate_logit (const CrossEntropy &self, float x, const float *logsumexp, float d_loss, bool is_target)
+differentiate_logit (const CrossEntropy &self,
+                     float x,
+                     const float *logsumexp,
+                     float d_loss,
+                     bool is_target)
 {
   const float logit = cap_logit (self, x), uniform = (float) (self.smoothing / (double) self.n);
   float d;

@@ -9,7 +9,8 @@
 
 /* 1 / (1 + e^-x), exact in the relative sense on both sides, and 1 minus that. */
 static __device__ __forceinline__ float
-sigmoid_both (float x, float *complement)
+sigmoid_both (float x,
+              float *complement)
 {
   float e = expf (-fabsf (x)), large = 1.0f / (1.0f + e), small = e * large;
 
@@ -34,7 +35,8 @@ normal_cdf (float x)
 
 /* GELU (Hendrycks, Gimpel 2016): x Phi (x), or x sigmoid (2 u) with u = sqrt (2 / pi) (x + 0.044715 x^3). */
 static __device__ __forceinline__ float
-gelu (bool is_tanh, float x)
+gelu (bool is_tanh,
+      float x)
 {
   if (is_tanh)
     return x * sigmoid (x * fmaf (x * x, 0.0713548162726f, 1.59576912161f));
@@ -42,11 +44,11 @@ gelu (bool is_tanh, float x)
 }
 
 static __device__ __forceinline__ float
-gelu_slope (bool is_tanh, float x)
+gelu_slope (bool is_tanh,
+            float x)
 {
   /* Beyond 15 the slope is 0 or 1, and powers of x would overflow. A NaN stays. */
-  float c = x < -15.0f ? -15.0f : x > 15.0f ? 15.0f
-                                            : x;
+  float c = x < -15.0f ? -15.0f : (x > 15.0f ? 15.0f : x);
   float square = c * c, complement, s;
 
   if (!is_tanh)
@@ -65,29 +67,33 @@ silu_slope (float x)
 
 /* The op of a gated activation: GELU, GELU_TANH or SILU. */
 static __device__ __forceinline__ float
-activate (EbbUnaryOp op, float x)
+activate (EbbUnaryOp op,
+          float x)
 {
   return op == EBB_UNARY_SILU ? x * sigmoid (x) : gelu (op == EBB_UNARY_GELU_TANH, x);
 }
 
 static __device__ __forceinline__ float
-activate_slope (EbbUnaryOp op, float x)
+activate_slope (EbbUnaryOp op,
+                float x)
 {
   /* Beyond 200 the slope of SiLU is 0 or 1, and infinity times 0 would be neither. A NaN stays. */
   if (op == EBB_UNARY_SILU)
-    return silu_slope (x < -200.0f ? -200.0f : x > 200.0f ? 200.0f : x);
+    return silu_slope (x < -200.0f ? -200.0f : (x > 200.0f ? 200.0f : x));
   return gelu_slope (op == EBB_UNARY_GELU_TANH, x);
 }
 
 static __device__ __forceinline__ float
-soft_cap (float x, float cap)
+soft_cap (float x,
+          float cap)
 {
   return tanhf (x / cap) * cap;
 }
 
 /* The slope of a soft cap, from its result. */
 static __device__ __forceinline__ float
-soft_cap_slope (float y, float cap)
+soft_cap_slope (float y,
+                float cap)
 {
   float t = y / cap;
 

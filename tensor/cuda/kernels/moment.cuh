@@ -13,14 +13,19 @@
 /* Element k of a lane in its block: four neighbours in the first half, and the same four in the second, since one
  * Philox block has the draws of both. */
 static __device__ __forceinline__ int
-moment_find (unsigned lane, int k)
+moment_find (unsigned lane,
+             int k)
 {
   return (int) lane * 4 + k % 4 + k / 4 * (EBB_MOMENT_BLOCK / 2);
 }
 
 /* 16 bits for each element of a lane. offset: that of the launch and of the tensor; block: its number there. */
 static __device__ __forceinline__ void
-moment_draw (guint64 seed, guint64 offset, gint64 block, unsigned lane, guint32 (&draws)[MOMENT_LANE])
+moment_draw (guint64 seed,
+             guint64 offset,
+             gint64 block,
+             unsigned lane,
+             guint32 (&draws)[MOMENT_LANE])
 {
   guint32 words[4];
 
@@ -32,7 +37,8 @@ moment_draw (guint64 seed, guint64 offset, gint64 block, unsigned lane, guint32 
 
 /* Rounds down or up, up with the probability that makes the mean right. */
 static __device__ __forceinline__ Bf16
-to_bf16_stochastic (float value, guint32 draw)
+to_bf16_stochastic (float value,
+                    guint32 draw)
 {
   guint32 bits = __float_as_uint (value);
 
@@ -42,7 +48,8 @@ to_bf16_stochastic (float value, guint32 draw)
 
 /* One of eight numbers, by the bits of e. */
 static __device__ __forceinline__ float
-moment_choose (int e, const float (&of)[8])
+moment_choose (int e,
+               const float (&of)[8])
 {
   float low = e & 2 ? (e & 1 ? of[3] : of[2]) : (e & 1 ? of[1] : of[0]);
   float high = e & 2 ? (e & 1 ? of[7] : of[6]) : (e & 1 ? of[5] : of[4]);
@@ -91,7 +98,8 @@ moment_position (float x)
 }
 
 static __device__ __forceinline__ float
-moment_decode (bool is_signed, guint8 code)
+moment_decode (bool is_signed,
+               guint8 code)
 {
   guint32 magnitude = code & (is_signed ? 0x7f : 0xff);
   /* the middle of the cell; code 0 is left below 1 */
@@ -105,7 +113,8 @@ moment_decode (bool is_signed, guint8 code)
 
 /* The code of the cell in which x, divided by its scale, lies. Unsigned: a value above 0 stays above 0. */
 static __device__ __forceinline__ guint8
-moment_encode (bool is_signed, float x)
+moment_encode (bool is_signed,
+               float x)
 {
   float position = moment_position (fabsf (x));
   int code = (int) (position > 255.0f ? 255.0f : position);

@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Layer norm (Ba, Kiros, Hinton 2016) and RMS norm (Zhang, Sennrich 2019), alone and after a residual and dropout, and
  * their gradients. */
-
 #include "tensor/cuda/kernels/row.cuh"
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
@@ -22,7 +20,9 @@ typedef struct
 } Norm;
 
 static __device__ __forceinline__ float
-load_weight (const Norm &self, const Vector &weight, gint64 i)
+load_weight (const Norm &self,
+             const Vector &weight,
+             gint64 i)
 {
   return load_vector_element (weight, i) + self.unit;
 }
@@ -30,7 +30,12 @@ load_weight (const Norm &self, const Vector &weight, gint64 i)
 /* The sums over a row of distances to a centre and of their squares; all threads get both. */
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ void
-sum_distances (const T *row, gint64 n, float centre, double *sum, double *squares, double *scratch)
+sum_distances (const T *row,
+               gint64 n,
+               float centre,
+               double *sum,
+               double *squares,
+               double *scratch)
 {
   const int run = VectorSize<T>::value;
   float own = 0.0f, own_squares = 0.0f;
@@ -56,7 +61,9 @@ sum_distances (const T *row, gint64 n, float centre, double *sum, double *square
 
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ Statistics
-find_statistics (const T *row, gint64 n, double *scratch)
+find_statistics (const T *row,
+                 gint64 n,
+                 double *scratch)
 {
   Statistics statistics = {};
   double sum, squares;
@@ -78,7 +85,12 @@ find_statistics (const T *row, gint64 n, double *scratch)
 /* Writes the normalized row; returns 1 / its deviation. */
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ float
-normalize_row (const Norm &self, const T *row, T *y, const Vector &weight, float *mean, double *scratch)
+normalize_row (const Norm &self,
+               const T *row,
+               T *y,
+               const Vector &weight,
+               float *mean,
+               double *scratch)
 {
   const int run = VectorSize<T>::value;
   const gint64 n = self.n_columns;
@@ -112,7 +124,11 @@ normalize_row (const Norm &self, const T *row, T *y, const Vector &weight, float
 /* sum = residual + dropout (branch), rounded to T, which the norm then reads. branch may be sum. */
 template <typename T>
 static __device__ __forceinline__ void
-add_row (const Norm &self, const T *branch, const T *residual, T *sum, gint64 first)
+add_row (const Norm &self,
+         const T *branch,
+         const T *residual,
+         T *sum,
+         gint64 first)
 {
   const int run = VectorSize<T>::value;
   const gint64 n = self.n_columns;
@@ -179,7 +195,9 @@ norm_rows (Norm self)
 }
 
 static void
-norm_init (Norm *self, const EbbLaunch *launch, const EbbView *x)
+norm_init (Norm *self,
+           const EbbLaunch *launch,
+           const EbbView *x)
 {
   EbbView rows = *x;
   const EbbView *const views[] = { &rows };
@@ -195,7 +213,9 @@ norm_init (Norm *self, const EbbLaunch *launch, const EbbView *x)
 
 template <bool IS_CENTRED>
 static cudaError_t
-launch_norm (const Norm &self, const EbbView *x, const EbbCudaQueue *queue)
+launch_norm (const Norm &self,
+             const EbbView *x,
+             const EbbCudaQueue *queue)
 {
   const unsigned n_threads = count_row_threads (self.n_columns, x->dtype);
   const gint64 n_rows = self.rows.n_elements;
@@ -236,7 +256,8 @@ EBB_CUDA_KERNEL (rms_norm)
 }
 
 static void
-norm_init_residual (Norm *self, const EbbLaunch *launch)
+norm_init_residual (Norm *self,
+                    const EbbLaunch *launch)
 {
   const double p = launch->params.norm.p;
 
@@ -295,7 +316,7 @@ typedef struct
   float *partials; /* [blocks, 2, columns]: dweight and dbias; NULL: not wanted */
   float unit;
   bool sums_in_shared; /* a block's sums fit into shared memory until they are done */
-  float of_columns; /* 1 / n_columns */
+  float of_columns;    /* 1 / n_columns */
   gint64 n_columns, rows_of_block;
   Layout<1> rows; /* of x */
 } NormGrad;
@@ -305,8 +326,15 @@ typedef struct
 /* The means of g, of g h and of h. */
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ void
-find_means (const NormGrad &self, const T *dy, const T *x, float mean, float rstd, float *mean_g, float *mean_gh,
-            float *mean_h, float *scratch)
+find_means (const NormGrad &self,
+            const T *dy,
+            const T *x,
+            float mean,
+            float rstd,
+            float *mean_g,
+            float *mean_gh,
+            float *mean_h,
+            float *scratch)
 {
   const int run = VectorSize<T>::value;
   const gint64 n = self.n_columns;
@@ -342,7 +370,10 @@ find_means (const NormGrad &self, const T *dy, const T *x, float mean, float rst
 
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ void
-differentiate_row (const NormGrad &self, gint64 row, float *sums, float *scratch)
+differentiate_row (const NormGrad &self,
+                   gint64 row,
+                   float *sums,
+                   float *scratch)
 {
   const int run = VectorSize<T>::value;
   const gint64 n = self.n_columns, at = row * n;
@@ -440,7 +471,10 @@ EBB_CUDA_WORKSPACE (rms_norm_grad)
 
 template <typename T, bool IS_CENTRED>
 static cudaError_t
-launch_norm_grad_rows (const NormGrad &self, const EbbView *x, gint64 n_blocks, const EbbCudaQueue *queue)
+launch_norm_grad_rows (const NormGrad &self,
+                       const EbbView *x,
+                       gint64 n_blocks,
+                       const EbbCudaQueue *queue)
 {
   const gsize shared = self.partials != NULL && self.sums_in_shared ? (gsize) self.n_columns * 2 * sizeof (float) : 0;
 
@@ -450,7 +484,9 @@ launch_norm_grad_rows (const NormGrad &self, const EbbView *x, gint64 n_blocks, 
 
 template <bool IS_CENTRED>
 static cudaError_t
-launch_norm_grad (const EbbLaunch *launch, NormGrad *self, const EbbCudaQueue *queue)
+launch_norm_grad (const EbbLaunch *launch,
+                  NormGrad *self,
+                  const EbbCudaQueue *queue)
 {
   const EbbView *x = launch->inputs[1];
   const gint64 n = count_columns (x), n_rows = count_rows (x), n_blocks = count_grad_blocks (n_rows);

@@ -1,9 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Optimizers and what they need of gradients: AdamW over many tensors at once, SGD, moments in 8 bits, squared norms,
  * the factor of clipping. The order of operations is tensor/cpu/simd/optimizer.c's. What is lasting stays as it is
  * after an index out of range. */
-
 #include "tensor/cuda/kernels/layout.cuh"
 #include "tensor/cuda/kernels/moment.cuh"
 
@@ -23,7 +21,10 @@ typedef struct
 
 /* Takes items from first on. Returns how many, and the blocks of threads that they need. */
 static guint
-items_init (Items *self, const EbbLaunch *launch, guint first, unsigned *n_blocks)
+items_init (Items *self,
+            const EbbLaunch *launch,
+            guint first,
+            unsigned *n_blocks)
 {
   const gint64 chunk = CHUNK_BLOCKS * EBB_MOMENT_BLOCK;
   guint n = launch->n_items - first < ITEMS ? launch->n_items - first : ITEMS;
@@ -42,7 +43,8 @@ items_init (Items *self, const EbbLaunch *launch, guint first, unsigned *n_block
 
 /* The item of this block of threads, and which of the item's chunks is its. */
 static __device__ __forceinline__ guint
-find_item (const Items &self, gint64 *chunk)
+find_item (const Items &self,
+           gint64 *chunk)
 {
   guint i = 0;
 
@@ -64,7 +66,8 @@ typedef struct
 } Adamw;
 
 static __device__ __forceinline__ float
-find_scale (double scale, const float *on_device)
+find_scale (double scale,
+            const float *on_device)
 {
   return (float) (on_device != NULL ? scale * *on_device : scale);
 }
@@ -156,7 +159,11 @@ store_moment<guint8> (void *data,
  * algorithm 2 */
 template <typename Grad, typename Moment>
 static __device__ __forceinline__ void
-adamw_block (const Adamw &self, const EbbLaunchItem &item, gint64 block, float scale, unsigned lane)
+adamw_block (const Adamw &self,
+             const EbbLaunchItem &item,
+             gint64 block,
+             float scale,
+             unsigned lane)
 {
   const gint64 first = block * EBB_MOMENT_BLOCK, rest = item.n_elements - first;
   const int n = (int) (rest < EBB_MOMENT_BLOCK ? rest : EBB_MOMENT_BLOCK);
@@ -191,7 +198,8 @@ adamw_block (const Adamw &self, const EbbLaunchItem &item, gint64 block, float s
 
 template <typename Grad, typename Moment>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-adamw (Items items, Adamw self)
+adamw (Items items,
+       Adamw self)
 {
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float scale = find_scale (self.grad_scale, self.scale);
@@ -211,7 +219,11 @@ adamw (Items items, Adamw self)
 
 template <typename Grad>
 static cudaError_t
-launch_adamw (EbbDType moments, const Items &items, const Adamw &self, unsigned n_blocks, const EbbCudaQueue *queue)
+launch_adamw (EbbDType moments,
+              const Items &items,
+              const Adamw &self,
+              unsigned n_blocks,
+              const EbbCudaQueue *queue)
 {
   if (moments == EBB_DTYPE_F32)
     return EBB_CUDA_LAUNCH (adamw<Grad, float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
@@ -334,7 +346,11 @@ EBB_CUDA_KERNEL (sgd)
 /* A warp for a block of moments. */
 template <bool ENCODES>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-convert_moments (float *values, guint8 *codes, float *absmax, gint64 n, bool is_signed)
+convert_moments (float *values,
+                 guint8 *codes,
+                 float *absmax,
+                 gint64 n,
+                 bool is_signed)
 {
   const gint64 block = (gint64) blockIdx.x * WARPS + threadIdx.x / 32, first = block * EBB_MOMENT_BLOCK;
   const int rest = (int) (n - first < EBB_MOMENT_BLOCK ? n - first : EBB_MOMENT_BLOCK);
@@ -387,7 +403,8 @@ EBB_CUDA_KERNEL (moment_decode)
 /* Each block of threads sums the squares of a chunk in f64; then one block for each item sums those of its chunks. */
 template <typename T>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-sum_squares (Items items, double *partials)
+sum_squares (Items items,
+             double *partials)
 {
   EBB_SHARED_ARRAY (double, scratch, [WARPS]);
   gint64 chunk, end, begin;
@@ -409,7 +426,9 @@ sum_squares (Items items, double *partials)
 }
 
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-sum_partials (Items items, const double *partials, float *y)
+sum_partials (Items items,
+              const double *partials,
+              float *y)
 {
   EBB_SHARED_ARRAY (double, scratch, [WARPS]);
   const unsigned begin = blockIdx.x > 0 ? items.ends[blockIdx.x - 1] : 0;
@@ -463,16 +482,16 @@ EBB_CUDA_KERNEL (squared_norm)
 }
 
 /* One thread for each of the n results: there are few. */
-__global__ void
-__launch_bounds__ (ELEMENTWISE_THREADS) norm_sum (const void *x,
-                                                  bool is_f32,
-                                                  gint64 k,
-                                                  gint64 n,
-                                                  gint64 stride_k,
-                                                  gint64 stride_n,
-                                                  double *y,
-                                                  gint64 y_stride,
-                                                  bool is_max)
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+norm_sum (const void *x,
+          bool is_f32,
+          gint64 k,
+          gint64 n,
+          gint64 stride_k,
+          gint64 stride_n,
+          double *y,
+          gint64 y_stride,
+          bool is_max)
 {
   for (gint64 column = get_thread (); column < n; column += count_threads ())
     {
@@ -516,8 +535,7 @@ find_clip_factor (const double *total,
                   double p)
 {
   const double scale = earlier != NULL ? own_scale * *earlier : own_scale;
-  const double root = p == 2 ? sqrt (*total) : p == 1 || isinf (p) ? *total
-                                                                   : pow (*total, 1 / p);
+  const double root = p == 2 ? sqrt (*total) : (p == 1 || isinf (p) ? *total : pow (*total, 1 / p));
   const double result = fabs (scale) * root, f = max_norm / (result + 1e-6);
 
   *norm = (float) result;

@@ -50,6 +50,5 @@ philox_draw (uint64_t seed,
 static inline uint64_t
 dropout_threshold (double p)
 {
-  return p >= 1.0 ? (uint64_t) 1 << 32 : p <= 0.0 ? 0
-                                                  : (uint64_t) ceil (p * 4294967296.0);
+  return p >= 1.0 ? (uint64_t) 1 << 32 : (p <= 0.0 ? 0 : (uint64_t) ceil (p * 4294967296.0));
 }

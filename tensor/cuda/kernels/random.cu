@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Random numbers and dropout. Draw i of a call is lane i % 4 of Philox block offset + i / 4, i counted over the output
  * in contiguous order: uniform numbers, integers and masks are the CPU's bit for bit. */
-
 #include "tensor/cuda/kernels/element.cuh"
 #include "tensor/cuda/kernels/layout.cuh"
 
@@ -15,7 +13,8 @@ typedef struct
 } Draws;
 
 static inline bool
-draws_init (Draws *self, const EbbLaunch *launch)
+draws_init (Draws *self,
+            const EbbLaunch *launch)
 {
   EbbView *y = launch->outputs[0];
   const EbbView *const views[] = { y };
@@ -29,7 +28,9 @@ draws_init (Draws *self, const EbbLaunch *launch)
 }
 
 static __device__ __forceinline__ void
-store_draw (const Draws &self, gint64 i, float value)
+store_draw (const Draws &self,
+            gint64 i,
+            float value)
 {
   gint64 at[1];
 
@@ -41,7 +42,9 @@ store_draw (const Draws &self, gint64 i, float value)
 
 /* Each thread takes whole blocks of four draws. */
 static inline unsigned
-count_draw_blocks (const Draws &self, gint64 numbers_of_a_block, const EbbCudaQueue *queue)
+count_draw_blocks (const Draws &self,
+                   gint64 numbers_of_a_block,
+                   const EbbCudaQueue *queue)
 {
   return count_blocks ((self.layout.n_elements + numbers_of_a_block - 1) / numbers_of_a_block, queue);
 }
@@ -49,7 +52,11 @@ count_draw_blocks (const Draws &self, gint64 numbers_of_a_block, const EbbCudaQu
 /* -- uniform ------------------------------------------------------------------------------------------------------- */
 
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-draw_uniform (Draws self, float low, float width, float least, float greatest)
+draw_uniform (Draws self,
+              float low,
+              float width,
+              float least,
+              float greatest)
 {
   for (gint64 block = get_thread (); block * 4 < self.layout.n_elements; block += count_threads ())
     {
@@ -69,7 +76,9 @@ draw_uniform (Draws self, float low, float width, float least, float greatest)
 
 /* The number next to x of those that a dtype can hold. */
 static float
-find_neighbour (EbbDType dtype, float x, bool is_above)
+find_neighbour (EbbDType dtype,
+                float x,
+                bool is_above)
 {
   const guint32 step = dtype == EBB_DTYPE_BF16 ? 0x10000 : 1;
   union
@@ -86,7 +95,8 @@ find_neighbour (EbbDType dtype, float x, bool is_above)
 }
 
 static float
-round_to (EbbDType dtype, double value)
+round_to (EbbDType dtype,
+          double value)
 {
   union
   {
@@ -122,7 +132,9 @@ EBB_CUDA_KERNEL (uniform)
 
 /* Box, Muller 1958: lanes 0 and 1 of a block give two numbers, lanes 2 and 3 two more. */
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-draw_normal (Draws self, float mean, float std)
+draw_normal (Draws self,
+             float mean,
+             float std)
 {
   for (gint64 block = get_thread (); block * 4 < self.layout.n_elements; block += count_threads ())
     {
@@ -155,7 +167,9 @@ EBB_CUDA_KERNEL (normal)
 /* -- integers ------------------------------------------------------------------------------------------------------ */
 
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-draw_integers (Draws self, gint64 low, guint64 range)
+draw_integers (Draws self,
+               gint64 low,
+               guint64 range)
 {
   for (gint64 block = get_thread (); block * 2 < self.layout.n_elements; block += count_threads ())
     {
@@ -192,7 +206,13 @@ EBB_CUDA_KERNEL (randint)
 /* x and y are contiguous: four elements to a block of draws. */
 template <typename T>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-drop (const T *x, T *y, gint64 n, guint64 seed, guint64 offset, guint64 threshold, float scale)
+drop (const T *x,
+      T *y,
+      gint64 n,
+      guint64 seed,
+      guint64 offset,
+      guint64 threshold,
+      float scale)
 {
   for (gint64 block = get_thread (); block * 4 < n; block += count_threads ())
     {
@@ -234,15 +254,15 @@ EBB_CUDA_KERNEL (dropout)
 
 /* A block for a row. Each thread sums a run of weights; the sums of the runs before it, in order, say where a target
  * lies, and a walk through that run finds the index. */
-__global__ void
-__launch_bounds__ (ELEMENTWISE_THREADS) draw_indices (const float *weights,
-                                                      gint64 *indices,
-                                                      gint64 n,
-                                                      gint64 n_samples,
-                                                      guint64 seed,
-                                                      guint64 offset,
-                                                      EbbCudaFault *fault,
-                                                      guint32 serial)
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+draw_indices (const float *weights,
+              gint64 *indices,
+              gint64 n,
+              gint64 n_samples,
+              guint64 seed,
+              guint64 offset,
+              EbbCudaFault *fault,
+              guint32 serial)
 {
   EBB_SHARED_ARRAY (double, cumulative, [ELEMENTWISE_THREADS]);
   const gint64 row = blockIdx.x, run = (n + ELEMENTWISE_THREADS - 1) / ELEMENTWISE_THREADS;

@@ -1,9 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
-/* Reductions along dimensions: sums and the like, variances, the index of the largest, sums of columns, sums over ranks.
- * The reduced elements of a result are cut into chunks of a fixed size; each has one block, or one warp where there are
- * few, and the chunks are combined in order. */
-
+/* Reductions along dimensions: sums and the like, variances, the index of the largest, sums of columns, sums over
+ * ranks. The reduced elements of a result are cut into chunks of a fixed size; each has one block, or one warp where
+ * there are few, and the chunks are combined in order. */
 #include "tensor/cuda/kernels/row.cuh"
 
 #define THREADS 256
@@ -169,7 +167,10 @@ struct Integers
 
 template <typename Numbers>
 static __device__ __forceinline__ void
-put_partial (const Reduce &self, gint64 chunk, gint64 result, typename Numbers::Partial value)
+put_partial (const Reduce &self,
+             gint64 chunk,
+             gint64 result,
+             typename Numbers::Partial value)
 {
   if (self.n_chunks > 1)
     ((typename Numbers::Partial *) self.partials)[chunk * self.kept.n_elements + result] = value;
@@ -179,7 +180,8 @@ put_partial (const Reduce &self, gint64 chunk, gint64 result, typename Numbers::
 
 template <typename Numbers>
 static __device__ __forceinline__ typename Numbers::Partial
-combine_warp (EbbReduceKind op, typename Numbers::Partial value)
+combine_warp (EbbReduceKind op,
+              typename Numbers::Partial value)
 {
 #pragma unroll
   for (int distance = 16; distance > 0; distance >>= 1)
@@ -190,7 +192,11 @@ combine_warp (EbbReduceKind op, typename Numbers::Partial value)
 /* n_threads: that share a chunk, 32 or THREADS */
 template <typename Numbers>
 static __device__ __forceinline__ typename Numbers::Partial
-reduce_chunk (const Reduce &self, gint64 result, gint64 chunk, unsigned thread, unsigned n_threads)
+reduce_chunk (const Reduce &self,
+              gint64 result,
+              gint64 chunk,
+              unsigned thread,
+              unsigned n_threads)
 {
   const gint64 first = chunk * self.chunk;
   gint64 last = first + self.chunk, start[1];
@@ -307,7 +313,9 @@ combine_chunks (Reduce self)
 
 /* The dimensions of a view that are in dims, or those that are not. */
 static void
-init_dims (Layout<1> *layout, const EbbView *x, guint32 dims)
+init_dims (Layout<1> *layout,
+           const EbbView *x,
+           guint32 dims)
 {
   EbbView part = *x;
   const EbbView *const views[] = { &part };
@@ -319,7 +327,8 @@ init_dims (Layout<1> *layout, const EbbView *x, guint32 dims)
 }
 
 static void
-reduce_init (Reduce *self, const EbbLaunch *launch)
+reduce_init (Reduce *self,
+             const EbbLaunch *launch)
 {
   const EbbView *x = launch->inputs[0];
   const guint32 dims = launch->params.reduce.dims;
@@ -359,7 +368,8 @@ limit_blocks (gint64 n)
 
 template <typename Numbers>
 static cudaError_t
-launch_reduce (const Reduce &self, const EbbCudaQueue *queue)
+launch_reduce (const Reduce &self,
+               const EbbCudaQueue *queue)
 {
   const gint64 n = self.kept.n_elements, n_warps = (n + WARPS - 1) / WARPS;
   const gint64 n_strips = (n + STRIP_COLUMNS - 1) / STRIP_COLUMNS;
@@ -412,7 +422,9 @@ typedef struct
 } Variance;
 
 static __device__ __forceinline__ void
-put_number (const EbbView &view, gint64 i, double value)
+put_number (const EbbView &view,
+            gint64 i,
+            double value)
 {
   if (view.data != NULL)
     store_float (view.dtype, view.data, i, (float) value);
@@ -489,7 +501,10 @@ typedef struct
 
 /* The first of the largest or smallest; a NaN beats every number. */
 static __device__ __forceinline__ bool
-is_better (bool is_float, bool is_max, const Best &a, const Best &b)
+is_better (bool is_float,
+           bool is_max,
+           const Best &a,
+           const Best &b)
 {
   if (a.index < 0 || b.index < 0)
     return b.index < 0 && a.index >= 0;
@@ -509,7 +524,10 @@ is_better (bool is_float, bool is_max, const Best &a, const Best &b)
 
 /* A warp for a result. */
 __global__ void __launch_bounds__ (THREADS)
-find_best (Reduce self, gint64 *indices, bool is_float, bool is_max)
+find_best (Reduce self,
+           gint64 *indices,
+           bool is_float,
+           bool is_max)
 {
   const gint64 result = (gint64) blockIdx.x * WARPS + threadIdx.x / 32;
   Best best = { 0, 0, -1 };
@@ -569,7 +587,11 @@ EBB_CUDA_KERNEL (arg_reduce)
 /* A block for 32 columns of a block of rows, which its eight warps share. */
 template <typename T>
 __global__ void __launch_bounds__ (THREADS)
-sum_columns (const T *x, gint64 n_rows, gint64 n_columns, gint64 rows_of_block, float *partials)
+sum_columns (const T *x,
+             gint64 n_rows,
+             gint64 n_columns,
+             gint64 rows_of_block,
+             float *partials)
 {
   EBB_SHARED_ARRAY (float, lanes, [STRIP_LANES][STRIP_COLUMNS]);
   const unsigned column_of_block = threadIdx.x % STRIP_COLUMNS, lane = threadIdx.x / STRIP_COLUMNS;
@@ -640,7 +662,9 @@ typedef struct
 
 template <typename T>
 static __device__ __forceinline__ T
-combine_ranks (int op, T a, T b)
+combine_ranks (int op,
+               T a,
+               T b)
 {
   switch (op)
     {
@@ -651,7 +675,8 @@ combine_ranks (int op, T a, T b)
 }
 
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-reduce_ranks (Ranks self, bool is_float)
+reduce_ranks (Ranks self,
+              bool is_float)
 {
   for (gint64 i = get_thread (); i < self.n; i += count_threads ())
     if (is_float)

@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
-/* Rotary positions (Su et al., RoFormer, 2021): pairs of elements are rotated by angles in proportion to the position. A
- * thread computes the sine and cosine of a pair once for all heads of its token. */
-
+/* Rotary positions (Su et al., RoFormer, 2021): pairs of elements are rotated by angles in proportion to the position.
+ * A thread computes the sine and cosine of a pair once for all heads of its token. */
 #include "tensor/cuda/kernels/element.cuh"
 #include "tensor/cuda/kernels/layout.cuh"
 
@@ -21,7 +19,9 @@ typedef struct
 } Rotary;
 
 static __device__ __forceinline__ gint64
-find_position (const Rotary &self, gint64 batch, gint64 t)
+find_position (const Rotary &self,
+               gint64 batch,
+               gint64 t)
 {
   const gint64 index = self.first + t, at = batch * self.start_strides[0] + t * self.start_strides[1];
   gint64 start;
@@ -29,7 +29,7 @@ find_position (const Rotary &self, gint64 batch, gint64 t)
   if (self.starts == NULL)
     return index;
   start = self.is_wide ? ((const gint64 *) self.starts)[at] : ((const gint32 *) self.starts)[at];
-  return index - (start < 0 ? 0 : start > index ? index : start);
+  return index - (start < 0 ? 0 : (start > index ? index : start));
 }
 
 /* Threads are numbered by batch, token and pair; those behind the pairs copy what isn't rotated. */

@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Kernels of rows: a block of threads for a row, of which each thread has runs of 16 bytes, always the same ones whether
- * an address allows a load of 16 bytes or not, so that sums have one order. A thread that reads a row again reads its
- * own runs, from the cache. */
+/* Kernels of rows: a block of threads for a row, of which each thread has runs of 16 bytes, always the same ones
+ * whether an address allows a load of 16 bytes or not, so that sums have one order. A thread that reads a row again
+ * reads its own runs, from the cache. */
 
 #include "tensor/cuda/kernels/element.cuh"
 #include "tensor/cuda/kernels/layout.cuh"
@@ -29,13 +29,15 @@ count_columns (const EbbView *view)
 }
 
 static inline const EbbView *
-get_input (const EbbLaunch *launch, guint i)
+get_input (const EbbLaunch *launch,
+           guint i)
 {
   return i < launch->n_inputs ? launch->inputs[i] : NULL;
 }
 
 static inline EbbView *
-get_output (const EbbLaunch *launch, guint i)
+get_output (const EbbLaunch *launch,
+            guint i)
 {
   return i < launch->n_outputs ? launch->outputs[i] : NULL;
 }
@@ -54,17 +56,21 @@ get_floats (const EbbView *view)
 
 /* Threads for a row of so many columns, by whole warps. */
 static inline unsigned
-count_row_threads (gint64 n_columns, EbbDType dtype)
+count_row_threads (gint64 n_columns,
+                   EbbDType dtype)
 {
   const gint64 n_runs = (n_columns * get_dtype_size (dtype) + 15) / 16, n = (n_runs + 31) / 32 * 32;
 
-  return (unsigned) (n < 32 ? 32 : n < ROW_MOST_THREADS ? n : ROW_MOST_THREADS);
+  return (unsigned) (n < 32 ? 32 : (n < ROW_MOST_THREADS ? n : ROW_MOST_THREADS));
 }
 
 /* Elements [i, i + run) of a row of n; those behind its end become 0. */
 template <typename T>
 static __device__ __forceinline__ void
-load_row_run (const T *row, gint64 i, gint64 n, float (&values)[VectorSize<T>::value])
+load_row_run (const T *row,
+              gint64 i,
+              gint64 n,
+              float (&values)[VectorSize<T>::value])
 {
   if (i + VectorSize<T>::value <= n && is_vector_aligned (row + i))
     {
@@ -78,7 +84,10 @@ load_row_run (const T *row, gint64 i, gint64 n, float (&values)[VectorSize<T>::v
 
 template <typename T>
 static __device__ __forceinline__ void
-store_row_run (T *row, gint64 i, gint64 n, const float (&values)[VectorSize<T>::value])
+store_row_run (T *row,
+               gint64 i,
+               gint64 n,
+               const float (&values)[VectorSize<T>::value])
 {
   if (i + VectorSize<T>::value <= n && is_vector_aligned (row + i))
     {
@@ -129,7 +138,8 @@ get_vector (const EbbView *view)
 }
 
 static __device__ __forceinline__ float
-load_vector_element (const Vector &vector, gint64 i)
+load_vector_element (const Vector &vector,
+                     gint64 i)
 {
   return load_float (vector.dtype, vector.data, i * vector.stride);
 }
@@ -144,7 +154,10 @@ typedef struct
 
 /* False: the distances are to be summed once more, to the new centre. */
 static __device__ __forceinline__ bool
-statistics_take (Statistics *self, double sum, double squares, double n)
+statistics_take (Statistics *self,
+                 double sum,
+                 double squares,
+                 double n)
 {
   double distance = sum / n, mean = self->centre + distance, variance = squares / n - distance * distance;
 
@@ -158,11 +171,17 @@ statistics_take (Statistics *self, double sum, double squares, double n)
 
 #define PARTIAL_COLUMNS 32
 #define PARTIAL_LANES 8
+#define PARTIAL_THREADS (PARTIAL_COLUMNS * PARTIAL_LANES)
 
 /* Adds partials [n_partials, stride] for each of n columns: eight threads take every eighth, and their sums are added
  * in order. */
-static __global__ void __launch_bounds__ (PARTIAL_COLUMNS * PARTIAL_LANES)
-sum_partials_of_columns (const float *partials, gint64 n_partials, gint64 stride, gint64 n, bool accumulates, float *sums)
+static __global__ void __launch_bounds__ (PARTIAL_THREADS)
+sum_partials_of_columns (const float *partials,
+                         gint64 n_partials,
+                         gint64 stride,
+                         gint64 n,
+                         bool accumulates,
+                         float *sums)
 {
   EBB_SHARED_ARRAY (float, lanes, [PARTIAL_LANES][PARTIAL_COLUMNS]);
   const unsigned column_of_block = threadIdx.x % PARTIAL_COLUMNS, lane = threadIdx.x / PARTIAL_COLUMNS;
@@ -182,11 +201,16 @@ sum_partials_of_columns (const float *partials, gint64 n_partials, gint64 stride
 }
 
 static inline cudaError_t
-launch_sum_partials (const float *partials, gint64 n_partials, gint64 stride, gint64 n, bool accumulates, float *sums,
+launch_sum_partials (const float *partials,
+                     gint64 n_partials,
+                     gint64 stride,
+                     gint64 n,
+                     bool accumulates,
+                     float *sums,
                      const EbbCudaQueue *queue)
 {
   return EBB_CUDA_LAUNCH (sum_partials_of_columns, (unsigned) ((n + PARTIAL_COLUMNS - 1) / PARTIAL_COLUMNS),
-                          PARTIAL_COLUMNS * PARTIAL_LANES, 0, queue->stream, partials, n_partials, stride, n,
+                          PARTIAL_THREADS, 0, queue->stream, partials, n_partials, stride, n,
                           accumulates, sums);
 }
 

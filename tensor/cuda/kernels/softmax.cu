@@ -1,12 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* Softmax and log-softmax of rows, and their gradients. */
-
 #include "tensor/cuda/kernels/row.cuh"
 
 template <typename T>
 __global__ void __launch_bounds__ (ROW_MOST_THREADS)
-softmax_rows (const T *x, T *y, gint64 n_rows, gint64 n, bool is_log)
+softmax_rows (const T *x,
+              T *y,
+              gint64 n_rows,
+              gint64 n,
+              bool is_log)
 {
   EBB_SHARED_ARRAY (float, scratch, [ROW_MOST_WARPS]);
   const int run = VectorSize<T>::value;
@@ -57,7 +59,12 @@ softmax_rows (const T *x, T *y, gint64 n_rows, gint64 n, bool is_log)
 /* softmax: dx = y (dy - sum (dy y)); log-softmax: dx = dy - exp (y) sum (dy) */
 template <typename T>
 __global__ void __launch_bounds__ (ROW_MOST_THREADS)
-softmax_grad_rows (const T *dy, const T *y, T *dx, gint64 n_rows, gint64 n, bool is_log)
+softmax_grad_rows (const T *dy,
+                   const T *y,
+                   T *dx,
+                   gint64 n_rows,
+                   gint64 n,
+                   bool is_log)
 {
   EBB_SHARED_ARRAY (float, scratch, [ROW_MOST_WARPS]);
   const int run = VectorSize<T>::value;

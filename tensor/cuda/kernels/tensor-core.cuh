@@ -2,7 +2,8 @@
 #pragma once
 
 /* Products of a warp on tensor cores, loads of their operands from shared memory, copies from global to shared memory
- * beside computing, and what else one instruction does: the one place that knows PTX. All lanes of a warp come to products and loads. */
+ * beside computing, and what else one instruction does: the one place that knows PTX. All lanes of a warp come to
+ * products and loads. */
 
 /* d[4] [16, 8] += a[4] [16, 16] b[2] [16, 8] in f32. With row = lane / 4, pair = lane % 4 * 2 a lane has:
  *   a[0], a[2]: of the row, columns pair and pair + 1, pair + 8 and pair + 9; a[1], a[3]: the same of row + 8
@@ -159,9 +160,9 @@ pack_bf16_fast (float low,
 #if defined(__CUDA_ARCH__)
   uint32_t pair;
 
-  asm ("cvt.rn.bf16x2.f32 %0, %1, %2;\n"
-       : "=r"(pair)
-       : "f"(high), "f"(low));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n"
+      : "=r"(pair)
+      : "f"(high), "f"(low));
   return pair;
 #else
   return pack_bf16 (low, high);
@@ -175,9 +176,9 @@ exp2_fast (float x)
 #if defined(__CUDA_ARCH__)
   float y;
 
-  asm ("ex2.approx.ftz.f32 %0, %1;\n"
-       : "=f"(y)
-       : "f"(x));
+  asm("ex2.approx.ftz.f32 %0, %1;\n"
+      : "=f"(y)
+      : "f"(x));
   return y;
 #else
   return exp2f (x);

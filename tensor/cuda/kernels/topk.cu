@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* The k largest or smallest elements of rows, in order. A block takes a row: it looks k times for the next one where k
  * is small, else it sorts the row (Batcher's bitonic network) in workspace. */
-
 #include "tensor/cuda/kernels/row.cuh"
 
 #define THREADS 256
@@ -30,7 +28,9 @@ typedef struct
 
 /* By value, where a NaN is the largest, then by index. */
 static __device__ __forceinline__ bool
-comes_before (bool is_largest, const Item &a, const Item &b)
+comes_before (bool is_largest,
+              const Item &a,
+              const Item &b)
 {
   const bool a_is_nan = a.value != a.value, b_is_nan = b.value != b.value;
 
@@ -44,7 +44,9 @@ comes_before (bool is_largest, const Item &a, const Item &b)
 }
 
 static __device__ __forceinline__ Item
-load_item (const Topk &self, gint64 row, gint64 i)
+load_item (const Topk &self,
+           gint64 row,
+           gint64 i)
 {
   const gint64 at = row * self.n + i;
 
@@ -53,7 +55,10 @@ load_item (const Topk &self, gint64 row, gint64 i)
 }
 
 static __device__ __forceinline__ void
-put_item (const Topk &self, gint64 row, gint64 place, gint64 index)
+put_item (const Topk &self,
+          gint64 row,
+          gint64 place,
+          gint64 index)
 {
   const gint64 from = row * self.n + index, to = row * self.k + place;
 

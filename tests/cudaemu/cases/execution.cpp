@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-
 /* What the emulated execution model computes, and which mistakes of kernels it finds: each is planted in a kernel here.
  */
-
 #include "tensor/cuda/kernels/device.cuh"
 
 #include <glib.h>

@@ -274,7 +274,8 @@ CUDAEMU_REINTERPRET (__longlong_as_double, double, long long)
 #undef CUDAEMU_REINTERPRET
 
 inline unsigned
-__umulhi (unsigned a, unsigned b)
+__umulhi (unsigned a,
+          unsigned b)
 {
   return (unsigned) ((std::uint64_t) a * b >> 32);
 }
@@ -310,7 +311,9 @@ __ffs (int x)
   return __builtin_ffs (x);
 }
 inline unsigned
-__byte_perm (unsigned a, unsigned b, unsigned selector)
+__byte_perm (unsigned a,
+             unsigned b,
+             unsigned selector)
 {
   std::uint64_t bytes = (std::uint64_t) b << 32 | a;
   unsigned result = 0;
@@ -320,27 +323,33 @@ __byte_perm (unsigned a, unsigned b, unsigned selector)
   return result;
 }
 inline float
-__fadd_rn (float a, float b)
+__fadd_rn (float a,
+           float b)
 {
   return a + b;
 }
 inline float
-__fsub_rn (float a, float b)
+__fsub_rn (float a,
+           float b)
 {
   return a - b;
 }
 inline float
-__fmul_rn (float a, float b)
+__fmul_rn (float a,
+           float b)
 {
   return a * b;
 }
 inline float
-__fdiv_rn (float a, float b)
+__fdiv_rn (float a,
+           float b)
 {
   return a / b;
 }
 inline float
-__fmaf_rn (float a, float b, float c)
+__fmaf_rn (float a,
+           float b,
+           float c)
 {
   return std::fma (a, b, c);
 }
@@ -355,12 +364,14 @@ __frcp_rn (float x)
   return 1 / x;
 }
 inline double
-__dadd_rn (double a, double b)
+__dadd_rn (double a,
+           double b)
 {
   return a + b;
 }
 inline double
-__dmul_rn (double a, double b)
+__dmul_rn (double a,
+           double b)
 {
   return a * b;
 }
@@ -375,7 +386,8 @@ __logf (float x)
   return std::log (x);
 }
 inline float
-__fdividef (float a, float b)
+__fdividef (float a,
+            float b)
 {
   return a / b;
 }
@@ -405,7 +417,9 @@ exp10f (float x)
   return std::pow (10.0f, x);
 }
 inline void
-sincospif (float x, float *sine, float *cosine)
+sincospif (float x,
+           float *sine,
+           float *cosine)
 {
   double turn = std::remainder ((double) x, 2.0) * 3.14159265358979323846;
 
@@ -463,22 +477,26 @@ CUDAEMU_MIN_MAX (unsigned long long)
 #undef CUDAEMU_MIN_MAX
 
 inline float
-min (float a, float b)
+min (float a,
+     float b)
 {
   return std::fmin (a, b);
 }
 inline float
-max (float a, float b)
+max (float a,
+     float b)
 {
   return std::fmax (a, b);
 }
 inline double
-min (double a, double b)
+min (double a,
+     double b)
 {
   return std::fmin (a, b);
 }
 inline double
-max (double a, double b)
+max (double a,
+     double b)
 {
   return std::fmax (a, b);
 }

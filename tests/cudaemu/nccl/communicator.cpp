@@ -25,7 +25,7 @@ static void
 advance_split (Comm *self)
 {
   Comm *parent = self->parent.get ();
-  std::vector<std::pair<int, int> > members;
+  std::vector<std::pair<int, int>> members;
 
   for (int rank = 0; rank < parent->n_ranks; rank++)
     {
@@ -59,7 +59,7 @@ Comm::advance ()
   if (segment == nullptr || !segment->is_complete () || (!called.empty () && ++n_asked < 2))
     return ncclInProgress;
 
-  std::vector<std::shared_ptr<Operation> > operations = std::move (called);
+  std::vector<std::shared_ptr<Operation>> operations = std::move (called);
 
   called.clear ();
   for (const std::shared_ptr<Operation> &operation : operations)
@@ -76,7 +76,7 @@ Comm::advance ()
 
 ncclResult_t
 call (const std::shared_ptr<Comm> &comm,
-      const std::vector<std::shared_ptr<Operation> > &operations)
+      const std::vector<std::shared_ptr<Operation>> &operations)
 {
   std::unique_lock<std::mutex> guard (comm->lock);
 
@@ -102,137 +102,131 @@ find_comm (ncclComm_t comm)
 
 using namespace cudaemu_nccl;
 
-#pragma GCC visibility push(default)
-extern "C"
+const char *
+ncclGetErrorString (ncclResult_t result)
 {
-  const char *
-  ncclGetErrorString (ncclResult_t result)
-  {
-    switch (result)
-      {
-      case ncclSuccess: return "no error";
-      case ncclUnhandledCudaError: return "unhandled cuda error";
-      case ncclSystemError: return "unhandled system error";
-      case ncclInternalError: return "internal error";
-      case ncclInvalidArgument: return "invalid argument";
-      case ncclInvalidUsage: return "invalid usage";
-      case ncclRemoteError: return "remote process exited or there was a network error";
-      case ncclInProgress: return "NCCL operation in progress";
-      }
-    return "unknown result code";
-  }
+  switch (result)
+    {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "NCCL operation in progress";
+    }
+  return "unknown result code";
+}
 
-  const char *
-  ncclGetLastError (ncclComm_t comm)
-  {
-    return comm != nullptr ? comm->comm->last_error.c_str () : "";
-  }
+const char *
+ncclGetLastError (ncclComm_t comm)
+{
+  return comm != nullptr ? comm->comm->last_error.c_str () : "";
+}
 
-  ncclResult_t
-  ncclGetVersion (int *version)
-  {
-    *version = NCCL_VERSION_CODE;
-    return ncclSuccess;
-  }
+ncclResult_t
+ncclGetVersion (int *version)
+{
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
 
-  ncclResult_t
-  ncclGetUniqueId (ncclUniqueId *id)
-  {
-    std::uint64_t number;
+ncclResult_t
+ncclGetUniqueId (ncclUniqueId *id)
+{
+  std::uint64_t number;
 
-    if (getrandom (&number, sizeof number, 0) != (ssize_t) sizeof number)
-      return ncclSystemError;
-    std::memset (id, 0, sizeof *id);
-    std::snprintf (id->internal, sizeof id->internal, "/cudaemu-nccl-%016llx", (unsigned long long) number);
-    return ncclSuccess;
-  }
+  if (getrandom (&number, sizeof number, 0) != (ssize_t) sizeof number)
+    return ncclSystemError;
+  std::memset (id, 0, sizeof *id);
+  std::snprintf (id->internal, sizeof id->internal, "/cudaemu-nccl-%016llx", (unsigned long long) number);
+  return ncclSuccess;
+}
 
-  ncclResult_t
-  ncclCommInitRankConfig (ncclComm_t *comm,
-                          int n_ranks,
-                          ncclUniqueId id,
-                          int rank,
-                          ncclConfig_t *config)
-  {
-    std::shared_ptr<Comm> self = std::make_shared<Comm> ();
+ncclResult_t
+ncclCommInitRankConfig (ncclComm_t *comm,
+                        int n_ranks,
+                        ncclUniqueId id,
+                        int rank,
+                        ncclConfig_t *config)
+{
+  std::shared_ptr<Comm> self = std::make_shared<Comm> ();
 
-    *comm = nullptr;
-    if (rank < 0 || rank >= n_ranks || config->blocking != 0)
-      return ncclInvalidArgument;
-    cudaemu::start_progress ();
-    self->rank = rank;
-    self->n_ranks = n_ranks;
-    self->name = id.internal;
-    self->segment = Segment::open (self->name, n_ranks);
-    if (self->segment == nullptr)
-      return ncclSystemError;
-    *comm = new ncclComm{ self };
-    return ncclInProgress;
-  }
+  *comm = nullptr;
+  if (rank < 0 || rank >= n_ranks || config->blocking != 0)
+    return ncclInvalidArgument;
+  cudaemu::start_progress ();
+  self->rank = rank;
+  self->n_ranks = n_ranks;
+  self->name = id.internal;
+  self->segment = Segment::open (self->name, n_ranks);
+  if (self->segment == nullptr)
+    return ncclSystemError;
+  *comm = new ncclComm{ self };
+  return ncclInProgress;
+}
 
-  ncclResult_t
-  ncclCommSplit (ncclComm_t comm,
-                 int color,
-                 int key,
-                 ncclComm_t *child,
-                 ncclConfig_t *config)
-  {
-    std::shared_ptr<Comm> parent = find_comm (comm), self = std::make_shared<Comm> ();
+ncclResult_t
+ncclCommSplit (ncclComm_t comm,
+               int color,
+               int key,
+               ncclComm_t *child,
+               ncclConfig_t *config)
+{
+  std::shared_ptr<Comm> parent = find_comm (comm), self = std::make_shared<Comm> ();
 
-    *child = nullptr;
-    if (parent == nullptr || color < 0 || config->blocking != 0)
-      return ncclInvalidArgument;
+  *child = nullptr;
+  if (parent == nullptr || color < 0 || config->blocking != 0)
+    return ncclInvalidArgument;
 
-    std::unique_lock<std::mutex> guard (parent->lock);
-    SplitEntry *entry;
+  std::unique_lock<std::mutex> guard (parent->lock);
+  SplitEntry *entry;
 
-    self->parent = parent;
-    self->split = ++parent->n_splits;
-    self->color = color;
-    entry = parent->segment->get_split_entry (self->split, parent->rank);
-    entry->color = color;
-    entry->key = key;
-    entry->number.store (self->split, std::memory_order_release);
-    *child = new ncclComm{ self };
-    return ncclInProgress;
-  }
+  self->parent = parent;
+  self->split = ++parent->n_splits;
+  self->color = color;
+  entry = parent->segment->get_split_entry (self->split, parent->rank);
+  entry->color = color;
+  entry->key = key;
+  entry->number.store (self->split, std::memory_order_release);
+  *child = new ncclComm{ self };
+  return ncclInProgress;
+}
 
-  ncclResult_t
-  ncclCommGetAsyncError (ncclComm_t comm,
-                         ncclResult_t *state)
-  {
-    if (comm == nullptr)
-      return ncclInvalidArgument;
+ncclResult_t
+ncclCommGetAsyncError (ncclComm_t comm,
+                       ncclResult_t *state)
+{
+  if (comm == nullptr)
+    return ncclInvalidArgument;
 
-    std::unique_lock<std::mutex> guard (comm->comm->lock);
+  std::unique_lock<std::mutex> guard (comm->comm->lock);
 
-    *state = comm->comm->advance ();
-    return ncclSuccess;
-  }
+  *state = comm->comm->advance ();
+  return ncclSuccess;
+}
 
-  ncclResult_t
-  ncclCommFinalize (ncclComm_t comm)
-  {
-    return comm != nullptr ? ncclSuccess : ncclInvalidArgument;
-  }
+ncclResult_t
+ncclCommFinalize (ncclComm_t comm)
+{
+  return comm != nullptr ? ncclSuccess : ncclInvalidArgument;
+}
 
-  ncclResult_t
-  ncclCommDestroy (ncclComm_t comm)
-  {
-    delete comm;
-    return ncclSuccess;
-  }
+ncclResult_t
+ncclCommDestroy (ncclComm_t comm)
+{
+  delete comm;
+  return ncclSuccess;
+}
 
-  /* Its work ends as it is, at the next look at it. */
-  ncclResult_t
-  ncclCommAbort (ncclComm_t comm)
-  {
-    if (comm == nullptr)
-      return ncclInvalidArgument;
-    comm->comm->is_aborted = true;
-    delete comm;
-    return ncclSuccess;
-  }
-
-} /* extern "C" */
-#pragma GCC visibility pop
+/* Its work ends as it is, at the next look at it. */
+ncclResult_t
+ncclCommAbort (ncclComm_t comm)
+{
+  if (comm == nullptr)
+    return ncclInvalidArgument;
+  comm->comm->is_aborted = true;
+  delete comm;
+  return ncclSuccess;
+}

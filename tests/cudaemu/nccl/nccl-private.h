@@ -92,11 +92,11 @@ struct Operation
 {
   std::shared_ptr<Comm> comm;
   cudaStream_t stream;
-  std::vector<std::pair<const void *, std::size_t> > memory; /* must be the device's */
-  std::vector<std::pair<Transfer, Transfer> > local;         /* to this rank itself: from, to */
-  std::vector<std::deque<Transfer> > sends, receives;        /* by peer */
-  std::vector<std::size_t> n_sent, n_received;               /* of the first one of each, with its header */
-  std::vector<std::function<void ()> > finish;               /* after all transfers */
+  std::vector<std::pair<const void *, std::size_t>> memory; /* must be the device's */
+  std::vector<std::pair<Transfer, Transfer>> local;         /* to this rank itself: from, to */
+  std::vector<std::deque<Transfer>> sends, receives;        /* by peer */
+  std::vector<std::size_t> n_sent, n_received;              /* of the first one of each, with its header */
+  std::vector<std::function<void ()>> finish;               /* after all transfers */
   bool has_begun = false;
 
   explicit Operation (std::shared_ptr<Comm> owner,
@@ -127,7 +127,7 @@ struct Comm
   std::uint32_t split = 0;
   int color = 0;
   /* What was called and is not enqueued yet, and how often somebody asked since then. */
-  std::vector<std::shared_ptr<Operation> > called;
+  std::vector<std::shared_ptr<Operation>> called;
   int n_asked = 0;
   std::deque<Operation *> enqueued; /* in the order in which they run */
 
@@ -140,7 +140,7 @@ struct Comm
 std::shared_ptr<Comm> find_comm (ncclComm_t comm);
 /* Enqueues what was called, now or when somebody asks whether it is done. */
 ncclResult_t call (const std::shared_ptr<Comm> &comm,
-                   const std::vector<std::shared_ptr<Operation> > &operations);
+                   const std::vector<std::shared_ptr<Operation>> &operations);
 
 } // namespace cudaemu_nccl
 

@@ -232,7 +232,7 @@ reduce_rank (char *sum,
 /* -- groups of calls ----------------------------------------------------------------------------------------------- */
 
 static thread_local int group_depth;
-static thread_local std::vector<std::shared_ptr<Operation> > group_operations;
+static thread_local std::vector<std::shared_ptr<Operation>> group_operations;
 static thread_local ncclResult_t group_failure;
 
 static Operation *
@@ -249,14 +249,14 @@ get_operation (const std::shared_ptr<Comm> &comm,
 static ncclResult_t
 end_group ()
 {
-  std::vector<std::shared_ptr<Operation> > operations = std::move (group_operations);
+  std::vector<std::shared_ptr<Operation>> operations = std::move (group_operations);
   ncclResult_t result = group_failure;
 
   group_operations.clear ();
   group_failure = ncclSuccess;
   while (result == ncclSuccess || result == ncclInProgress)
     {
-      std::vector<std::shared_ptr<Operation> > own, rest;
+      std::vector<std::shared_ptr<Operation>> own, rest;
 
       if (operations.empty ())
         break;
@@ -356,7 +356,7 @@ add_reduction (Operation *operation,
 {
   const std::size_t size = n * get_size (type);
   const int n_ranks = operation->comm->n_ranks, rank = operation->comm->rank;
-  auto rows = std::make_shared<std::vector<char> > (size * (std::size_t) n_ranks);
+  auto rows = std::make_shared<std::vector<char>> (size * (std::size_t) n_ranks);
 
   for (int r = 0; r < n_ranks; r++)
     if (r != rank)
@@ -379,157 +379,151 @@ add_reduction (Operation *operation,
 
 using namespace cudaemu_nccl;
 
-#pragma GCC visibility push(default)
-extern "C"
+ncclResult_t
+ncclGroupStart ()
 {
-  ncclResult_t
-  ncclGroupStart ()
-  {
-    group_depth++;
-    return ncclSuccess;
-  }
+  group_depth++;
+  return ncclSuccess;
+}
 
-  ncclResult_t
-  ncclGroupEnd ()
-  {
-    if (group_depth == 0)
-      return ncclInvalidUsage;
-    return --group_depth == 0 ? end_group () : ncclSuccess;
-  }
+ncclResult_t
+ncclGroupEnd ()
+{
+  if (group_depth == 0)
+    return ncclInvalidUsage;
+  return --group_depth == 0 ? end_group () : ncclSuccess;
+}
 
-  ncclResult_t
-  ncclAllReduce (const void *from,
-                 void *to,
-                 size_t n,
-                 ncclDataType_t type,
-                 ncclRedOp_t op,
-                 ncclComm_t comm,
-                 cudaStream_t stream)
-  {
-    return add_call (comm, stream, can_reduce (type, op), [=] (Operation *operation) {
-      const std::uint64_t tag = make_tag (ALL_REDUCE, type, op, 0);
+ncclResult_t
+ncclAllReduce (const void *from,
+               void *to,
+               size_t n,
+               ncclDataType_t type,
+               ncclRedOp_t op,
+               ncclComm_t comm,
+               cudaStream_t stream)
+{
+  return add_call (comm, stream, can_reduce (type, op), [=] (Operation *operation) {
+    const std::uint64_t tag = make_tag (ALL_REDUCE, type, op, 0);
 
-      for (int r = 0; r < operation->comm->n_ranks; r++)
-        if (r != operation->comm->rank)
-          add_send (operation, r, to_bytes (from), n * get_size (type), tag);
+    for (int r = 0; r < operation->comm->n_ranks; r++)
+      if (r != operation->comm->rank)
+        add_send (operation, r, to_bytes (from), n * get_size (type), tag);
+    add_reduction (operation, to_bytes (from), to_bytes (to), n, type, op, tag);
+  });
+}
+
+ncclResult_t
+ncclReduce (const void *from,
+            void *to,
+            size_t n,
+            ncclDataType_t type,
+            ncclRedOp_t op,
+            int root,
+            ncclComm_t comm,
+            cudaStream_t stream)
+{
+  return add_call (comm, stream, can_reduce (type, op), [=] (Operation *operation) {
+    const std::uint64_t tag = make_tag (REDUCE, type, op, root);
+
+    if (root != operation->comm->rank)
+      add_send (operation, root, to_bytes (from), n * get_size (type), tag);
+    else
       add_reduction (operation, to_bytes (from), to_bytes (to), n, type, op, tag);
-    });
-  }
+  });
+}
 
-  ncclResult_t
-  ncclReduce (const void *from,
-              void *to,
-              size_t n,
-              ncclDataType_t type,
-              ncclRedOp_t op,
-              int root,
-              ncclComm_t comm,
-              cudaStream_t stream)
-  {
-    return add_call (comm, stream, can_reduce (type, op), [=] (Operation *operation) {
-      const std::uint64_t tag = make_tag (REDUCE, type, op, root);
+ncclResult_t
+ncclReduceScatter (const void *from,
+                   void *to,
+                   size_t n,
+                   ncclDataType_t type,
+                   ncclRedOp_t op,
+                   ncclComm_t comm,
+                   cudaStream_t stream)
+{
+  return add_call (comm, stream, can_reduce (type, op), [=] (Operation *operation) {
+    const std::size_t size = n * get_size (type);
+    const int rank = operation->comm->rank;
+    const std::uint64_t tag = make_tag (REDUCE_SCATTER, type, op, 0);
 
-      if (root != operation->comm->rank)
-        add_send (operation, root, to_bytes (from), n * get_size (type), tag);
-      else
-        add_reduction (operation, to_bytes (from), to_bytes (to), n, type, op, tag);
-    });
-  }
+    for (int r = 0; r < operation->comm->n_ranks; r++)
+      if (r != rank)
+        add_send (operation, r, to_bytes (from) + size * (std::size_t) r, size, tag);
+    add_reduction (operation, to_bytes (from) + size * (std::size_t) rank, to_bytes (to), n, type, op, tag);
+  });
+}
 
-  ncclResult_t
-  ncclReduceScatter (const void *from,
-                     void *to,
-                     size_t n,
-                     ncclDataType_t type,
-                     ncclRedOp_t op,
-                     ncclComm_t comm,
-                     cudaStream_t stream)
-  {
-    return add_call (comm, stream, can_reduce (type, op), [=] (Operation *operation) {
-      const std::size_t size = n * get_size (type);
-      const int rank = operation->comm->rank;
-      const std::uint64_t tag = make_tag (REDUCE_SCATTER, type, op, 0);
+ncclResult_t
+ncclAllGather (const void *from,
+               void *to,
+               size_t n,
+               ncclDataType_t type,
+               ncclComm_t comm,
+               cudaStream_t stream)
+{
+  return add_call (comm, stream, true, [=] (Operation *operation) {
+    const std::size_t size = n * get_size (type);
+    const std::uint64_t tag = make_tag (ALL_GATHER, type, 0, 0);
 
-      for (int r = 0; r < operation->comm->n_ranks; r++)
-        if (r != rank)
-          add_send (operation, r, to_bytes (from) + size * (std::size_t) r, size, tag);
-      add_reduction (operation, to_bytes (from) + size * (std::size_t) rank, to_bytes (to), n, type, op, tag);
-    });
-  }
-
-  ncclResult_t
-  ncclAllGather (const void *from,
-                 void *to,
-                 size_t n,
-                 ncclDataType_t type,
-                 ncclComm_t comm,
-                 cudaStream_t stream)
-  {
-    return add_call (comm, stream, true, [=] (Operation *operation) {
-      const std::size_t size = n * get_size (type);
-      const std::uint64_t tag = make_tag (ALL_GATHER, type, 0, 0);
-
-      for (int r = 0; r < operation->comm->n_ranks; r++)
-        if (r != operation->comm->rank)
-          {
-            add_send (operation, r, to_bytes (from), size, tag);
-            add_receive (operation, r, to_bytes (to) + size * (std::size_t) r, size, tag);
-          }
-        else
-          add_copy (operation, to_bytes (to) + size * (std::size_t) r, to_bytes (from), size);
-    });
-  }
-
-  ncclResult_t
-  ncclBroadcast (const void *from,
-                 void *to,
-                 size_t n,
-                 ncclDataType_t type,
-                 int root,
-                 ncclComm_t comm,
-                 cudaStream_t stream)
-  {
-    return add_call (comm, stream, true, [=] (Operation *operation) {
-      const std::size_t size = n * get_size (type);
-      const std::uint64_t tag = make_tag (BROADCAST, type, 0, root);
-
-      if (root != operation->comm->rank)
+    for (int r = 0; r < operation->comm->n_ranks; r++)
+      if (r != operation->comm->rank)
         {
-          add_receive (operation, root, to_bytes (to), size, tag);
-          return;
-        }
-      for (int r = 0; r < operation->comm->n_ranks; r++)
-        if (r != root)
           add_send (operation, r, to_bytes (from), size, tag);
-      add_copy (operation, to_bytes (to), to_bytes (from), size);
-    });
-  }
+          add_receive (operation, r, to_bytes (to) + size * (std::size_t) r, size, tag);
+        }
+      else
+        add_copy (operation, to_bytes (to) + size * (std::size_t) r, to_bytes (from), size);
+  });
+}
 
-  ncclResult_t
-  ncclSend (const void *from,
-            size_t n,
-            ncclDataType_t type,
-            int peer,
-            ncclComm_t comm,
-            cudaStream_t stream)
-  {
-    return add_call (comm, stream, true, [=] (Operation *operation) {
-      add_send (operation, peer, to_bytes (from), n * get_size (type), make_tag (PAIR, type, 0, 0));
-    });
-  }
+ncclResult_t
+ncclBroadcast (const void *from,
+               void *to,
+               size_t n,
+               ncclDataType_t type,
+               int root,
+               ncclComm_t comm,
+               cudaStream_t stream)
+{
+  return add_call (comm, stream, true, [=] (Operation *operation) {
+    const std::size_t size = n * get_size (type);
+    const std::uint64_t tag = make_tag (BROADCAST, type, 0, root);
 
-  ncclResult_t
-  ncclRecv (void *to,
-            size_t n,
-            ncclDataType_t type,
-            int peer,
-            ncclComm_t comm,
-            cudaStream_t stream)
-  {
-    return add_call (comm, stream, true, [=] (Operation *operation) {
-      add_receive (operation, peer, to_bytes (to), n * get_size (type), make_tag (PAIR, type, 0, 0));
-    });
-  }
+    if (root != operation->comm->rank)
+      {
+        add_receive (operation, root, to_bytes (to), size, tag);
+        return;
+      }
+    for (int r = 0; r < operation->comm->n_ranks; r++)
+      if (r != root)
+        add_send (operation, r, to_bytes (from), size, tag);
+    add_copy (operation, to_bytes (to), to_bytes (from), size);
+  });
+}
 
-} /* extern "C" */
-#pragma GCC visibility pop
+ncclResult_t
+ncclSend (const void *from,
+          size_t n,
+          ncclDataType_t type,
+          int peer,
+          ncclComm_t comm,
+          cudaStream_t stream)
+{
+  return add_call (comm, stream, true, [=] (Operation *operation) {
+    add_send (operation, peer, to_bytes (from), n * get_size (type), make_tag (PAIR, type, 0, 0));
+  });
+}
+
+ncclResult_t
+ncclRecv (void *to,
+          size_t n,
+          ncclDataType_t type,
+          int peer,
+          ncclComm_t comm,
+          cudaStream_t stream)
+{
+  return add_call (comm, stream, true, [=] (Operation *operation) {
+    add_receive (operation, peer, to_bytes (to), n * get_size (type), make_tag (PAIR, type, 0, 0));
+  });
+}
