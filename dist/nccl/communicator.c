@@ -132,7 +132,7 @@ ebb_nccl_check_progress (EbbNcclGroup *self,
   return set_nccl_error (self, code != ncclSuccess ? code : state, "NCCL", error);
 }
 
-/* What the device computes from results that never come must not last: it is told before they count as there. */
+/* Results that never arrive must change nothing lasting: the device gets the failure before they count as received. */
 void
 ebb_nccl_abort (EbbNcclGroup *self,
                 const GError *reason)

@@ -91,7 +91,7 @@ announce (EbbNcclGroup *self,
 
 /* -- the engine ---------------------------------------------------------------------------------------------------- */
 
-/* The others may wait on the device in vain; they notice when their time is over at the latest. With the lock. */
+/* Other ranks may be waiting on the device; they find out by their timeout at the latest. With the lock. */
 static void
 fail_locked (EbbNcclGroup *self,
              const GError *reason)

@@ -72,7 +72,7 @@ gboolean ebb_nccl_split (EbbNcclGroup *self,
 /* Waits until the device has done all enqueued work, NCCL has failed, or the time is over. */
 gboolean ebb_nccl_wait (EbbNcclGroup *self,
                         GError **error);
-/* FALSE with @error set if NCCL will not end what it has begun. */
+/* FALSE with @error set if NCCL will not finish its running operations. */
 gboolean ebb_nccl_check_progress (EbbNcclGroup *self,
                                   GError **error);
 /* Ends all running operations; the device reports @reason if some of them are its own. */

@@ -116,7 +116,7 @@ download (Staged *self,
              "cudaMemcpyAsync", error);
 }
 
-/* Copies what the call reads to the device. */
+/* Copies the operands of the call to the device. */
 static gboolean
 put (Staged *self,
      GError **error)

@@ -10,7 +10,7 @@
 /* NVIDIA GPUs as devices: the host's half. Each device has one mutex, which is held while work is enqueued and never
  * while the host waits for the device.
  *
- * The module is not linked to the library: what it needs of it comes in ebb_cuda_host. The same files make the module
+ * The module is not linked to the library, whose functions it finds in ebb_cuda_host. The same files make the module
  * of the emulated GPU, under another name and over a stand-in for CUDA. */
 
 G_BEGIN_DECLS
@@ -86,7 +86,7 @@ struct _EbbCudaPoint
   EbbCudaPoint *next; /* in the pool */
 };
 
-/* What streams->record () and copy () hand out. */
+/* The event of streams->record () and copy (). */
 typedef struct
 {
   int ref_count; /* the caller's, and those of work that is still to be measured */
@@ -121,7 +121,7 @@ void ebb_cuda_get_times (gpointer event,
                          double *waited);
 void ebb_cuda_free_event (gpointer event);
 
-/* -- what is measured (trace.c) ------------------------------------------------------------------------------------ */
+/* -- measuring (trace.c) ------------------------------------------------------------------------------------------- */
 
 /* Work between two points of a stream, a wait between two points, or an event that the work before it is counted to. */
 typedef enum
@@ -164,7 +164,7 @@ void ebb_cuda_add_wait (EbbCudaDevice *device,
                         EbbCudaEvent *event);
 void ebb_cuda_add_event (EbbCudaDevice *device,
                          EbbCudaEvent *event);
-/* Measures what is done. */
+/* Measures the spans that are done. */
 void ebb_cuda_measure (EbbCudaDevice *device,
                        EbbStream stream);
 void ebb_cuda_get_seconds (int index,
@@ -258,7 +258,7 @@ typedef struct
 {
   EbbCudaFault *record;                       /* in the device's memory */
   volatile guint32 *flag;                     /* in host memory */
-  GError *of_library;                         /* what failed in a stream and is none of ours; atomic */
+  GError *library_failure;                    /* of work that a library put into a stream; atomic */
   cudaStream_t stream;                        /* in which nothing waits */
   guint32 serial;                             /* of the last launch that checks indices */
   const char *ops[EBB_CUDA_N_INDEX_LAUNCHES]; /* by serial */
@@ -294,7 +294,7 @@ struct _EbbCudaDevice
   gsize capacity;
   gboolean allows_tf32;
   pthread_mutex_t lock;
-  const char *failure; /* what ended it, a whole line; NULL: it works. Read without the lock */
+  const char *failure; /* why it has ended, a whole line; NULL: it works. Read without the lock */
   EbbCudaHeap heap;
   EbbCudaStream streams[EBB_N_STREAMS];
   EbbCudaPoint *free_points[2]; /* the pools: without times, timed */

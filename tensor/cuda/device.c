@@ -7,7 +7,7 @@
 #define LEAST_ARCHITECTURE 80
 #define LEAST_CUDA 12000 /* of the driver */
 
-/* What a GPU keeps for itself and for libraries: modules of kernels, cuBLASLt, NCCL. */
+/* Memory that the driver and libraries need beside the heap: modules of kernels, cuBLASLt, NCCL. */
 #define BESIDE_LEAST ((gsize) 256 << 20)
 #define BESIDE_FRACTION 32
 
@@ -269,7 +269,7 @@ load_driver (int index,
 
 /* -- settings ------------------------------------------------------------------------------------------------------ */
 
-/* All that is free now but for what libraries will want, or EBB_CUDA_MEMORY. */
+/* The memory that is free now, less a reserve for libraries; or EBB_CUDA_MEMORY. */
 static gboolean
 read_memory (EbbCudaDevice *device,
              GError **error)

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What CUDA reports, in one line. Most errors concern one call. A kernel that faults, though, leaves CUDA in a state in
- * which it does no more for this process: then the device has ended, and each later call says so in the same line. */
+/* Errors of CUDA, in one line each. Most concern one call. After a kernel that faults, though, CUDA does no more work
+ * for this process: then the device has ended, and each later call reports the same line. */
 #include "tensor/cuda/cuda-private.h"
 
 char *

@@ -133,8 +133,8 @@ ebb_cuda_synchronize_event (gpointer data,
   return ok;
 }
 
-/* Without the device's lock: a thread that has it may wait for the device to take more work, which may never be if
- * nobody sees that a collective hangs. */
+/* Without the device's lock: the thread that holds it may be waiting for the device to take more work, which never
+ * happens if nobody finds that a collective hangs. */
 gboolean
 ebb_cuda_query_event (gpointer data)
 {
@@ -142,7 +142,7 @@ ebb_cuda_query_event (gpointer data)
   cudaError_t status;
   int previous;
 
-  /* What has ended is never reached, which counts as reached: synchronize_event reports it. */
+  /* On a device that has ended, every event counts as reached: synchronize_event reports the end. */
   if (__atomic_load_n (&event->reached, __ATOMIC_ACQUIRE) || !ebb_cuda_check_alive (event->device, NULL))
     return TRUE;
   previous = ebb_cuda_enter (event->device->index);

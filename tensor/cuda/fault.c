@@ -7,11 +7,11 @@
 
 #include <stddef.h>
 
-/* What lies in pinned memory: the flag, the record as it is read, and the one that stands for a library's failure. */
+/* In pinned memory: the flag, a copy of the record, and the record that is written for a library's failure. */
 typedef struct
 {
   EbbCudaFault record;
-  EbbCudaFault of_library;
+  EbbCudaFault library_failure;
   volatile guint32 flag;
 } Mirror;
 
@@ -34,7 +34,7 @@ ebb_cuda_faults_init (EbbCudaDevice *device,
     return FALSE;
   mirror = host;
   mirror->record = (EbbCudaFault){ .serial = 0 };
-  mirror->of_library = (EbbCudaFault){ .serial = G_MAXUINT32 };
+  mirror->library_failure = (EbbCudaFault){ .serial = G_MAXUINT32 };
   mirror->flag = 0;
   self->flag = &mirror->flag;
   if (!ebb_cuda_check (device, cudaStreamCreateWithFlags (&self->stream, cudaStreamNonBlocking), "making a stream",
@@ -118,7 +118,7 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
 {
   EbbCudaFaults *self = &device->faults;
   g_autofree char *text = NULL;
-  GError *of_library;
+  GError *library_failure;
   EbbCudaFault fault;
   cudaError_t status = cudaSuccess;
 
@@ -129,10 +129,10 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
     return FALSE;
   if (!read_and_clear (device, &fault, error))
     return FALSE;
-  of_library = __atomic_exchange_n (&self->of_library, NULL, __ATOMIC_ACQ_REL);
-  if (of_library != NULL)
+  library_failure = __atomic_exchange_n (&self->library_failure, NULL, __ATOMIC_ACQ_REL);
+  if (library_failure != NULL)
     {
-      g_propagate_error (error, of_library);
+      g_propagate_error (error, library_failure);
       return FALSE;
     }
   if (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES] == bad_weights)
@@ -148,7 +148,7 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
   return FALSE;
 }
 
-/* Without the device's lock: a thread that has it may wait for the work that this is about. */
+/* Without the device's lock: the thread that holds it may be waiting for the work that failed. */
 void
 ebb_cuda_set_failure (int index,
                       const GError *reason)
@@ -158,14 +158,15 @@ ebb_cuda_set_failure (int index,
   GError *failure = g_error_copy (reason), *expected = NULL;
   int previous;
 
-  if (!__atomic_compare_exchange_n (&self->of_library, &expected, failure, FALSE, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+  if (!__atomic_compare_exchange_n (&self->library_failure, &expected, failure, FALSE, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE))
     {
       g_error_free (failure);
       return;
     }
   previous = ebb_cuda_enter (index);
   /* If CUDA fails, the device has ended and does nothing more anyway. */
-  cudaMemcpyAsync (self->record, &get_mirror (device)->of_library, offsetof (EbbCudaFault, flag),
+  cudaMemcpyAsync (self->record, &get_mirror (device)->library_failure, offsetof (EbbCudaFault, flag),
                    cudaMemcpyHostToDevice, self->stream);
   cudaStreamSynchronize (self->stream);
   *self->flag = 1;
@@ -177,7 +178,7 @@ ebb_cuda_faults_clear (EbbCudaDevice *device)
 {
   EbbCudaFaults *self = &device->faults;
 
-  g_clear_error (&self->of_library);
+  g_clear_error (&self->library_failure);
   if (self->stream != NULL)
     cudaStreamDestroy (self->stream);
   if (self->record != NULL)

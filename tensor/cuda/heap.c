@@ -175,7 +175,7 @@ ebb_cuda_alloc (int index,
   return block != NULL ? (void *) (self->base + block->offset) : NULL;
 }
 
-/* Of a device that has ended, blocks go back to the heap as well: tensors are freed in peace. */
+/* Works on a device that has ended, too: its tensors are still freed one by one. */
 void
 ebb_cuda_free (int index,
                void *data,

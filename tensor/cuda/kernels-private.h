@@ -30,7 +30,7 @@ typedef struct
   EbbCudaFault *fault;   /* in the device's memory */
 } EbbCudaQueue;
 
-/* cudaErrorNotSupported: there is no such kernel for these dtypes or shapes. Otherwise what the launches returned. A
+/* cudaErrorNotSupported: there is no such kernel for these dtypes or shapes. Otherwise the result of the launches. A
  * launch without elements enqueues nothing. */
 typedef cudaError_t (*EbbCudaKernelFunc) (const EbbLaunch *launch,
                                           const EbbCudaQueue *queue);

@@ -14,7 +14,7 @@ ebb_cuda_get_workspace (int index,
   return kernel->get_workspace != NULL ? kernel->get_workspace (launch) : 0;
 }
 
-/* "bf16 [4, 8] (strides [8, 1])" for messages. */
+/* "bf16 [4, 8]" for messages. */
 static void
 append_view (GString *text,
              const EbbView *view)

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Programs that generate meet a new shape with each token; what is left of their plans need not stay. */
+/* Programs that generate text meet a new shape with each token, so all plans are dropped from time to time. */
 #define MOST_PLANS 4096
 
 /* -- the product --------------------------------------------------------------------------------------------------- */

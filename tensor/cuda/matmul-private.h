@@ -33,7 +33,8 @@ typedef struct
   gint64 accumulate;
 } EbbCudaProduct;
 
-/* What goes through workspace, decided by shapes, strides and dtypes alone. */
+/* How a product runs: the operands that go through workspace, decided by shapes, strides and dtypes alone, and
+ * cuBLASLt's algorithm. */
 typedef struct
 {
   EbbCudaProduct product;                /* the key */

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by cuBLASLt, after the plan of their shape; operands that it does not take go through workspace. */
+/* Matrix products by cuBLASLt, by the plan of their shape; operands that it does not take go through workspace. */
 #include "tensor/cuda/matmul-private.h"
 
 /* -- workspace ----------------------------------------------------------------------------------------------------- */
@@ -314,7 +314,7 @@ run_plan (EbbCudaDevice *device,
     status = bring (plan, &product->b, &plan->b, plan->copies_b, places.b, launch, &b, queue);
   if (status == cudaSuccess && bias != NULL)
     status = bring_bias (plan, places.bias, launch, &bias, queue);
-  /* What lies between the rows of the result comes back as it was. */
+  /* A copy back as it stands includes the gaps between rows, which keep their contents. */
   if (status == cudaSuccess && places.c >= 0 && (product->accumulate || !plan->copies_c))
     status = copy_matrix (product, &product->c, c, &plan->c, result, !plan->copies_c, queue);
   if (status == cudaSuccess)

@@ -185,7 +185,7 @@ ebb_cuda_copy_now (int index,
   else if (ok)
     ok = copy_from_host (device, destination, source, size, error);
   pthread_mutex_unlock (&device->staging.lock);
-  /* What the copied values depend on may have had a fault, which a value that was read must not hide. */
+  /* The copied values may depend on an index fault, which must be reported before they are used. */
   if (ok && to_host)
     {
       ok = ebb_cuda_begin (device, &previous, error);

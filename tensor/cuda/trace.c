@@ -18,7 +18,7 @@ span_clear (EbbCudaDevice *device,
     ebb_cuda_event_unref_locked (span->event);
 }
 
-/* Seconds; 0 if CUDA can't tell. */
+/* Seconds; 0 if CUDA has no time for these events. */
 static double
 get_elapsed (EbbCudaPoint *begin,
              EbbCudaPoint *end)
@@ -81,7 +81,7 @@ measure_span (EbbCudaDevice *device,
   else
     {
       self->waited += seconds;
-      /* What a copy stands waiting for keeps nobody from computing. */
+      /* A copy that waits keeps no kernel from running. */
       if (stream == EBB_STREAM_COMPUTE)
         span->event->waited += seconds;
     }

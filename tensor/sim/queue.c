@@ -124,13 +124,13 @@ take (SimQueue *queue)
   queue->first = work->next;
   if (queue->first == NULL)
     queue->last = NULL;
-  /* Half empty again: who stands waiting is woken once for many pieces of work. */
+  /* Half empty again: callers that wait for room are woken once for many pieces of work. */
   if (queue->n-- == SIM_QUEUE_LENGTH / 2 + 1)
     pthread_cond_broadcast (&queue->emptied);
   return work;
 }
 
-/* -- what the thread does; with the device locked, but while it really works --------------------------------------- */
+/* -- the thread; with the device locked, but while it really works ------------------------------------------------- */
 
 static void
 note_time (SimQueue *queue,
@@ -216,7 +216,7 @@ run_record (SimQueue *queue,
   sim_device_announce_progress (queue->device);
 }
 
-/* The process ends: what is still in the queue is dropped, so that nobody stands waiting for it. */
+/* The process ends: the queue drops the rest of its work, so that nobody waits for it. */
 static void
 give_up (SimQueue *queue)
 {

@@ -7,10 +7,10 @@
 #include "tensor/util/block-heap-private.h"
 
 /* An accelerator emulated on the host: memory of its own that the host can't touch, queues that are threads, copies
- * that take as long as is set. One mutex guards a device: what is enqueued is checked and put into its
+ * that take as long as is set. One mutex guards a device: work is checked and put into its
  * queue in one piece, and the threads hold it only between two pieces of work.
  *
- * The module is not linked to the library: what it needs of it comes in sim_host. */
+ * The module is not linked to the library, whose functions it finds in sim_host. */
 
 G_BEGIN_DECLS
 
@@ -21,9 +21,9 @@ extern const EbbBackendHost *sim_host;
 
 #define SIM_MAX_DEVICES 1024
 #define SIM_ALIGNMENT 64
-#define SIM_QUEUE_LENGTH 1024 /* pieces of work; who enqueues more waits */
+#define SIM_QUEUE_LENGTH 1024 /* pieces of work; with more, the caller waits */
 
-/* -- who comes after whom (order.c) -------------------------------------------------------------------------------- */
+/* -- the order of work (order.c) ----------------------------------------------------------------------------------- */
 
 /* How many pieces of work of each queue are known to be done. */
 typedef struct
@@ -40,7 +40,8 @@ typedef struct
   const char *name; /* of a kernel or "copy" */
 } SimAccess;
 
-/* Who used a block: computing, of which only the last of each kind matters to the other queues, and the copies. */
+/* The uses of a block: by computing, of which only the last read and write matter to the other queues, and by copies.
+ */
 typedef struct
 {
   const char *kind; /* "block", "host block" */
@@ -68,7 +69,7 @@ gboolean sim_uses_check (const SimUses *uses,
 void sim_uses_add (SimUses *uses,
                    SimDevice *device,
                    const SimAccess *access);
-/* The same for giving the memory back: to what is enqueued for computing from now on, or to the host. */
+/* The same for giving the memory back: to computing that is enqueued from now on, or to the host. */
 gboolean sim_uses_check_free (const SimUses *uses,
                               SimDevice *device,
                               gboolean to_host,
@@ -141,7 +142,7 @@ typedef struct
   EbbStream stream;
   SimClock clock;
   gboolean reached;
-  GError *error; /* what failed before it */
+  GError *error; /* of work before it; NULL: none failed */
   gint64 time;   /* when it was reached */
   gint64 work, waited;
 } SimEvent;
@@ -155,7 +156,7 @@ typedef struct
   SimWork *first, *last;
   guint n;
   guint64 n_enqueued, n_done;
-  SimClock clock;  /* what its next work comes after; count[stream]: the accesses enqueued so far */
+  SimClock clock;  /* known to be done before its next work; count[stream]: the accesses enqueued so far */
   GError *poison;  /* all work is dropped */
   gint64 ready;    /* when its last work was done */
   gint64 unmarked; /* how long it has worked since its last event */
@@ -177,7 +178,7 @@ struct _SimDevice
   GTree *host_blocks; /* by address */
   guint64 last_serial;
   SimQueue queues[EBB_N_STREAMS];
-  SimClock host_clock;           /* what the host knows to be done */
+  SimClock host_clock;           /* work that the host knows to be done */
   GError *failure;               /* of work, not reported yet */
   guint64 n_reported;            /* failures before that one */
   GHashTable *dropped;           /* by thread: SimDropped, the last failure for which work of it was dropped */

@@ -28,7 +28,7 @@ sim_free_event (gpointer data)
   g_free (event);
 }
 
-/* The next piece of work of a queue comes after what the host knows to be done. */
+/* The next piece of work of a queue comes after all work that the host knows to be done. */
 static void
 catch_up (SimQueue *queue)
 {
@@ -118,7 +118,7 @@ sim_wait (int index,
   return ok;
 }
 
-/* The host has seen @event: what comes before it is done. */
+/* The host has seen @event: the work before it is done. */
 static gboolean
 event_wait_locked (SimEvent *event,
                    GError **error)

@@ -6,7 +6,7 @@
 
 using namespace cudaemu;
 
-/* Which end of a copy is the host's; FALSE if memory and direction don't fit. */
+/* Finds the end of a copy that is the host's. False if memory and direction don't fit. */
 static bool
 check_copy (const void *destination,
             const void *source,

@@ -45,7 +45,7 @@ struct cublasLtMatmulPreference_st
   std::uint32_t alignments[4]; /* of a, b, c, d */
 };
 
-/* What an algorithm was chosen for: its 64 bytes. */
+/* The 64 bytes of an algorithm: the product that it was chosen for. */
 struct Algorithm
 {
   std::uint64_t mark, workspace_size;
@@ -226,7 +226,7 @@ run (const Product &self)
   return true;
 }
 
-/* -- what is asked for --------------------------------------------------------------------------------------------- */
+/* -- checking a product -------------------------------------------------------------------------------------------- */
 
 Operand
 describe (const void *data,

@@ -151,8 +151,8 @@ suspend ()
 
 static bool begin_block (std::uint64_t number);
 
-/* What every fiber does: it runs threads from their first instruction on, those that never wait one after the other. It
- * ends in the middle of nothing when another fiber has to go on, and begins here again for another thread. */
+/* The loop of every fiber: it runs threads from their first instruction on, one after the other as long as they don't
+ * wait. When another fiber has to go on, it stops between two threads. */
 static void
 run_fiber (Fiber *self)
 {

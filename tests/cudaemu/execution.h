@@ -6,9 +6,9 @@
  * function; one that waits keeps a fiber, a stack of its own, until it goes on.
  *
  * EBB_CUDAEMU_ORDER says in which order blocks, warps and the lanes of a warp run: 0 forward, 1 backward, from 2 to 99
- * shuffled, each number in another way. A kernel whose results differ between them lacks a barrier. What CUDA leaves
- * undefined ends the process with one line: threads that end while others wait, threads at different barriers, lanes
- * outside a mask. */
+ * shuffled, each number in another way. A kernel whose results differ between them lacks a barrier. Behaviour that CUDA
+ * leaves undefined ends the process with one line: threads that end while others wait, threads at different barriers,
+ * lanes outside a mask. */
 
 #include <cstddef>
 #include <cstdint>
@@ -123,7 +123,7 @@ public:
       : data_ (data), size_ (size)
   {
   }
-  /* Of every thread that comes by its declaration. */
+  /* Every thread that reaches the declaration calls it. */
   void
   enter ()
   {

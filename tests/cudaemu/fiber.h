@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Stacks that one thread of the host switches between. AddressSanitizer is told of each switch. */
+/* Stacks that one thread of the host switches between. Each switch is announced to AddressSanitizer. */
 
 #include <cstddef>
 #include <ucontext.h>

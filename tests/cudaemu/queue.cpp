@@ -9,7 +9,7 @@
 #include <time.h>
 #include <vector>
 
-/* What the handle of a stream points to. */
+/* The handle of a stream points to one. */
 struct CUstream_st : cudaemu::Stream
 {
 };
@@ -267,7 +267,7 @@ uses_host_memory (const void *data,
   return false;
 }
 
-/* -- progress without anybody who waits ---------------------------------------------------------------------------- */
+/* -- progress while nobody waits ----------------------------------------------------------------------------------- */
 
 static bool exits; /* under the lock */
 

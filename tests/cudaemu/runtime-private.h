@@ -17,7 +17,7 @@ namespace cudaemu
 
 constexpr int MAX_DEVICES = 16;
 
-/* What EBB_CUDAEMU_FAIL can name. Those before FAIL_ALLOC hold from the begin on, of the others the n-th fails. */
+/* The names in EBB_CUDAEMU_FAIL. Those before FAIL_ALLOC fail from the beginning on; of the others the n-th fails. */
 enum Failure
 {
   FAIL_NO_DRIVER,
@@ -26,7 +26,7 @@ enum Failure
   FAIL_ALLOC,  /* memory of the device */
   FAIL_HOST,   /* pinned memory */
   FAIL_LAUNCH, /* a kernel is not enqueued */
-  FAIL_KERNEL, /* a kernel that runs does what it may not */
+  FAIL_KERNEL, /* a running kernel faults */
   N_FAILURES
 };
 
@@ -38,7 +38,7 @@ bool is_idle ();
 
 /* Every function of the runtime ends with it: a failure is kept for cudaGetLastError (). */
 cudaError_t finish (cudaError_t error);
-/* What a function of the runtime returns instead of doing anything; cudaSuccess mostly. */
+/* Unless it is cudaSuccess, a function of the runtime does nothing and returns it. */
 cudaError_t get_state ();
 int get_device ();
 /* A line on stderr about a mistake of the caller that CUDA's errors don't explain. */

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What stand-ins of other libraries of CUDA need of the stand-in runtime: work of their own in its streams.
+/* For the stand-ins of cuBLASLt and NCCL: they put work of their own into the stand-in runtime's streams.
  *
  * A stream is a queue of work that runs when somebody waits for it, as late as that, by the thread that waits; streams
  * depend on each other by events alone. Between two such times the host can't touch the device's memory: it would be
@@ -21,7 +21,7 @@ CUDAEMU_EXPORT cudaError_t enqueue_work (cudaStream_t stream,
 /* From now on a thread of its own runs work that nobody has waited for within a moment: another process may wait for it
  * in a way that this runtime doesn't see. */
 CUDAEMU_EXPORT void start_progress ();
-/* Whether all of that memory is the device's. */
+/* True if all of that memory is the device's. */
 CUDAEMU_EXPORT bool is_device_memory (const void *data,
                                       std::size_t size);
 /* Ends the context with an error that all later calls return, as if a kernel had failed. */

@@ -4,7 +4,7 @@
 
 using namespace cudaemu;
 
-/* What the handle of an event points to. */
+/* The handle of an event points to one. */
 struct CUevent_st
 {
   bool is_timed;

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What the lanes of a warp do together: they meet, exchange words, multiply on tensor cores. And copies to shared
- * memory that run beside computing. */
+/* The lanes of a warp together: they meet, exchange words, multiply on tensor cores. And copies to shared memory that
+ * run beside computing. */
 #include "cudaemu/execution-private.h"
 
 #include <cstring>

@@ -77,7 +77,7 @@ exponentiate (const Attention &a,
             }
         }
     }
-  /* Most tiles raise no maximum; what is multiplied by 1 stays as it is. */
+  /* Most tiles raise no maximum: then every factor is 1. */
   if (__ballot_sync (EBB_CUDA_ALL_LANES, rises) != 0)
 #pragma unroll
     for (int m = 0; m < M_TILES; m++)
@@ -88,7 +88,7 @@ exponentiate (const Attention &a,
           result[m][n][i] *= scale[m][i / 2];
 }
 
-/* Stores what a warp's rows have come to; q: shared memory of those rows, for results on their way. */
+/* Stores the results of a warp's rows; q: shared memory of those rows, which the results pass through. */
 template <int M_TILES, int WIDTH>
 static __device__ __forceinline__ void
 finish (const Attention &a,

@@ -61,7 +61,7 @@ fma_multiply_transposed (float (&result)[N_ROWS][N_COLUMNS],
     }
 }
 
-/* Scores, or what became of them, into shared memory [queries, COLUMNS]. */
+/* Scores or probabilities into shared memory [queries, COLUMNS]. */
 template <int N_ROWS, int COLUMNS>
 static __device__ __forceinline__ void
 fma_put (float *tile,

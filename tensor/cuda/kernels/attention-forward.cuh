@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* How forward deals rows to blocks, and where results go; the same for bf16 and f32. */
+/* How forward assigns rows to blocks, and where results go; shared by bf16 and f32. */
 
 #include "tensor/cuda/kernels/attention.cuh"
 
@@ -104,7 +104,7 @@ attention_sees (const AttentionRowState &state,
   return key >= state.bounds.begin && key < state.bounds.end;
 }
 
-/* Moves a row's maximum up to found. Returns what the row's results so far are to be multiplied by. */
+/* Raises a row's maximum to found. Returns the factor for the row's results so far. */
 static __device__ __forceinline__ float
 attention_raise_maximum (AttentionRowState *state,
                          float found)
@@ -117,7 +117,7 @@ attention_raise_maximum (AttentionRowState *state,
   return scale;
 }
 
-/* What a row's results are to be multiplied by at its end; sum: of the whole row. */
+/* The factor for a row's results at its end; sum: of the whole row. */
 static __device__ __forceinline__ float
 attention_finish_sum (float sum)
 {

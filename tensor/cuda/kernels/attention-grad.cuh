@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What the gradients of bf16 and f32 share: a query's numbers from forward, the order in which a block of keys meets
+/* Shared by the gradients of bf16 and f32: a query's numbers from forward, the order in which a block of keys meets
  * queries, and the derivative of one score. */
 
 #include "tensor/cuda/kernels/attention.cuh"
@@ -32,7 +32,7 @@ attention_load_grad_query (const Attention &a,
 }
 
 /* A finished score and the derivative by its probability become that probability after dropout, and the derivative by
- * the scaled product of query and key. keep: what dropout multiplies the probability by. */
+ * the scaled product of query and key. keep: dropout's factor for the probability. */
 static __device__ __forceinline__ void
 attention_differentiate (const Attention &a,
                          float maximum,

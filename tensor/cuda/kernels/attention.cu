@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The launches of attention and its gradient: what they read of a launch, their workspace, the kernels that bf16 and
+/* The launches of attention and its gradient: their operands, their workspace, the kernels that bf16 and
  * f32 share. */
 #include "tensor/cuda/kernels/attention-forward.cuh"
 #include "tensor/cuda/kernels/attention-grad.cuh"
@@ -127,7 +127,7 @@ count_rows (const Attention *a)
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
-/* Joins what the splits of keys came to, in their order: a warp for each row. */
+/* Joins the results of the splits of keys, in order: a warp for each row. */
 template <typename T>
 static __global__ void __launch_bounds__ (ATTENTION_THREADS)
 join_splits (const Attention a,

@@ -215,7 +215,7 @@ attention_mask_start (const Attention &a,
   return batch * strides[0] + head * strides[1] + query * strides[2];
 }
 
-/* What the mask adds to a score. */
+/* The mask's bias of a score. */
 static __device__ __forceinline__ float
 attention_load_bias (const AttentionMask &mask,
                      gint64 at)
@@ -254,7 +254,7 @@ attention_finish_score (const Attention &a,
   return product;
 }
 
-/* What results so far are multiplied by when a row's maximum grows; without any key so far both are -inf. */
+/* The maximum as subtracted from scores: 0 while the row has seen no key, since -inf - -inf is NaN. */
 static __device__ __forceinline__ float
 attention_shift_of (float maximum)
 {

@@ -37,7 +37,7 @@ get_number (const EbbView &view,
   return load_float (view.dtype, view.data, i);
 }
 
-/* Running statistics are lasting. */
+/* Running statistics stay as they are after an index fault. */
 static __device__ __forceinline__ void
 move_number (const BatchNorm &self,
              const EbbView &view,
@@ -49,7 +49,7 @@ move_number (const BatchNorm &self,
                  (float) ((1 - self.momentum) * get_number (view, i) + self.momentum * towards));
 }
 
-/* Of the batch, or of those that ran before it; all threads come. */
+/* The statistics of the batch, or the running ones; all threads must call it. */
 static __device__ __forceinline__ Statistics
 find_statistics (const BatchNorm &self,
                  gint64 channel,

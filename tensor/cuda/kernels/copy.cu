@@ -17,7 +17,7 @@ typedef struct
   const EbbCudaFault *fault;
 } Copy;
 
-/* What the copy writes may be lasting: nothing after an index out of range. */
+/* Writes nothing after an index fault: the destination may be a parameter. */
 static __device__ __forceinline__ void
 copy_element (const Copy &copy,
               gint64 x,

@@ -2,7 +2,7 @@
 #pragma once
 
 /* The language of kernels, and the one header that they include for it: launches, shared memory, elements, vectors of
- * 16 bytes. Its parts hold what the instructions of tensor cores and asynchronous copies do (tensor-core.cuh), sums of
+ * 16 bytes. Its parts hold tensor cores and asynchronous copies (tensor-core.cuh), sums of
  * warps and blocks (reduction.cuh), random numbers (philox.cuh) and faults (fault.cuh).
  *
  * nvcc compiles it for a GPU. A compiler for the CPU finds another <cuda_runtime.h> (tests/cudaemu/include), which
@@ -14,7 +14,7 @@
  *   the functions of math.h for float and double; float2, float4, uint2, uint4 and the like
  *   the functions of these headers
  *
- * Masks name all lanes that come; threads of a block pass all of its barriers or none. */
+ * A mask names all lanes that make the call; the threads of a block pass all of its barriers or none. */
 
 #include <math.h>
 #include <stdint.h>

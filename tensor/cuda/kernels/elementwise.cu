@@ -37,7 +37,8 @@ struct Unary
 
   template <int COUNT>
   __device__ __forceinline__ void
-  floats (const float (&x)[1][COUNT], float (&y)[COUNT]) const
+  floats (const float (&x)[1][COUNT],
+          float (&y)[COUNT]) const
   {
     switch (op)
       {
@@ -103,7 +104,8 @@ struct UnaryGrad : NoIntegers
 
   template <int COUNT>
   __device__ __forceinline__ void
-  floats (const float (&x)[2][COUNT], float (&y)[COUNT]) const
+  floats (const float (&x)[2][COUNT],
+          float (&y)[COUNT]) const
   {
     switch (op)
       {
@@ -230,7 +232,8 @@ struct Binary
 
   template <int COUNT>
   __device__ __forceinline__ void
-  floats (const float (&x)[2][COUNT], float (&y)[COUNT]) const
+  floats (const float (&x)[2][COUNT],
+          float (&y)[COUNT]) const
   {
     binary_floats (op, x, y);
   }
@@ -273,7 +276,8 @@ struct BinaryScalar
 
   template <int COUNT>
   __device__ __forceinline__ void
-  floats (const float (&x)[1][COUNT], float (&y)[COUNT]) const
+  floats (const float (&x)[1][COUNT],
+          float (&y)[COUNT]) const
   {
     const float other = scalar != NULL ? *scalar : value;
     float pair[2][COUNT];
@@ -347,7 +351,8 @@ struct Where
 {
   template <int COUNT>
   __device__ __forceinline__ void
-  floats (const float (&x)[3][COUNT], float (&y)[COUNT]) const
+  floats (const float (&x)[3][COUNT],
+          float (&y)[COUNT]) const
   {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
@@ -375,7 +380,8 @@ struct Clamp
 
   template <int COUNT>
   __device__ __forceinline__ void
-  floats (const float (&x)[1][COUNT], float (&y)[COUNT]) const
+  floats (const float (&x)[1][COUNT],
+          float (&y)[COUNT]) const
   {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
@@ -412,7 +418,8 @@ struct ClampGrad : NoIntegers
 
   template <int COUNT>
   __device__ __forceinline__ void
-  floats (const float (&x)[2][COUNT], float (&y)[COUNT]) const
+  floats (const float (&x)[2][COUNT],
+          float (&y)[COUNT]) const
   {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
@@ -443,7 +450,8 @@ struct AddScaled : NoIntegers
 
   template <int COUNT>
   __device__ __forceinline__ void
-  floats (const float (&x)[2][COUNT], float (&y)[COUNT]) const
+  floats (const float (&x)[2][COUNT],
+          float (&y)[COUNT]) const
   {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)

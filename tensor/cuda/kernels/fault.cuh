@@ -16,7 +16,7 @@ fault_report (EbbCudaFault *fault,
 {
   bool done = false;
 
-  /* Lanes of a warp come one at a time. */
+  /* Lanes of a warp take the lock one at a time. */
   while (!done)
     if (atomicCAS (&fault->lock, 0u, 1u) == 0u)
       {

@@ -274,7 +274,7 @@ differentiate_logit (const CrossEntropy &self,
   return d_loss * d;
 }
 
-/* d_logits may be the logits: a thread writes what it has read. */
+/* d_logits may be the logits: a thread writes only elements that it has read. */
 template <typename From, typename To>
 __global__ void __launch_bounds__ (ROW_MOST_THREADS)
 cross_entropy_grad_rows (CrossEntropyGrad self)

@@ -150,7 +150,7 @@ moment_decode_block (bool is_signed,
     }
 }
 
-/* All lanes come. A value that is not finite makes the scale so, and the whole block when it is read. */
+/* All lanes must call it. A value that is not finite makes the scale not finite, and so all values that are read. */
 static __device__ __forceinline__ void
 moment_encode_block (bool is_signed,
                      const float (&values)[MOMENT_LANE],

@@ -37,24 +37,14 @@ sum_distances (const T *row,
                double *squares,
                double *scratch)
 {
-  const int run = VectorSize<T>::value;
   float own = 0.0f, own_squares = 0.0f;
 
-  for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
-    {
-      float values[run];
+  visit_row (row, n, [&] (float value) {
+    const float distance = IS_CENTRED ? value - centre : value;
 
-      load_row_run (row, i, n, values);
-#pragma unroll
-      for (int k = 0; k < run; k++)
-        if (i + k < n)
-          {
-            const float distance = IS_CENTRED ? values[k] - centre : values[k];
-
-            own += distance;
-            own_squares = fmaf (distance, distance, own_squares);
-          }
-    }
+    own += distance;
+    own_squares = fmaf (distance, distance, own_squares);
+  });
   *sum = IS_CENTRED ? block_reduce<Sum> ((double) own, scratch) : 0;
   *squares = block_reduce<Sum> ((double) own_squares, scratch);
 }

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers and what they need of gradients: AdamW over many tensors at once, SGD, moments in 8 bits, squared norms,
- * the factor of clipping. The order of operations is tensor/cpu/simd/optimizer.c's. What is lasting stays as it is
- * after an index out of range. */
+ * the factor of clipping. The order of operations is tensor/cpu/simd/optimizer.c's. After an index fault
+ * parameters and moments stay as they are. */
 #include "tensor/cuda/kernels/layout.cuh"
 #include "tensor/cuda/kernels/moment.cuh"
 
@@ -72,90 +72,63 @@ find_scale (double scale,
   return (float) (on_device != NULL ? scale * *on_device : scale);
 }
 
+/* One block of a tensor's moments, in f32, bf16 or 8 bits; a warp has all of it. */
+struct MomentBlock
+{
+  void *data;    /* of the whole tensor */
+  float *absmax; /* of each block in 8 bits */
+  bool is_signed;
+  gint64 block;
+  int n; /* elements of the block */
+  unsigned lane;
+};
+
 template <typename Moment>
 static __device__ __forceinline__ void
-load_moment (const void *data,
-             const float *absmax,
-             bool is_signed,
-             gint64 block,
-             int n,
-             unsigned lane,
+load_moment (const MomentBlock &self,
              float (&values)[MOMENT_LANE])
 {
-  const Moment *from = (const Moment *) data + block * EBB_MOMENT_BLOCK;
+  const Moment *from = (const Moment *) self.data + self.block * EBB_MOMENT_BLOCK;
 
+  if constexpr (sizeof (Moment) == 1)
+    moment_decode_block (self.is_signed, from, self.absmax[self.block], self.n, self.lane, values);
+  else
+    {
 #pragma unroll
-  for (int k = 0; k < MOMENT_LANE; k++)
-    values[k] = moment_find (lane, k) < n ? load (from + moment_find (lane, k)) : 0.0f;
+      for (int k = 0; k < MOMENT_LANE; k++)
+        values[k] = moment_find (self.lane, k) < self.n ? load (from + moment_find (self.lane, k)) : 0.0f;
+    }
 }
 
-template <>
-__device__ __forceinline__ void
-load_moment<guint8> (const void *data,
-                     const float *absmax,
-                     bool is_signed,
-                     gint64 block,
-                     int n,
-                     unsigned lane,
-                     float (&values)[MOMENT_LANE])
-{
-  moment_decode_block (is_signed, (const guint8 *) data + block * EBB_MOMENT_BLOCK, absmax[block], n, lane, values);
-}
-
-/* draws: of the second moment in bf16, which is rounded at random; else NULL */
+/* The second moment in bf16 is rounded at random, by draws. */
 template <typename Moment>
 static __device__ __forceinline__ void
-store_moment (void *data,
-              float *absmax,
-              bool is_signed,
-              gint64 block,
-              int n,
-              unsigned lane,
+store_moment (const MomentBlock &self,
               const float (&values)[MOMENT_LANE],
-              const guint32 *draws)
+              const guint32 (&draws)[MOMENT_LANE])
 {
-  Moment *to = (Moment *) data + block * EBB_MOMENT_BLOCK;
+  Moment *to = (Moment *) self.data + self.block * EBB_MOMENT_BLOCK;
 
+  if constexpr (sizeof (Moment) == 1)
+    moment_encode_block (self.is_signed, values, self.n, self.lane, to, self.absmax + self.block);
+  else
+    {
 #pragma unroll
-  for (int k = 0; k < MOMENT_LANE; k++)
-    if (moment_find (lane, k) < n)
-      store (to + moment_find (lane, k), values[k]);
+      for (int k = 0; k < MOMENT_LANE; k++)
+        {
+          Moment *place = to + moment_find (self.lane, k);
+
+          if (moment_find (self.lane, k) >= self.n)
+            continue;
+          if constexpr (sizeof (Moment) == 2)
+            *place = self.is_signed ? from_float<Bf16> (values[k]) : to_bf16_stochastic (values[k], draws[k]);
+          else
+            store (place, values[k]);
+        }
+    }
 }
 
-template <>
-__device__ __forceinline__ void
-store_moment<Bf16> (void *data,
-                    float *absmax,
-                    bool is_signed,
-                    gint64 block,
-                    int n,
-                    unsigned lane,
-                    const float (&values)[MOMENT_LANE],
-                    const guint32 *draws)
-{
-  Bf16 *to = (Bf16 *) data + block * EBB_MOMENT_BLOCK;
-
-#pragma unroll
-  for (int k = 0; k < MOMENT_LANE; k++)
-    if (moment_find (lane, k) < n)
-      to[moment_find (lane, k)] = is_signed ? from_float<Bf16> (values[k]) : to_bf16_stochastic (values[k], draws[k]);
-}
-
-template <>
-__device__ __forceinline__ void
-store_moment<guint8> (void *data,
-                      float *absmax,
-                      bool is_signed,
-                      gint64 block,
-                      int n,
-                      unsigned lane,
-                      const float (&values)[MOMENT_LANE],
-                      const guint32 *draws)
-{
-  moment_encode_block (is_signed, values, n, lane, (guint8 *) data + block * EBB_MOMENT_BLOCK, absmax + block);
-}
-
-/* One block of an item's moments; all lanes come. Loshchilov, Hutter: Decoupled weight decay regularization, 2019:
+/* One block of an item's moments, by a whole warp. Loshchilov, Hutter: Decoupled weight decay regularization, 2019:
  * algorithm 2 */
 template <typename Grad, typename Moment>
 static __device__ __forceinline__ void
@@ -167,13 +140,15 @@ adamw_block (const Adamw &self,
 {
   const gint64 first = block * EBB_MOMENT_BLOCK, rest = item.n_elements - first;
   const int n = (int) (rest < EBB_MOMENT_BLOCK ? rest : EBB_MOMENT_BLOCK);
+  const MomentBlock first_moment = { item.data[2], (float *) item.data[4], true, block, n, lane };
+  const MomentBlock second_moment = { item.data[3], (float *) item.data[5], false, block, n, lane };
   const Grad *grad = (const Grad *) item.data[0] + first;
   float *parameter = (float *) item.data[1] + first;
   float m[MOMENT_LANE], v[MOMENT_LANE];
   guint32 draws[MOMENT_LANE] = {};
 
-  load_moment<Moment> (item.data[2], (const float *) item.data[4], true, block, n, lane, m);
-  load_moment<Moment> (item.data[3], (const float *) item.data[5], false, block, n, lane, v);
+  load_moment<Moment> (first_moment, m);
+  load_moment<Moment> (second_moment, v);
 #pragma unroll
   for (int k = 0; k < MOMENT_LANE; k++)
     {
@@ -192,8 +167,8 @@ adamw_block (const Adamw &self,
     }
   if (sizeof (Moment) == 2)
     moment_draw (self.seed, self.offset + item.philox_offset, block, lane, draws);
-  store_moment<Moment> (item.data[2], (float *) item.data[4], true, block, n, lane, m, draws);
-  store_moment<Moment> (item.data[3], (float *) item.data[5], false, block, n, lane, v, draws);
+  store_moment<Moment> (first_moment, m, draws);
+  store_moment<Moment> (second_moment, v, draws);
 }
 
 template <typename Grad, typename Moment>
@@ -355,19 +330,21 @@ convert_moments (float *values,
   const gint64 block = (gint64) blockIdx.x * WARPS + threadIdx.x / 32, first = block * EBB_MOMENT_BLOCK;
   const int rest = (int) (n - first < EBB_MOMENT_BLOCK ? n - first : EBB_MOMENT_BLOCK);
   const unsigned lane = threadIdx.x % 32;
+  const MomentBlock floats = { values, NULL, is_signed, block, rest, lane };
+  const guint32 draws[MOMENT_LANE] = {};
   float own[MOMENT_LANE];
 
   if (first >= n)
     return;
   if (ENCODES)
     {
-      load_moment<float> (values, NULL, is_signed, block, rest, lane, own);
+      load_moment<float> (floats, own);
       moment_encode_block (is_signed, own, rest, lane, codes + first, absmax + block);
     }
   else
     {
       moment_decode_block (is_signed, codes + first, absmax[block], rest, lane, own);
-      store_moment<float> (values, NULL, is_signed, block, rest, lane, own, NULL);
+      store_moment<float> (floats, own, draws);
     }
 }
 

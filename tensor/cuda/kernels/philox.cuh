@@ -34,7 +34,7 @@ philox_block (uint64_t seed,
   draws[3] = x3;
 }
 
-/* Draw i of a call: lane i % 4 of block offset + i / 4. Who needs several of a block calls philox_block (). */
+/* Draw i of a call: lane i % 4 of block offset + i / 4. For several draws of a block call philox_block (). */
 static __device__ __forceinline__ uint32_t
 philox_draw (uint64_t seed,
              uint64_t offset,

@@ -41,13 +41,16 @@ struct Floats
   typedef double Partial;
 
   static __device__ __forceinline__ float
-  load (const Reduce &self, gint64 at)
+  load (const Reduce &self,
+        gint64 at)
   {
     return load_float (self.x_dtype, self.x, at);
   }
 
   static __device__ __forceinline__ void
-  store (const Reduce &self, gint64 i, double value)
+  store (const Reduce &self,
+         gint64 i,
+         double value)
   {
     if (self.op == EBB_REDUCE_MEAN)
       value /= (double) self.reduced.n_elements;
@@ -69,7 +72,9 @@ struct Floats
   }
 
   static __device__ __forceinline__ double
-  add (EbbReduceKind op, double sum, double x)
+  add (EbbReduceKind op,
+       double sum,
+       double x)
   {
     switch (op)
       {
@@ -84,7 +89,9 @@ struct Floats
 
   template <typename T>
   static __device__ __forceinline__ T
-  combine (EbbReduceKind op, T a, T b)
+  combine (EbbReduceKind op,
+           T a,
+           T b)
   {
     switch (op)
       {
@@ -105,13 +112,16 @@ struct Integers
   typedef gint64 Partial;
 
   static __device__ __forceinline__ gint64
-  load (const Reduce &self, gint64 at)
+  load (const Reduce &self,
+        gint64 at)
   {
     return load_integer (self.x_dtype, self.x, at);
   }
 
   static __device__ __forceinline__ void
-  store (const Reduce &self, gint64 i, gint64 value)
+  store (const Reduce &self,
+         gint64 i,
+         gint64 value)
   {
     store_integer (self.y_dtype, self.y, i, value);
   }
@@ -131,7 +141,9 @@ struct Integers
   }
 
   static __device__ __forceinline__ gint64
-  add (EbbReduceKind op, gint64 sum, gint64 x)
+  add (EbbReduceKind op,
+       gint64 sum,
+       gint64 x)
   {
     const gint64 size = x < 0 ? (gint64) (0 - (guint64) x) : x;
 
@@ -148,7 +160,9 @@ struct Integers
 
   template <typename T>
   static __device__ __forceinline__ T
-  combine (EbbReduceKind op, T a, T b)
+  combine (EbbReduceKind op,
+           T a,
+           T b)
   {
     switch (op)
       {

@@ -38,7 +38,7 @@ struct Min
   }
 };
 
-/* All lanes of the warp come; T has 4 or 8 bytes. */
+/* All lanes of the warp must call it; T has 4 or 8 bytes. */
 template <typename Join, typename T>
 static __device__ __forceinline__ T
 warp_reduce (T value)
@@ -49,8 +49,8 @@ warp_reduce (T value)
   return value;
 }
 
-/* All threads of the block come, whole warps of a block with one dimension. scratch: shared memory of a T for each
- * warp, which may be used again, also by the next call, at once. */
+/* All threads of the block must call it, whole warps of a block with one dimension. scratch: shared memory of a T for
+ * each warp, which may be used again, also by the next call, at once. */
 template <typename Join, typename T>
 static __device__ __forceinline__ T
 block_reduce (T value,

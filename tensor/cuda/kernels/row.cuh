@@ -115,6 +115,25 @@ get_run_step (void)
   return (gint64) blockDim.x * VectorSize<T>::value;
 }
 
+/* visit (x) for each element of a row of n that is this thread's. */
+template <typename T, typename Visit>
+static __device__ __forceinline__ void
+visit_row (const T *row,
+           gint64 n,
+           Visit visit)
+{
+  for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
+    {
+      float values[VectorSize<T>::value];
+
+      load_row_run (row, i, n, values);
+#pragma unroll
+      for (int k = 0; k < VectorSize<T>::value; k++)
+        if (i + k < n)
+          visit (values[k]);
+    }
+}
+
 /* A vector of parameters of either dtype, with any stride. */
 typedef struct
 {

@@ -19,27 +19,9 @@ softmax_rows (const T *x,
       T *to = y + row * n;
       float maximum = -INFINITY, sum = 0.0f, scale, log_sum;
 
-      for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
-        {
-          float values[run];
-
-          load_row_run (from, i, n, values);
-#pragma unroll
-          for (int k = 0; k < run; k++)
-            if (i + k < n)
-              maximum = Max::join (values[k], maximum);
-        }
+      visit_row (from, n, [&] (float value) { maximum = Max::join (value, maximum); });
       maximum = block_max (maximum, scratch);
-      for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
-        {
-          float values[run];
-
-          load_row_run (from, i, n, values);
-#pragma unroll
-          for (int k = 0; k < run; k++)
-            if (i + k < n)
-              sum += expf (values[k] - maximum);
-        }
+      visit_row (from, n, [&] (float value) { sum += expf (value - maximum); });
       sum = block_sum (sum, scratch);
       scale = 1.0f / sum;
       log_sum = logf (sum);

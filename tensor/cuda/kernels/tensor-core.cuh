@@ -2,8 +2,8 @@
 #pragma once
 
 /* Products of a warp on tensor cores, loads of their operands from shared memory, copies from global to shared memory
- * beside computing, and what else one instruction does: the one place that knows PTX. All lanes of a warp come to
- * products and loads. */
+ * beside computing, and other single instructions: the one place that knows PTX. All lanes of a warp must make the
+ * call of a product or a load. */
 
 /* d[4] [16, 8] += a[4] [16, 16] b[2] [16, 8] in f32. With row = lane / 4, pair = lane % 4 * 2 a lane has:
  *   a[0], a[2]: of the row, columns pair and pair + 1, pair + 8 and pair + 9; a[1], a[3]: the same of row + 8

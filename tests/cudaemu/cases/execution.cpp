@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What the emulated execution model computes, and which mistakes of kernels it finds: each is planted in a kernel here.
+/* The emulated execution model: its results, and the mistakes of kernels that it finds, each planted in a kernel here.
  */
 #include "tensor/cuda/kernels/device.cuh"
 
@@ -132,7 +132,7 @@ test_missing_barrier ()
     g_assert_cmpfloat (right[0][i], ==, 95 * 96 / 2);
   g_assert_cmpmem (right[0], sizeof right[0], right[1], sizeof right[1]);
   g_assert_cmpmem (right[0], sizeof right[0], right[2], sizeof right[2]);
-  /* What no thread of this block wrote is NaN. */
+  /* Elements that no thread of this block wrote are NaN. */
   g_assert_true (isnan (wrong[0][0]) && !isnan (wrong[0][95]));
   g_assert_true (!isnan (wrong[1][0]) && isnan (wrong[1][95]));
   g_assert_true (memcmp (wrong[0], wrong[2], sizeof wrong[0]) != 0);
@@ -386,7 +386,7 @@ pipeline (const int *from,
         to[(i * 32 + (int) threadIdx.x) * 4 + k] = now[k];
     }
   cp_async_wait<0> ();
-  to[(n * 32 + (int) threadIdx.x) * 4] = (n % 2 == 0 ? mine : other)[0]; /* what isn't valid is 0 */
+  to[(n * 32 + (int) threadIdx.x) * 4] = (n % 2 == 0 ? mine : other)[0]; /* invalid bytes are 0 */
 }
 
 static void

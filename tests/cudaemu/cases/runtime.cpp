@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The stand-in runtime: how late its streams run, what the host may touch, which mistakes it finds, what fails on
- * request; and the products of its cuBLASLt. */
+/* The stand-in runtime: how late its streams run, the memory that the host may touch, the mistakes that it finds, the
+ * failures that it makes on request; and the products of its cuBLASLt. */
 #include "tensor/cuda/kernels/device.cuh"
 
 #include "cublasLt.h"

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Stands in for cuBLASLt's header: what Ebb uses of it, with the library's types and numbers. */
+/* Stands in for cuBLASLt's header: the part that Ebb uses, with the library's types and numbers. */
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
 #pragma once
 
 /* Stands in for the CUDA toolkit's header of the same name, on machines with and without a toolkit alike: the functions
- * of the CUDA runtime that Ebb calls, with the toolkit's types and numbers. tests/cudaemu/ implements them. What is
- * missing here doesn't exist in the emulation: declare it and implement it there. */
+ * of the CUDA runtime that Ebb calls, with the toolkit's types and numbers. tests/cudaemu/ implements them. A
+ * function that is missing here doesn't exist in the emulation: declare it and implement it there. */
 
 #include <stddef.h>
 

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Around the functions that a stand-in declares: what defines them needs to say no more of their linkage and
- * visibility. */
+/* Around the functions that a stand-in declares: gives them C's linkage and makes them visible, so that their
+ * definitions need not say so. */
 
 #ifdef __cplusplus
 #define CUDAEMU_BEGIN_API                             \

@@ -20,7 +20,7 @@ Comm::fail (ncclResult_t result,
   last_error = text;
 }
 
-/* The ranks of the parent with the same color, by their keys, once all have said theirs. */
+/* The ranks of the parent with the same color, by their keys, once every rank has given its own. */
 static void
 advance_split (Comm *self)
 {
@@ -48,7 +48,7 @@ advance_split (Comm *self)
   self->parent = nullptr;
 }
 
-/* The first who asks whether calls are done hears that they are not: they are enqueued when it asks again. */
+/* The first question whether calls are done is answered no; the second one enqueues them. */
 ncclResult_t
 Comm::advance ()
 {

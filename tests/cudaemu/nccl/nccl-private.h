@@ -84,7 +84,7 @@ struct Transfer
   int peer;
   char *data;
   std::size_t size;
-  std::uint64_t tag; /* what kind of call it is, and its type and operation */
+  std::uint64_t tag; /* the kind of call, its type and operation */
 };
 
 /* All calls of one group in one stream. */
@@ -115,7 +115,6 @@ struct Comm
 {
   std::mutex lock; /* of all below */
   int rank = 0, n_ranks = 0;
-  bool blocks = true;
   std::string name;
   std::shared_ptr<Segment> segment; /* NULL while a split goes on */
   ncclResult_t failure = ncclSuccess;
@@ -126,7 +125,7 @@ struct Comm
   std::shared_ptr<Comm> parent;
   std::uint32_t split = 0;
   int color = 0;
-  /* What was called and is not enqueued yet, and how often somebody asked since then. */
+  /* Calls that are not enqueued yet, and how often somebody asked for their state. */
   std::vector<std::shared_ptr<Operation>> called;
   int n_asked = 0;
   std::deque<Operation *> enqueued; /* in the order in which they run */

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* How data are moved and reduced: everybody sends to those who need it, and reduces what it gets rank after rank. */
+/* How data are moved and reduced: each rank sends to the ranks that need it, and reduces received data rank by rank. */
 #include "cudaemu/nccl/nccl-private.h"
 
 #include <cstring>
@@ -166,7 +166,7 @@ combine (T *sum,
       sum[i] = (T) (sum[i] + x[i]);
 }
 
-/* A mean of floats is the sum of what each rank has divided by their number. */
+/* A mean of floats is the sum of each rank's values divided by the number of ranks. */
 static void
 combine_means (float *sum,
                const float *x,

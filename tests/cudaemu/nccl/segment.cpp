@@ -43,7 +43,7 @@ Segment::open (const std::string &name,
   self->n_ranks = n_ranks;
   self->data = static_cast<char *> (data);
   self->size = size;
-  /* The name has done its service when all have come. */
+  /* Nobody needs the name once all ranks have attached. */
   if (reinterpret_cast<Header *> (self->data)->n_attached.fetch_add (1) + 1 == (std::uint32_t) n_ranks)
     shm_unlink (name.c_str ());
   return self;
