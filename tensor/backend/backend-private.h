@@ -147,8 +147,8 @@ typedef struct
   gboolean (*synchronize) (int index,
                            GError **error); /* waits for all queues; NULL: nothing runs behind the caller's back */
   /* How many bytes of workspace @launch needs beside its operands: a function of the kernel, shapes, strides, dtypes
-   * and parameters, on the CPU of the thread's number of threads too; never of addresses or of what is free. NULL:
-   * none. */
+   * and parameters, of which operands begin at a multiple of 16 bytes, and on the CPU of the thread's number of
+   * threads; otherwise never of addresses or of what is free. NULL: none. */
   gsize (*get_workspace) (int index,
                           const EbbLaunch *launch);
   /* Enqueues a copy of @launch for computing; NULL: its kernel is called. */

@@ -4,8 +4,8 @@
 #include "tensor/backend/backend-private.h"
 
 /* Backends that are loaded when their device is first asked for: ebb-backend-NAME, found in the folders of
- * EBB_BACKEND_PATH, then in ebb-1.0/backends beside the library. A module is not linked to the library; what it needs
- * of it, it is handed. */
+ * EBB_BACKEND_PATH, then in ebb-1.0/backends beside the library. A module is not linked to the library, which
+ * hands over the functions that the module needs. */
 
 G_BEGIN_DECLS
 
@@ -36,6 +36,19 @@ typedef struct
 typedef const EbbBackend *(*EbbBackendOpenFunc) (const EbbBackendHost *host,
                                                  GError **error);
 
+/* Defines that symbol, which returns @backend and keeps the library's functions in @host_variable. The library compares
+ * the version of @backend with its own. If they differ, so may EbbBackendHost, and the module keeps none of it. */
+#define EBB_DEFINE_BACKEND_MODULE(backend, host_variable)                                 \
+  extern __attribute__ ((visibility ("default"))) const EbbBackend *ebb_backend_open_v1 ( \
+      const EbbBackendHost *host, GError **error);                                        \
+                                                                                          \
+  const EbbBackend *ebb_backend_open_v1 (const EbbBackendHost *host, GError **error)      \
+  {                                                                                       \
+    if (host->version == EBB_BACKEND_VERSION)                                             \
+      host_variable = host;                                                               \
+    return &backend;                                                                      \
+  }
+
 /* The backend of the module for @name; NULL with @error set if there is none or it can't be used. The module stays. */
 const EbbBackend *ebb_backend_load (const char *name,
                                     GError **error);
@@ -43,8 +56,8 @@ const EbbBackend *ebb_backend_load (const char *name,
 /* The names of the modules that are there, in alphabetical order. */
 char **ebb_backend_list_modules (void);
 
-/* Of any kind of module: PREFIX-NAME.so in one of those folders; NULL with @tried telling where it was looked for. And
- * the names of those that are there. */
+/* Of any kind of module: the path of PREFIX-NAME.so in one of those folders; NULL with the folders that were searched
+ * in @tried. And the names of those that are there. */
 char *ebb_module_find (const char *prefix,
                        const char *name,
                        GString *tried);

@@ -60,15 +60,4 @@ static const EbbBackend backend = {
   .fail = ebb_cuda_fail,
 };
 
-extern __attribute__ ((visibility ("default"))) const EbbBackend *ebb_backend_open_v1 (const EbbBackendHost *host,
-                                                                                       GError **error);
-
-const EbbBackend *
-ebb_backend_open_v1 (const EbbBackendHost *host,
-                     GError **error)
-{
-  /* The error of a library of another version has another place: it sees by the version of the backend. */
-  if (host->version == EBB_BACKEND_VERSION)
-    ebb_cuda_host = host;
-  return &backend;
-}
+EBB_DEFINE_BACKEND_MODULE (backend, ebb_cuda_host)

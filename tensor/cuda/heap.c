@@ -108,13 +108,9 @@ set_no_memory (EbbCudaDevice *device,
                gboolean was_asked_to_fail,
                GError **error)
 {
-  EbbCudaHeap *self = &device->heap;
+  g_autofree char *shortage = ebb_block_heap_describe_shortage (&device->heap.blocks, size);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-               "%" G_GSIZE_FORMAT " bytes asked for, %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
-               " free, in pieces of at most %" G_GSIZE_FORMAT "%s",
-               size, self->blocks.n_free, self->capacity, ebb_block_heap_get_largest_free (&self->blocks),
-               was_asked_to_fail ? " (asked to fail)" : "");
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s%s", shortage, was_asked_to_fail ? " (asked to fail)" : "");
 }
 
 /* The driver has none left, although the heap is not full. */

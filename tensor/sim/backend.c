@@ -202,11 +202,11 @@ sim_alloc (int index,
   if (block != NULL)
     sim_uses_init (block->data = g_new (SimUses, 1), device, "block", size);
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                 "%" G_GSIZE_FORMAT " bytes asked for, %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
-                 " free, in pieces of at most %" G_GSIZE_FORMAT "%s",
-                 size, device->heap.blocks.n_free, device->heap.capacity,
-                 ebb_block_heap_get_largest_free (&device->heap.blocks), fails ? " (asked to fail)" : "");
+    {
+      g_autofree char *shortage = ebb_block_heap_describe_shortage (&device->heap.blocks, size);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s%s", shortage, fails ? " (asked to fail)" : "");
+    }
   pthread_mutex_unlock (&device->lock);
   return block != NULL ? device->heap.base + block->offset : NULL;
 }
@@ -305,15 +305,4 @@ static const EbbBackend backend = {
   .fail = sim_fail,
 };
 
-extern __attribute__ ((visibility ("default"))) const EbbBackend *ebb_backend_open_v1 (const EbbBackendHost *host,
-                                                                                       GError **error);
-
-const EbbBackend *
-ebb_backend_open_v1 (const EbbBackendHost *host,
-                     GError **error)
-{
-  /* The error of a library of another version has another place: it sees by the version of the backend. */
-  if (host->version == EBB_BACKEND_VERSION)
-    sim_host = host;
-  return &backend;
-}
+EBB_DEFINE_BACKEND_MODULE (backend, sim_host)

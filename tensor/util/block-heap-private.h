@@ -52,5 +52,8 @@ EbbHeapBlock *ebb_block_heap_find_exactly (EbbBlockHeap *self,
                                            gsize offset,
                                            gsize size);
 gsize ebb_block_heap_get_largest_free (EbbBlockHeap *self);
+/* Why @size bytes can't be had, for the message of an error: how many are free, and in which pieces. */
+char *ebb_block_heap_describe_shortage (EbbBlockHeap *self,
+                                        gsize size);
 
 G_END_DECLS

@@ -149,6 +149,15 @@ ebb_block_heap_get_largest_free (EbbBlockHeap *self)
   return node != NULL ? ((EbbHeapBlock *) g_tree_node_value (node))->size : 0;
 }
 
+char *
+ebb_block_heap_describe_shortage (EbbBlockHeap *self,
+                                  gsize size)
+{
+  return g_strdup_printf ("%" G_GSIZE_FORMAT " bytes asked for, %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
+                          " free, in pieces of at most %" G_GSIZE_FORMAT,
+                          size, self->n_free, self->size, ebb_block_heap_get_largest_free (self));
+}
+
 void
 ebb_block_heap_clear (EbbBlockHeap *self)
 {

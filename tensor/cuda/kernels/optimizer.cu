@@ -83,6 +83,17 @@ struct MomentBlock
   unsigned lane;
 };
 
+/* which: 0 for the first moment of an item, 1 for the second, which has no signs. */
+static __device__ __forceinline__ MomentBlock
+get_moment (const EbbLaunchItem &item,
+            int which,
+            gint64 block,
+            int n,
+            unsigned lane)
+{
+  return { item.data[2 + which], (float *) item.data[4 + which], which == 0, block, n, lane };
+}
+
 template <typename Moment>
 static __device__ __forceinline__ void
 load_moment (const MomentBlock &self,
@@ -140,15 +151,13 @@ adamw_block (const Adamw &self,
 {
   const gint64 first = block * EBB_MOMENT_BLOCK, rest = item.n_elements - first;
   const int n = (int) (rest < EBB_MOMENT_BLOCK ? rest : EBB_MOMENT_BLOCK);
-  const MomentBlock first_moment = { item.data[2], (float *) item.data[4], true, block, n, lane };
-  const MomentBlock second_moment = { item.data[3], (float *) item.data[5], false, block, n, lane };
   const Grad *grad = (const Grad *) item.data[0] + first;
   float *parameter = (float *) item.data[1] + first;
   float m[MOMENT_LANE], v[MOMENT_LANE];
   guint32 draws[MOMENT_LANE] = {};
 
-  load_moment<Moment> (first_moment, m);
-  load_moment<Moment> (second_moment, v);
+  load_moment<Moment> (get_moment (item, 0, block, n, lane), m);
+  load_moment<Moment> (get_moment (item, 1, block, n, lane), v);
 #pragma unroll
   for (int k = 0; k < MOMENT_LANE; k++)
     {
@@ -167,8 +176,8 @@ adamw_block (const Adamw &self,
     }
   if (sizeof (Moment) == 2)
     moment_draw (self.seed, self.offset + item.philox_offset, block, lane, draws);
-  store_moment<Moment> (first_moment, m, draws);
-  store_moment<Moment> (second_moment, v, draws);
+  store_moment<Moment> (get_moment (item, 0, block, n, lane), m, draws);
+  store_moment<Moment> (get_moment (item, 1, block, n, lane), v, draws);
 }
 
 template <typename Grad, typename Moment>
