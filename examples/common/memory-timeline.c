@@ -35,7 +35,6 @@ memory_timeline_begin_step (MemoryTimeline *self,
   if (!ebb_memory_timeline_start (self->timeline, self->trainer->device, error))
     return FALSE;
   ebb_memory_timeline_name_module (self->timeline, self->trainer->model);
-  ebb_memory_timeline_name_optimizer (self->timeline, self->trainer->optimizer);
   return TRUE;
 }
 

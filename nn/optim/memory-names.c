@@ -3,6 +3,18 @@
 #include "nn/optim/memory-names.h"
 
 #include "nn/optim/optimizer-private.h"
+#include "tensor/profile/timeline-private.h"
+#include "tensor/tensor-private.h"
+
+static void
+name_gradient (EbbMemoryTimeline *self,
+               EbbTensor *gradient,
+               const char *parameter)
+{
+  g_autofree char *name = g_strconcat (parameter, " (gradient)", NULL);
+
+  ebb_memory_timeline_name_tensor (self, gradient, name);
+}
 
 /* Takes the list. */
 static void
@@ -17,11 +29,7 @@ name_tensors (EbbMemoryTimeline *self,
 
       ebb_memory_timeline_name_tensor (self, tensors[i], names[i]);
       if (grad != NULL)
-        {
-          g_autofree char *name = g_strconcat (names[i], " (gradient)", NULL);
-
-          ebb_memory_timeline_name_tensor (self, grad, name);
-        }
+        name_gradient (self, grad, names[i]);
       ebb_tensor_unref (tensors[i]);
     }
   g_free (tensors);
@@ -67,12 +75,26 @@ name_state (EbbMemoryTimeline *self,
     ebb_memory_timeline_name_tensor (self, state, name);
 }
 
+static void
+name_slot (EbbMemoryTimeline *self,
+           const EbbOptimizerSlot *slot,
+           const EbbOptimizerKind *kind)
+{
+  ebb_memory_timeline_name_tensor (self, slot->parameter, slot->name);
+  if (slot->parameter->grad != NULL)
+    name_gradient (self, slot->parameter->grad, slot->name);
+  name_state (self, slot->master, slot->name, "master copy");
+  for (guint i = 0; kind != NULL && kind->state_names[i] != NULL; i++)
+    name_state (self, slot->states[i], slot->name, kind->state_names[i]);
+}
+
 /**
  * ebb_memory_timeline_name_optimizer:
  * @self: a timeline that runs
  * @optimizer: an optimizer
  *
- * Names the memory of the optimizer's state, as the moments of each parameter: there is some after its first step.
+ * Names the memory of the parameters that @optimizer moves, of the gradients that they have now, and of its state, as
+ * the moments of each parameter: there is some after its first step. ebb_optimizer_step() does so itself.
  */
 void
 ebb_memory_timeline_name_optimizer (EbbMemoryTimeline *self,
@@ -86,10 +108,15 @@ ebb_memory_timeline_name_optimizer (EbbMemoryTimeline *self,
 
   priv = ebb_optimizer_get_private (optimizer);
   kind = ebb_optimizer_get_kind (optimizer);
-  for (guint i = 0; kind != NULL && i < priv->n_slots; i++)
-    {
-      name_state (self, priv->slots[i].master, priv->slots[i].name, "master copy");
-      for (guint k = 0; kind->state_names[k] != NULL; k++)
-        name_state (self, priv->slots[i].states[k], priv->slots[i].name, kind->state_names[k]);
-    }
+  for (guint i = 0; i < priv->n_slots; i++)
+    name_slot (self, &priv->slots[i], kind);
+}
+
+void
+ebb_optimizer_name_memory (EbbOptimizer *self)
+{
+  const GPtrArray *timelines = ebb_timeline_list_running ();
+
+  for (guint i = 0; timelines != NULL && i < timelines->len; i++)
+    ebb_memory_timeline_name_optimizer (g_ptr_array_index (timelines, i), self);
 }

@@ -115,6 +115,8 @@ void ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot);
 /* The class's step (). */
 gboolean ebb_optimizer_real_step (EbbOptimizer *self,
                                   GError **error);
+/* Names the parameters and the state for the memory timelines that run on this thread. */
+void ebb_optimizer_name_memory (EbbOptimizer *self);
 /* Makes backward passes move the parameters, or no longer. */
 void ebb_optimizer_set_hooks (EbbOptimizer *self,
                               gboolean wanted);

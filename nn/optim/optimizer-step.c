@@ -410,6 +410,7 @@ ebb_optimizer_step (EbbOptimizer *self,
     }
   priv->n_steps++;
   ebb_optimizer_reset_scale (priv);
+  ebb_optimizer_name_memory (self);
   for (guint i = 0; i < priv->n_slots; i++)
     priv->slots[i].moved = FALSE;
   return TRUE;

@@ -378,7 +378,10 @@ ebb_memory_timeline_get_json (EbbMemoryTimeline *self,
   json_builder_end_object (builder);
   add_integer (builder, "launches", self->n_launches);
   json_builder_set_member_name (builder, "seconds");
-  json_builder_add_double_value (builder, (double) self->end * 1e-9);
+  if (self->has_times)
+    json_builder_add_double_value (builder, (double) self->end * 1e-9);
+  else
+    json_builder_add_null_value (builder);
   add_holders (builder, holders);
   json_builder_end_object (builder);
   root = json_builder_get_root (builder);

@@ -172,8 +172,9 @@ append_timeline (Writer *self,
   append_string (self->json, timeline->name);
   g_string_append (self->json, ",\"device\":");
   append_string (self->json, timeline->device != NULL ? timeline->device->name : "cpu");
-  g_string_append_printf (self->json, ",\"launches\":%u,\"microseconds\":%" G_GINT64_FORMAT, timeline->n_launches,
-                          timeline->end / 1000);
+  g_string_append_printf (self->json, ",\"dry\":%s,\"launches\":%u,\"microseconds\":%" G_GINT64_FORMAT,
+                          timeline->is_dry ? "true" : "false", timeline->n_launches,
+                          timeline->has_times ? timeline->end / 1000 : 0);
   append_purposes (self, "rest", timeline->rest, EBB_N_PURPOSES);
   append_purposes (self, "peak", (const gint64 *) timeline->peak, EBB_N_PURPOSES + 1);
   append_blocks (self, timeline);

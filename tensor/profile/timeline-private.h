@@ -68,6 +68,8 @@ struct _EbbMemoryTimeline
   guint32 peak_change; /* after which all together were the most; EBB_TIMELINE_NEVER: at the start */
   guint32 n_launches;
   gint64 start, end; /* nanoseconds; end: since the start */
+  gboolean is_dry;   /* of a dry run */
+  gboolean has_times; /* FALSE: of a dry run, until it is known how long its launches take */
 };
 
 #define ebb_timeline_get_block(self, index) (&g_array_index ((self)->blocks, EbbTimelineBlock, index))
@@ -78,6 +80,13 @@ struct _EbbMemoryTimeline
  * there. */
 guint8 *ebb_timeline_replay (EbbMemoryTimeline *self,
                              guint32 last);
+
+/* The timelines that run on this thread, or NULL; the thread's. */
+const GPtrArray *ebb_timeline_list_running (void);
+/* Of a dry run, which takes no time: of each launch that it recorded, how long it would take. */
+void ebb_timeline_set_seconds (EbbMemoryTimeline *self,
+                               const double *seconds,
+                               guint n_launches);
 
 /* -- who holds the peak -------------------------------------------------------------------------------------------- */
 

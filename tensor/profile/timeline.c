@@ -7,6 +7,7 @@
 #include "tensor/profile/profiler-private.h"
 #include "tensor/storage-private.h"
 #include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
 
 #include <string.h>
 
@@ -260,6 +261,14 @@ stop_at_thread_end (gpointer data)
 /* Those that run on this thread, with a reference: the end of the thread stops them. */
 static GPrivate running = G_PRIVATE_INIT (stop_at_thread_end);
 
+const GPtrArray *
+ebb_timeline_list_running (void)
+{
+  const GPtrArray *timelines = g_private_get (&running);
+
+  return timelines != NULL && timelines->len > 0 ? timelines : NULL;
+}
+
 static void
 forget (EbbMemoryTimeline *self)
 {
@@ -338,9 +347,10 @@ ebb_memory_timeline_new (const char *name)
  * @error: return location for an error
  *
  * Begins to record, until ebb_memory_timeline_stop(), the memory that ebb_memory_get_stats() counts on this thread: on
- * a thread of ebb_run_ranks() that of its rank, elsewhere that of all threads together. The names of modules and ops
- * and the phases are those of the calling thread. What was recorded before is forgotten. A change takes 24 bytes and a
- * block of memory 80: record steps, not hours. Only this thread may use @self while it runs.
+ * a thread of ebb_run_ranks() that of its rank, in a dry run that of the run, elsewhere that of all threads together.
+ * The names of modules and ops and the phases are those of the calling thread. Each ebb_optimizer_step() on this thread
+ * names the parameters that it moves, their gradients and their state. What was recorded before is forgotten. A change
+ * takes 24 bytes and a block of memory 80: record steps, not hours. Only this thread may use @self while it runs.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @self runs already
  */
@@ -364,6 +374,8 @@ ebb_memory_timeline_start (EbbMemoryTimeline *self,
       return FALSE;
     }
   forget (self);
+  self->is_dry = ebb_is_dry ();
+  self->has_times = !self->is_dry;
   self->device = device != NULL ? device : ebb_device_get_cpu ();
   self->thread = g_thread_self ();
   self->start = ebb_profiler_get_time ();
@@ -420,6 +432,27 @@ ebb_memory_timeline_is_running (EbbMemoryTimeline *self)
   return self->thread != NULL;
 }
 
+void
+ebb_timeline_set_seconds (EbbMemoryTimeline *self,
+                          const double *seconds,
+                          guint n_launches)
+{
+  g_autofree gint64 *ends = g_new0 (gint64, (gsize) self->n_launches + 1);
+  double sum = 0;
+
+  for (guint i = 0; i < self->n_launches; i++)
+    {
+      sum += i < n_launches ? seconds[i] : 0;
+      ends[i + 1] = (gint64) (sum * 1e9);
+    }
+  for (guint i = 0; i < self->changes->len; i++)
+    ebb_timeline_get_change (self, i)->time = ends[ebb_timeline_get_change (self, i)->position];
+  for (guint i = 0; i < self->spans->len; i++)
+    ebb_timeline_get_span (self, i)->time = ends[ebb_timeline_get_span (self, i)->position];
+  self->end = ends[self->n_launches];
+  self->has_times = TRUE;
+}
+
 /* The block of @storage, which may have been there before the recording; + 1; 0: it is not recorded. */
 static guint32
 find_storage (EbbMemoryTimeline *self,
@@ -443,12 +476,19 @@ set_name (EbbMemoryTimeline *self,
           const char *name,
           const EbbView *view)
 {
-  g_autoptr (GString) shape = g_string_new (NULL);
+  gsize n_bytes = ebb_dtype_get_size (view->dtype);
+  g_autoptr (GString) shape = NULL;
 
+  if (block->name != NULL)
+    return;
   block->name = g_string_chunk_insert_const (self->texts, name);
+  for (int i = 0; i < view->n_dims; i++)
+    n_bytes *= (gsize) view->shape[i];
+  if (block->shape != NULL || n_bytes != block->n_bytes)
+    return;
+  shape = g_string_new (NULL);
   append_shape (shape, view);
-  if (block->shape == NULL)
-    block->shape = g_string_chunk_insert_const (self->texts, shape->str);
+  block->shape = g_string_chunk_insert_const (self->texts, shape->str);
 }
 
 /**
@@ -457,8 +497,8 @@ set_name (EbbMemoryTimeline *self,
  * @tensor: a tensor
  * @name: its name, as "h.3.mlp.c_fc.weight"
  *
- * Names the memory of a tensor; without it, memory that was there before the recording is shown as a sum. Does nothing
- * if the tensor has no memory of its own on the recorded device.
+ * Names the memory of a tensor; without a name, memory that was there before the recording is shown as a sum. Memory
+ * keeps its first name. Does nothing if the tensor has no memory on the recorded device.
  */
 void
 ebb_memory_timeline_name_tensor (EbbMemoryTimeline *self,

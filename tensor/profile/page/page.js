@@ -33,16 +33,17 @@ function describeHolder(recording, block) {
 
 function describeLife(recording, block) {
   const first = recording.first[block], last = recording.last[block];
-  const begin = first < 0 ? 'before' : String(recording.launches[first]);
-  const end = last === Infinity ? 'the end' : String(recording.launches[last]);
-  return `${begin} to ${end}`;
+  if (first < 0)
+    return last === Infinity ? 'the whole step' : `from before to operation ${recording.launches[last]}`;
+  return last === Infinity ? `operation ${recording.launches[first]} to the end`
+    : `operations ${recording.launches[first]} to ${recording.launches[last]}`;
 }
 
 function describeSeconds(recording, block) {
   const first = recording.first[block], last = recording.last[block];
   const begin = first < 0 ? 0 : recording.times[first];
   const end = last === Infinity ? recording.data.microseconds : recording.times[last];
-  return `${((end - begin) / 1000).toFixed(1)} ms`;
+  return recording.data.microseconds > 0 ? `, ${((end - begin) / 1000).toFixed(1)} ms` : '';
 }
 
 // -- the tip ----------------------------------------------------------------------------------------------------------
@@ -61,8 +62,7 @@ function fillTip(chart) {
       tip.append(make('div', '', recording.text('shape', chosen)));
     if (maker)
       tip.append(make('div', 'faint', module ? `made by ${maker} in ${module}` : `made by ${maker}`));
-    tip.append(make('div', 'faint', `lives from operation ${describeLife(recording, chosen)}, ` +
-      describeSeconds(recording, chosen)));
+    tip.append(make('div', 'faint', `lives ${describeLife(recording, chosen)}${describeSeconds(recording, chosen)}`));
   } else if (chosen !== null) {
     const {name} = shared.layers.layers[-1 - chosen];
     tip.append(make('strong', '', `${name}: other tensors from before the recording`));
@@ -291,11 +291,17 @@ function restack() {
   showLegend();
 }
 
+function describeRun(recording) {
+  const {dry, launches, microseconds} = recording.data, peak = recording.peaks[FREE];
+  const seconds = microseconds > 0 ? `, ${dry ? 'about ' : ''}${(microseconds / 1e6).toFixed(3)} s` : '';
+  return `peak ${formatMebibytes(peak)} MiB (${peak} bytes) on ${recording.device}, ${launches} operations${seconds}` +
+    (dry ? ', predicted by a dry run' : '');
+}
+
 function addRun(recording) {
   const section = getElement('runs').appendChild(make('section', 'run')), peak = recording.peaks[FREE];
   section.append(make('h2', '', recording.name || 'This run'));
-  section.append(make('p', 'numbers', `peak ${formatMebibytes(peak)} MiB (${peak} bytes) on ${recording.device}, ` +
-    `${recording.data.launches} operations, ${(recording.data.microseconds / 1e6).toFixed(3)} s`));
+  section.append(make('p', 'numbers', describeRun(recording)));
   const element = section.appendChild(make('div', 'chart'));
   element.tabIndex = 0;
   element.setAttribute('role', 'application');
@@ -324,6 +330,7 @@ function start() {
     : `peak ${formatMebibytes(peaks[0])} MiB`;
   getElement('summary').textContent = words[0].toUpperCase() + words.slice(1) +
     (shared.budget > 0 ? ` for a budget of ${formatMebibytes(shared.budget)} MiB` : '') + `. Ebb ${data.version}`;
+  getElement('axis').hidden = recordings.some(recording => recording.data.microseconds === 0);
   recordings.forEach(addRun);
   recordings.forEach(checkSums);
   restack();

@@ -1,0 +1,90 @@
+"""Memory timelines from Python."""
+import json
+import os
+import re
+import tempfile
+
+from support import Ebb, TestCase, main
+
+
+class MemoryTimelines(TestCase):
+    def setUp(self):
+        Ebb.manual_seed(1)
+        self.model = Ebb.Sequential(Ebb.Linear(8, 16), Ebb.Tanh(), Ebb.Linear(16, 8))
+        self.optimizer = Ebb.AdamW(self.model, 1e-3)
+        self.x = Ebb.randn(64, 8)
+        self.train()
+
+    def train(self):
+        self.model(self.x).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def record(self, name=None, device=None):
+        Ebb.memory_reset_peaks(None)
+        with Ebb.memory_timeline(name, device) as timeline:
+            self.assertTrue(timeline.is_running())
+            self.train()
+        self.assertFalse(timeline.is_running())
+        return timeline
+
+    def test_its_numbers_are_the_counters_own(self):
+        timeline = self.record()
+        stats = Ebb.memory_get_stats(None)
+        numbers = timeline.as_dict()
+        self.assertEqual(numbers["peak_bytes"], stats.get_peak_total())
+        self.assertEqual(timeline.get_peak_total(), stats.get_peak_total())
+        for purpose, name in ((Ebb.Purpose.PARAMETER, "parameters"), (Ebb.Purpose.ACTIVATION, "activations"),
+                              (Ebb.Purpose.OPTIMIZER, "optimizer"), (Ebb.Purpose.GRADIENT, "gradients")):
+            self.assertEqual(numbers["purposes"][name], stats.get_peak(purpose), name)
+        self.assertGreater(numbers["seconds"], 0)
+
+    def test_the_optimizer_names_what_it_holds(self):
+        holders = {holder["name"]: holder for holder in self.record().as_dict(100)["holders"]}
+        self.assertEqual(holders["0.weight"]["bytes"], 16 * 8 * 4)
+        self.assertEqual(holders["0.weight"]["shape"], "f32 [16, 8]")
+        self.assertEqual(holders["2.weight (exp_avg_sq)"]["purpose"], "optimizer")
+
+    def test_the_table_has_the_ten_largest(self):
+        timeline = self.record()
+        self.assertRegex(str(timeline), rf"^peak \d\.\d\d MiB \({timeline.get_peak_total()} bytes\) on cpu")
+        self.assertEqual(len(str(timeline).splitlines()), 11)
+        self.assertEqual(len(timeline.table(2).splitlines()), 3)
+
+    def test_files_have_the_runs_side_by_side(self):
+        none, planned = self.record("none"), self.record("planned", "cpu")
+        with tempfile.TemporaryDirectory() as folder:
+            page, picture = os.path.join(folder, "step.html"), os.path.join(folder, "step.svg")
+            none.save(page, planned, budget="1.5MiB")
+            planned.save(picture, budget=4096)
+            with open(page, encoding="utf-8") as file:
+                data = json.loads(re.search(r'id="recordings">(.*?)</script>', file.read(), re.DOTALL).group(1))
+            with open(picture, encoding="utf-8") as file:
+                self.assertIn("planned: peak", file.read())
+        self.assertEqual([run["name"] for run in data["runs"]], ["none", "planned"])
+        self.assertEqual(data["budget"], 3 << 19)
+
+    def test_mistakes_are_exceptions(self):
+        timeline = self.record()
+        for budget, kind in (("1.5XB", Ebb.Error), (-1, TypeError), (1.5, TypeError), (True, TypeError)):
+            with self.assertRaises(kind):
+                timeline.save("/tmp/step.html", budget=budget)
+        with self.assertRaisesRegex(ValueError, r"must end in \.html or in \.svg"):
+            timeline.save("step.png")
+        with self.assertRaisesRegex(TypeError, "must be an Ebb.MemoryTimeline"):
+            timeline.save("step.html", self.model)
+        with self.assertRaisesRegex(Ebb.Error, "nowhere"):
+            timeline.save("/nowhere/step.html")
+        with Ebb.memory_timeline() as running:
+            with self.assertRaisesRegex(Ebb.Error, "runs already"):
+                running.start(None)
+            with self.assertRaisesRegex(Ebb.Error, "still runs"):
+                running.save("/tmp/step.html")
+        with self.assertRaisesRegex(ValueError, "inside"):
+            with Ebb.memory_timeline() as timeline:
+                raise ValueError("inside")
+        self.assertFalse(timeline.is_running())
+
+
+if __name__ == "__main__":
+    main()
