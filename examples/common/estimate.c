@@ -2,6 +2,7 @@
 /* The memory and the time of a training, from a dry run of its step. */
 #include "estimate.h"
 
+#include "memory-timeline.h"
 #include "output.h"
 #include "trainer.h"
 
@@ -92,6 +93,7 @@ exchange (Ranks *ranks,
 
 static gboolean
 write_report (const Options *options,
+              EbbMemoryEstimate *estimate,
               const Figures *figures,
               GError **error)
 {
@@ -116,6 +118,7 @@ write_report (const Options *options,
   json_builder_add_double_value (builder, figures->seconds);
   json_builder_set_member_name (builder, "run_seconds");
   json_builder_add_double_value (builder, figures->seconds * (double) options->steps);
+  memory_timeline_write_json (ebb_memory_estimate_get_timeline (estimate), builder);
   json_builder_set_member_name (builder, "config");
   options_add_json (options, builder);
   json_builder_end_object (builder);
@@ -138,8 +141,11 @@ print_bytes (const char *name,
 static void
 print (const Options *options,
        const Ranks *ranks,
+       EbbMemoryEstimate *estimate,
        const Figures *figures)
 {
+  EbbMemoryTimeline *timeline = ebb_memory_estimate_get_timeline (estimate);
+  g_autofree char *table = ebb_memory_timeline_get_table (timeline, MEMORY_TIMELINE_HOLDERS);
   const char *device = options->device != NULL ? options->device : "cpu";
   g_autofree char *step = format_time (figures->seconds);
   g_autofree char *run = format_time (figures->seconds * (double) options->steps);
@@ -151,6 +157,7 @@ print (const Options *options,
   printf ("With the gaps between them they take up %.1f MiB.\n", (double) figures->extent / (1 << 20));
   if (figures->host_peak != figures->peak)
     printf ("Host memory: %.1f MiB.\n", (double) figures->host_peak / (1 << 20));
+  printf ("At the peak%s the largest are:%s", ranks != NULL ? " of rank 0" : "", strchr (table, '\n'));
   printf ("A step computes for about %s, %" G_GINT64_FORMAT " steps for about %s.\n", step, options->steps, run);
 }
 
@@ -170,6 +177,19 @@ make_estimate (Options *options,
   return estimate;
 }
 
+static gboolean
+save_timeline (EbbMemoryEstimate *estimate,
+               const Options *options,
+               guint64 budget,
+               GError **error)
+{
+  if (!memory_timeline_save (ebb_memory_estimate_get_timeline (estimate), options->memory_timeline, budget, error))
+    return FALSE;
+  if (!options->quiet)
+    printf ("Picture of the memory of a step: %s\n", options->memory_timeline);
+  return TRUE;
+}
+
 gboolean
 estimate_run (Options *options,
               Ranks *ranks,
@@ -178,6 +198,7 @@ estimate_run (Options *options,
   g_autoptr (EbbMemoryEstimate) estimate = NULL;
   GError *failure = NULL;
   Figures figures;
+  const guint64 budget = options->memory;
   double seconds;
   gboolean ok;
 
@@ -186,6 +207,7 @@ estimate_run (Options *options,
   ok = ranks != NULL ? ranks_agree (ranks, estimate != NULL, error) : estimate != NULL;
   if (!ok)
     return FALSE;
+  ebb_memory_timeline_set_name (ebb_memory_estimate_get_timeline (estimate), options->checkpoint);
   seconds =
       ebb_memory_estimate_measure_seconds (estimate, ranks == NULL || ranks->rank == 0 ? MAX_SECONDS : 0, &failure);
   if (failure != NULL)
@@ -199,6 +221,8 @@ estimate_run (Options *options,
   if (ranks != NULL && ranks->rank > 0)
     return TRUE;
   if (!options->quiet)
-    print (options, ranks, &figures);
-  return write_report (options, &figures, error);
+    print (options, ranks, estimate, &figures);
+  if (options->memory_timeline != NULL && !save_timeline (estimate, options, budget, error))
+    return FALSE;
+  return write_report (options, estimate, &figures, error);
 }

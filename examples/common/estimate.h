@@ -9,7 +9,8 @@
 G_BEGIN_DECLS
 
 /* Makes all parts of the training in a dry run, and prints the bytes that a step needs, who holds them, the seconds of
- * a step and the time of the run. With --report writes them as JSON. Of several ranks, which are all in the dry run, it
+ * a step and the time of the run. With --report writes them as JSON, with
+ * --memory-timeline as a picture. Of several ranks, which are all in the dry run, it
  * prints the one that needs most. @ranks: NULL on one rank. */
 gboolean estimate_run (Options *options,
                        Ranks *ranks,

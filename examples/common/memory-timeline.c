@@ -4,7 +4,6 @@
 
 /* The first step makes the optimizer's state, so the second is the first of which all others are like. */
 #define N_LEFT_OUT 1
-#define N_HOLDERS 10
 
 void
 memory_timeline_init (MemoryTimeline *self,
@@ -50,15 +49,19 @@ was_recorded (const MemoryTimeline *self)
   return self->timeline != NULL && self->trainer->step > self->step;
 }
 
-static gboolean
-save (MemoryTimeline *self,
-      GError **error)
+gboolean
+memory_timeline_save (EbbMemoryTimeline *timeline,
+                      const char *path,
+                      guint64 budget,
+                      GError **error)
 {
-  const Options *options = self->trainer->options;
+  const gboolean ok = g_str_has_suffix (path, ".svg")
+                          ? ebb_memory_timeline_save_svg (&timeline, 1, budget, path, error)
+                          : ebb_memory_timeline_save_html (&timeline, 1, budget, path, error);
 
-  if (g_str_has_suffix (options->memory_timeline, ".svg"))
-    return ebb_memory_timeline_save_svg (&self->timeline, 1, options->memory, options->memory_timeline, error);
-  return ebb_memory_timeline_save_html (&self->timeline, 1, options->memory, options->memory_timeline, error);
+  if (!ok)
+    g_prefix_error (error, "--memory-timeline: ");
+  return ok;
 }
 
 gboolean
@@ -75,14 +78,11 @@ memory_timeline_finish (MemoryTimeline *self,
       progress_note (progress, "No step was recorded: %s was not written", path);
       return TRUE;
     }
-  if (!save (self, error))
-    {
-      g_prefix_error (error, "--memory-timeline: ");
-      return FALSE;
-    }
+  if (!memory_timeline_save (self->timeline, path, self->trainer->options->memory, error))
+    return FALSE;
   if (!progress->quiet)
     {
-      g_autofree char *table = ebb_memory_timeline_get_table (self->timeline, N_HOLDERS);
+      g_autofree char *table = ebb_memory_timeline_get_table (self->timeline, MEMORY_TIMELINE_HOLDERS);
 
       progress_note (progress, "\nMemory of step %" G_GINT64_FORMAT ": %s", self->step + 1, g_strchomp (table));
     }
@@ -91,14 +91,19 @@ memory_timeline_finish (MemoryTimeline *self,
 }
 
 void
+memory_timeline_write_json (EbbMemoryTimeline *timeline,
+                            JsonBuilder *builder)
+{
+  g_autofree char *json = ebb_memory_timeline_get_json (timeline, MEMORY_TIMELINE_HOLDERS);
+
+  json_builder_set_member_name (builder, "memory_timeline");
+  json_builder_add_value (builder, json_from_string (json, NULL));
+}
+
+void
 memory_timeline_add_json (const MemoryTimeline *self,
                           JsonBuilder *builder)
 {
-  g_autofree char *json = NULL;
-
-  if (!was_recorded (self))
-    return;
-  json = ebb_memory_timeline_get_json (self->timeline, N_HOLDERS);
-  json_builder_set_member_name (builder, "memory_timeline");
-  json_builder_add_value (builder, json_from_string (json, NULL));
+  if (was_recorded (self))
+    memory_timeline_write_json (self->timeline, builder);
 }

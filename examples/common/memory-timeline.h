@@ -3,6 +3,9 @@
 
 #include "progress.h"
 
+/* Of the table and the report. */
+#define MEMORY_TIMELINE_HOLDERS 10
+
 /* --memory-timeline: records who holds which bytes in one step, and writes the picture. */
 
 G_BEGIN_DECLS
@@ -28,5 +31,13 @@ gboolean memory_timeline_finish (MemoryTimeline *self,
 /* The recorded peak for --report; adds nothing if no step was recorded. */
 void memory_timeline_add_json (const MemoryTimeline *self,
                                JsonBuilder *builder);
+
+/* Of any timeline: writes the file that --memory-timeline names, its numbers for --report. */
+gboolean memory_timeline_save (EbbMemoryTimeline *timeline,
+                               const char *path,
+                               guint64 budget,
+                               GError **error);
+void memory_timeline_write_json (EbbMemoryTimeline *timeline,
+                                 JsonBuilder *builder);
 
 G_END_DECLS

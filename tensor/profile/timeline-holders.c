@@ -8,10 +8,27 @@
 #include <json-glib/json-glib.h>
 
 /**
+ * ebb_memory_timeline_set_name:
+ * @self: a timeline
+ * @name: (nullable): the title of its picture, as "checkpointed"; %NULL for none
+ *
+ * Names the timeline: that of an ebb_memory_estimate_get_timeline() has no name at first.
+ */
+void
+ebb_memory_timeline_set_name (EbbMemoryTimeline *self,
+                              const char *name)
+{
+  g_return_if_fail (EBB_IS_MEMORY_TIMELINE (self));
+
+  g_free (self->name);
+  self->name = g_utf8_make_valid (name != NULL ? name : "", -1);
+}
+
+/**
  * ebb_memory_timeline_get_name:
  * @self: a timeline
  *
- * Returns: the name that it was made with; "" for none
+ * Returns: its name; "" for none
  */
 const char *
 ebb_memory_timeline_get_name (EbbMemoryTimeline *self)
@@ -258,6 +275,27 @@ append_purposes (GString *text,
   g_string_append_c (text, '\n');
 }
 
+void
+ebb_memory_timeline_append_holders (EbbMemoryTimeline *self,
+                                    guint n,
+                                    GString *text)
+{
+  g_autoptr (GArray) holders = ebb_memory_timeline_list_holders (self, n);
+
+  for (guint i = 0; i < holders->len; i++)
+    {
+      const EbbMemoryHolder *holder = &g_array_index (holders, EbbMemoryHolder, i);
+      g_autofree char *name = ebb_memory_holder_to_string (holder);
+
+      append_mebibytes (text, 9, holder->n_bytes);
+      g_string_append_printf (text, "  %-12s", ebb_purpose_get_name (holder->purpose));
+      g_string_append (text, name);
+      if (holder->n_blocks > 1)
+        g_string_append_printf (text, ", %u times", holder->n_blocks);
+      g_string_append_c (text, '\n');
+    }
+}
+
 /**
  * ebb_memory_timeline_get_table:
  * @self: a timeline
@@ -273,29 +311,16 @@ ebb_memory_timeline_get_table (EbbMemoryTimeline *self,
                                guint n_holders)
 {
   GString *text;
-  g_autoptr (GArray) holders = NULL;
 
   g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), NULL);
 
   text = g_string_new (NULL);
-  holders = ebb_memory_timeline_list_holders (self, n_holders);
   g_string_append (text, "peak ");
   append_mebibytes (text, 0, ebb_memory_timeline_get_peak_total (self));
   g_string_append_printf (text, " (%" G_GUINT64_FORMAT " bytes) on %s; of each purpose: ",
                           ebb_memory_timeline_get_peak_total (self), self->device != NULL ? self->device->name : "cpu");
   append_purposes (text, self->peak);
-  for (guint i = 0; i < holders->len; i++)
-    {
-      const EbbMemoryHolder *holder = &g_array_index (holders, EbbMemoryHolder, i);
-      g_autofree char *name = ebb_memory_holder_to_string (holder);
-
-      append_mebibytes (text, 9, holder->n_bytes);
-      g_string_append_printf (text, "  %-12s", ebb_purpose_get_name (holder->purpose));
-      g_string_append (text, name);
-      if (holder->n_blocks > 1)
-        g_string_append_printf (text, ", %u times", holder->n_blocks);
-      g_string_append_c (text, '\n');
-    }
+  ebb_memory_timeline_append_holders (self, n_holders, text);
   return g_string_free (text, FALSE);
 }
 

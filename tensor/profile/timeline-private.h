@@ -67,8 +67,8 @@ struct _EbbMemoryTimeline
   guint64 peak[EBB_N_PURPOSES + 1];
   guint32 peak_change; /* after which all together were the most; EBB_TIMELINE_NEVER: at the start */
   guint32 n_launches;
-  gint64 start, end; /* nanoseconds; end: since the start */
-  gboolean is_dry;   /* of a dry run */
+  gint64 start, end;  /* nanoseconds; end: since the start */
+  gboolean is_dry;    /* of a dry run */
   gboolean has_times; /* FALSE: of a dry run, until it is known how long its launches take */
 };
 
@@ -105,6 +105,10 @@ typedef struct
 /* The @n largest ones of the moment with the most bytes in all, the largest first. The strings are @self's. */
 GArray *ebb_memory_timeline_list_holders (EbbMemoryTimeline *self,
                                           guint n);
+/* A line for each of the @n largest. */
+void ebb_memory_timeline_append_holders (EbbMemoryTimeline *self,
+                                         guint n,
+                                         GString *text);
 /* "h.3.mlp.c_fc: linear (backward), f32 [8, 128, 768]" */
 char *ebb_memory_holder_to_string (const EbbMemoryHolder *holder);
 

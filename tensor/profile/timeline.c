@@ -315,7 +315,6 @@ ebb_memory_timeline_init (EbbMemoryTimeline *self)
   self->spans = g_array_new (FALSE, FALSE, sizeof (EbbTimelineSpan));
   self->by_data = g_hash_table_new (NULL, NULL);
   self->texts = g_string_chunk_new (4096);
-  self->name = g_strdup ("");
   forget (self);
 }
 
@@ -332,11 +331,7 @@ ebb_memory_timeline_new (const char *name)
 {
   EbbMemoryTimeline *self = g_object_new (EBB_TYPE_MEMORY_TIMELINE, NULL);
 
-  if (name != NULL)
-    {
-      g_free (self->name);
-      self->name = g_utf8_make_valid (name, -1);
-    }
+  ebb_memory_timeline_set_name (self, name);
   return self;
 }
 

@@ -41,6 +41,10 @@ void ebb_memory_timeline_name_tensor (EbbMemoryTimeline *self,
                                       const char *name);
 
 EBB_AVAILABLE_IN_ALL
+void ebb_memory_timeline_set_name (EbbMemoryTimeline *self,
+                                   const char *name);
+
+EBB_AVAILABLE_IN_ALL
 const char *ebb_memory_timeline_get_name (EbbMemoryTimeline *self);
 
 EBB_AVAILABLE_IN_ALL

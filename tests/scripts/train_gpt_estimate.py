@@ -2,6 +2,7 @@
 """--estimate of train_gpt and fsdp_gpt: the bytes of a training, to the byte, by purpose, without training."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,46 @@ class Bytes(EstimateTest):
         self.check("train_gpt", "--model", "model", "--batch", 2, *FULL)
         self.report("train_gpt", *SMALL, "--steps", 1, "--resume", "state")
         self.check("train_gpt", *SMALL, "--resume", "state", by_purpose=False)  # reading a state takes workspace
+
+
+class Timeline(EstimateTest):
+    def read_run(self):
+        with open(self.path("step.html"), encoding="utf-8") as file:
+            data = re.search(r'id="recordings">(.*?)</script>', file.read(), re.DOTALL).group(1)
+        return json.loads(data)["runs"][0]
+
+    def test_who_holds_the_bytes(self):
+        done = self.run_program("train_gpt", *SMALL, "--estimate", "--memory-timeline", "step.html", "--report",
+                                "report.json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        with open(self.path("report.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        timeline = report["memory_timeline"]
+        self.assertEqual(timeline["peak_bytes"], report["predicted_peak_bytes"])
+        self.assertEqual(timeline["purposes"], report["peak_bytes_by_purpose"])
+        self.assertAlmostEqual(timeline["seconds"], report["step_seconds"], 6)
+        self.assertEqual(len(timeline["holders"]), 10)
+        table = done.stdout.partition("At the peak the largest are:\n")[2].splitlines()[:10]
+        for line, holder in zip(table, timeline["holders"]):
+            self.assertEqual(line.split()[:3], [f"{holder['bytes'] / 2**20:.2f}", "MiB", holder["purpose"]])
+            self.assertIn(holder["name"] or holder["module"], line)
+        self.assertTrue(done.stdout.endswith("\nPicture of the memory of a step: step.html\n"))
+        run = self.read_run()
+        self.assertEqual(run["peak"], [*timeline["purposes"].values(), timeline["peak_bytes"]])
+        self.assertTrue(run["dry"])
+
+    def test_a_dry_step_is_the_real_one(self):
+        """Launch for launch, byte for byte."""
+        runs = []
+        for words in (["--estimate"], ["--steps", 2]):
+            self.report("train_gpt", *SMALL, *FULL, *words, "--memory-timeline", "step.html")
+            run = self.read_run()
+            names, blocks = run["texts"], run["blocks"]
+            runs.append({"launches": run["launches"], "changes": [run["changes"][key] for key in ("launches", "to")],
+                         "phases": run["spans"][::3],
+                         "blocks": sorted((size, phase, names[module], names[op]) for size, phase, module, op in
+                                          zip(*(blocks[key] for key in ("bytes", "phase", "module", "op"))))})
+        self.assertEqual(*runs)
 
 
 class WithoutTraining(EstimateTest):

@@ -1,15 +1,20 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/plan/estimate-private.h"
 
+#include "nn/optim/memory-names.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "tensor/profile/cost-private.h"
+#include "tensor/profile/timeline-private.h"
 
 /* The memory of a training step by a dry run: the second step counts, for which the first has made the optimizer's
  * state. */
 
 /* Of the operands of a kernel that is measured. */
 #define MAX_BYTES ((guint64) 96 << 20)
+/* Of another device than the estimate's: its time isn't counted. */
+#define NO_COST G_MAXUINT
+#define N_HOLDERS 10
 
 struct _EbbMemoryEstimate
 {
@@ -18,7 +23,8 @@ struct _EbbMemoryEstimate
   EbbDevice *device;
   guint64 peaks[EBB_N_PURPOSES], peak_total, host_peak_total, extent;
   EbbCostTable *costs;
-  GArray *launches; /* guint: of the second step, in the table */
+  GArray *launches; /* guint: of the second step, in the table; or NO_COST */
+  EbbMemoryTimeline *timeline;
 };
 
 G_DEFINE_FINAL_TYPE (EbbMemoryEstimate, ebb_memory_estimate, G_TYPE_OBJECT)
@@ -30,6 +36,7 @@ ebb_memory_estimate_finalize (GObject *object)
 
   g_clear_pointer (&self->costs, ebb_cost_table_free);
   g_array_unref (self->launches);
+  g_clear_object (&self->timeline);
   G_OBJECT_CLASS (ebb_memory_estimate_parent_class)->finalize (object);
 }
 
@@ -43,11 +50,12 @@ static void
 ebb_memory_estimate_init (EbbMemoryEstimate *self)
 {
   self->launches = g_array_new (FALSE, FALSE, sizeof (guint));
+  self->timeline = ebb_memory_timeline_new (NULL);
 }
 
 /* -- what is watched ----------------------------------------------------------------------------------------------- */
 
-/* Takes the launches of the device in their order. */
+/* Takes the launches in their order, which is that of the timeline. */
 typedef struct
 {
   EbbMemoryObserver observer; /* first */
@@ -60,11 +68,8 @@ note_launch (EbbMemoryObserver *observer,
              const EbbLaunch *launch)
 {
   EbbMemoryEstimate *self = ((Watch *) observer)->estimate;
-  guint index;
+  const guint index = device == self->device ? ebb_cost_table_add (self->costs, launch) : NO_COST;
 
-  if (device != self->device)
-    return;
-  index = ebb_cost_table_add (self->costs, launch);
   g_array_append_val (self->launches, index);
 }
 
@@ -129,11 +134,14 @@ run_steps (EbbMemoryEstimate *self,
   Watch watch = { { .launched = note_launch }, self };
   gboolean ok;
 
-  if (!run_step (model, self->device, step, user_data, error))
+  if (!run_step (model, self->device, step, user_data, error)
+      || !ebb_memory_timeline_start (self->timeline, self->device, error))
     return FALSE;
+  ebb_memory_timeline_name_module (self->timeline, model);
   ebb_memory_account_push_observer (account, &watch.observer);
   ok = run_step (model, self->device, step, user_data, error);
   ebb_memory_account_pop_observer (account, &watch.observer);
+  ebb_memory_timeline_stop (self->timeline);
   return ok;
 }
 
@@ -264,7 +272,8 @@ ebb_memory_estimate_get_extent (EbbMemoryEstimate *self)
  * @error: return location for an error
  *
  * Adds up the time of each kernel that a step launches. A kernel that wasn't launched with such operands on this
- * machine before is measured alone, on random data; the figures are kept for the next time.
+ * machine before is measured alone, on random data; the figures are kept for the next time. The timeline of the
+ * estimate gets these times.
  *
  * Returns: the seconds of a step; 0 with @error set
  */
@@ -273,15 +282,41 @@ ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
                                      double max_seconds,
                                      GError **error)
 {
+  g_autofree double *times = NULL;
   double seconds = 0;
 
   g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), 0);
 
   if (max_seconds > 0 && !ebb_cost_table_measure (self->costs, max_seconds, MAX_BYTES, NULL, NULL, error))
     return 0;
+  times = g_new0 (double, self->launches->len + 1);
   for (guint i = 0; i < self->launches->len; i++)
-    seconds += ebb_cost_table_get_seconds (self->costs, g_array_index (self->launches, guint, i));
+    {
+      const guint launch = g_array_index (self->launches, guint, i);
+
+      if (launch != NO_COST)
+        seconds += times[i] = ebb_cost_table_get_seconds (self->costs, launch);
+    }
+  ebb_timeline_set_seconds (self->timeline, times, self->launches->len);
   return seconds;
+}
+
+/**
+ * ebb_memory_estimate_get_timeline:
+ * @self: an estimate
+ *
+ * Who holds which bytes when, in the second step of the dry run: the ten largest holders of the peak by
+ * ebb_memory_timeline_get_table(), a picture by ebb_memory_timeline_save_html(). Seconds are known once
+ * ebb_memory_estimate_measure_seconds() was called.
+ *
+ * Returns: (transfer none): a timeline that doesn't run
+ */
+EbbMemoryTimeline *
+ebb_memory_estimate_get_timeline (EbbMemoryEstimate *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), NULL);
+
+  return self->timeline;
 }
 
 static void
@@ -296,7 +331,7 @@ append_mib (GString *text,
  * ebb_memory_estimate_to_string:
  * @self: an estimate
  *
- * Returns: (transfer full): a table of the peaks, of all purposes together and of each
+ * Returns: (transfer full): a table of the peaks, of all purposes together and of each, and of the ten largest holders
  */
 char *
 ebb_memory_estimate_to_string (EbbMemoryEstimate *self)
@@ -310,5 +345,7 @@ ebb_memory_estimate_to_string (EbbMemoryEstimate *self)
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
     if (self->peaks[i] > 0)
       append_mib (text, names[i], self->peaks[i]);
+  g_string_append (text, "at the peak the largest are\n");
+  ebb_memory_timeline_append_holders (self->timeline, N_HOLDERS, text);
   return g_string_free (text, FALSE);
 }

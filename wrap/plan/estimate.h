@@ -7,6 +7,7 @@
 
 #include "nn/module.h"
 #include "tensor/memory.h"
+#include "tensor/profile/timeline.h"
 
 G_BEGIN_DECLS
 
@@ -59,6 +60,9 @@ EBB_AVAILABLE_IN_ALL
 double ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
                                             double max_seconds,
                                             GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbMemoryTimeline *ebb_memory_estimate_get_timeline (EbbMemoryEstimate *self);
 
 EBB_AVAILABLE_IN_ALL
 char *ebb_memory_estimate_to_string (EbbMemoryEstimate *self);

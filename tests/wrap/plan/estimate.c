@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
 #include "support/device.h"
+#include "support/profiles.h"
 #include "support/tensors.h"
 
 #include <glib/gstdio.h>
@@ -248,6 +249,40 @@ measure (guint how)
   return counts;
 }
 
+/* Who holds the peak adds up to it; the parameters and what the optimizer holds have names. */
+static void
+check_timeline (EbbMemoryEstimate *estimate)
+{
+  EbbMemoryTimeline *timeline = ebb_memory_estimate_get_timeline (estimate);
+  g_autofree char *json = ebb_memory_timeline_get_json (timeline, G_MAXUINT);
+  g_autofree char *text = ebb_memory_estimate_to_string (estimate);
+  g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
+  g_autoptr (JsonParser) parser = NULL;
+  JsonArray *holders = json_object_get_array_member (test_parse_json (json, &parser), "holders");
+  guint64 sum = 0;
+  gboolean has_parameter = FALSE, has_state = FALSE;
+  guint first = 0;
+
+  g_assert_cmpuint (ebb_memory_timeline_get_peak_total (timeline), ==, ebb_memory_estimate_get_peak_total (estimate));
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    g_assert_cmpuint (ebb_memory_timeline_get_peak (timeline, (EbbPurpose) i), ==,
+                      ebb_memory_estimate_get_peak (estimate, (EbbPurpose) i));
+  for (guint i = 0; i < json_array_get_length (holders); i++)
+    {
+      JsonObject *holder = json_array_get_object_element (holders, i);
+      const char *name = json_object_get_string_member_with_default (holder, "name", "");
+
+      sum += (guint64) json_object_get_int_member (holder, "bytes");
+      has_parameter = has_parameter || g_str_equal (name, "h.0.mlp.c_fc.weight");
+      has_state = has_state || g_str_has_prefix (name, "h.0.mlp.c_fc.weight (exp_avg");
+    }
+  g_assert_cmpuint (sum, ==, ebb_memory_estimate_get_peak_total (estimate));
+  g_assert_true (has_parameter && has_state);
+  while (lines[first] != NULL && !g_str_has_prefix (lines[first], "at the peak the largest"))
+    first++;
+  g_assert_cmpuint (g_strv_length (lines), ==, first + 1 + 10 + 1);
+}
+
 static void
 estimate_is_the_measured_peak (gconstpointer data)
 {
@@ -268,6 +303,7 @@ estimate_is_the_measured_peak (gconstpointer data)
     }
   g_assert_cmpuint (ebb_memory_estimate_get_peak_total (estimate), ==, measured.peak[EBB_N_PURPOSES]);
   g_assert_cmpuint (ebb_memory_estimate_get_host_peak_total (estimate), ==, measured.peak[EBB_N_PURPOSES + 1]);
+  check_timeline (estimate);
   training_clear (&training);
 }
 
