@@ -101,6 +101,7 @@
 #include "wrap/checkpoint/policy.h"
 #include "wrap/checkpoint/report.h"
 #include "wrap/checkpoint/stack.h"
+#include "wrap/checkpoint/tiles.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/compat/deepspeed.h"
 #include "wrap/compat/libai.h"

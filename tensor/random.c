@@ -193,6 +193,22 @@ ebb_manual_seed (guint64 seed)
   ebb_generator_set_state (ebb_generator_get_default (), seed, 0);
 }
 
+/* The numbers of the rows of a tile lie behind those of the rows before it. Afterwards the generator is where a call of
+ * all rows leaves it. */
+static void
+take_for_tile (EbbGenerator *generator,
+               guint64 n_numbers,
+               EbbPhilox *draw)
+{
+  const EbbRowTile *tile = &ebb_modes.tile;
+  const guint64 of_a_row = n_numbers / (guint64) tile->n, before = of_a_row * (guint64) tile->first;
+
+  if (n_numbers % (guint64) tile->n != 0 || before % 4 != 0)
+    ebb_thread.draws_torn = TRUE;
+  draw->offset += before / 4;
+  generator->offset += (of_a_row * (guint64) tile->of + 3) / 4;
+}
+
 EbbPhilox
 ebb_generator_take (EbbGenerator *generator,
                     guint64 n_numbers)
@@ -205,6 +221,9 @@ ebb_generator_take (EbbGenerator *generator,
     tell_observers (generator);
   draw.seed = generator->seed;
   draw.offset = generator->offset;
-  generator->offset += (n_numbers + 3) / 4;
+  if (G_UNLIKELY (ebb_modes.tile.of != 0))
+    take_for_tile (generator, n_numbers, &draw);
+  else
+    generator->offset += (n_numbers + 3) / 4;
   return draw;
 }

@@ -38,6 +38,13 @@ struct _EbbOpObserver
 
 #define EBB_MODES_MAX_SLOTS 6
 
+/* A module that works row by row is called on some of its rows, and draws what those rows draw in a call of all. */
+typedef struct
+{
+  gint64 first, n; /* rows of... */
+  gint64 of;       /* all of them; 0: no tile */
+} EbbRowTile;
+
 /* The modes that a thread's ops run under. A scope copies them, so this is plain data: references belong to the code
  * that entered the scope. */
 typedef struct
@@ -57,6 +64,7 @@ typedef struct
   EbbDevice *default_device;                      /* where new tensors are made; NULL: on the CPU */
   EbbGenerator *generator;                        /* the default one outside of forks; NULL: the thread's own */
   EbbGeneratorFork *forks;                        /* innermost */
+  EbbRowTile tile;                                /* whose rows are computed */
   gpointer slots[EBB_MODES_MAX_SLOTS];            /* of upper layers */
 } EbbModes;
 
@@ -68,6 +76,7 @@ typedef struct
   guint64 n_launches;            /* kernels so far, on any device */
   EbbGenerator *generator;       /* its own, made at first use */
   guint call_depth;              /* nested calls of modules, of their wrappers, of checkpointed functions */
+  gboolean draws_torn;           /* a tile drew numbers that don't belong to rows */
   /* What a watched thread does now, see tensor/profile/activity.c. */
   guint n_watchers;    /* profilers and memory observers of this thread; 0: nothing below is kept */
   guint watch;         /* the number of the time since the first of them came */

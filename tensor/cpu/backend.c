@@ -170,6 +170,7 @@ const EbbBackend ebb_cpu_backend = {
   .version = EBB_BACKEND_VERSION,
   .name = "cpu",
   .host_memory = TRUE,
+  .row_block = EBB_HOST_ROW_BLOCK,
   .alloc = cpu_alloc,
   .free = cpu_free,
   .get_workspace = cpu_get_workspace,

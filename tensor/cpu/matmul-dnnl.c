@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "tensor/backend/backend-private.h"
 #include "tensor/cpu/dnnl-compat-private.h"
 #include "tensor/cpu/host-allocator-private.h"
 #include "tensor/cpu/matmul-private.h"
@@ -542,9 +543,12 @@ run_whole (const EbbProduct *product,
 /* -- shares of the rows -------------------------------------------------------------------------------------------- */
 
 /* With so many rows for each thread, threads that multiply rows of their own are up to 5 % faster than oneDNN's own
- * division of an f32 product (tests/bench/step --floor). */
-#define ROWS_OF_A_THREAD 1024
+ * division of an f32 product (tests/bench/step --floor), and tiles of so many rows for each thread give the bits of all
+ * rows at once: no register tile but the last ends early. */
+#define ROWS_OF_A_THREAD EBB_HOST_ROW_BLOCK
 #define ROW_UNIT 96 /* a multiple of the rows of any of oneDNN's register tiles */
+
+G_STATIC_ASSERT (EBB_HOST_ROW_BLOCK % ROW_UNIT == 0);
 
 static gboolean
 shares_rows (const EbbProduct *product)

@@ -2,6 +2,7 @@
 #include "tensor/ops/activation.h"
 #include "tensor/error-private.h"
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/ops/product-private.h"
 #include "tensor/ops/shape.h"
 
 /* Activations (tanh, sigmoid, ReLU, GELU, SiLU), softmax and dropout. */
@@ -110,12 +111,12 @@ bias_gelu_backward (EbbBackward *ctx, GError **error)
 
   if (ctx->needs & 2)
     {
-      EbbKernelParams params = *EBB_NO_PARAMS;
+      gboolean accumulate = FALSE;
+      EbbView rows;
 
-      ctx->grad_inputs[1] = ebb_backward_grad_buffer (ctx, 1, EBB_DTYPE_F32, EBB_FULL_SHAPE (bias),
-                                                      &params.column_sum.accumulate, error);
-      if (ctx->grad_inputs[1] == NULL
-          || !EBB_LAUNCH (EBB_KERNEL_COLUMN_SUM, &params, 1, error, dx, ctx->grad_inputs[1]))
+      ebb_view_as_rows (&rows, dx);
+      ctx->grad_inputs[1] = ebb_backward_grad_buffer (ctx, 1, EBB_DTYPE_F32, EBB_FULL_SHAPE (bias), &accumulate, error);
+      if (ctx->grad_inputs[1] == NULL || !ebb_launch_column_sum (&rows, ctx->grad_inputs[1], accumulate, error))
         return FALSE;
     }
   if (ctx->needs & 1)

@@ -2,6 +2,7 @@
 #include "tensor/ops/product.h"
 
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/ops/product-private.h"
 #include "tensor/thread-private.h"
 
@@ -416,6 +417,30 @@ linear_give_x (EbbBackward *ctx,
   return ebb_launch_matmul (EBB_DEVICE_OF (dy), dy_rows, &weight->view, NULL, &dx_rows, accumulate, error);
 }
 
+/* sum (+)= a^T b, over the rows of both. */
+static gboolean
+launch_product_of_rows (const EbbView *a,
+                        const EbbView *b,
+                        EbbTensor *sum,
+                        gboolean accumulate,
+                        GError **error)
+{
+  EbbRowBlocks blocks;
+  EbbView a_block, b_block;
+
+  ebb_row_blocks_init (&blocks, sum, a->shape[0]);
+  while (ebb_row_blocks_next (&blocks))
+    {
+      ebb_view_slice_rows (&a_block, a, blocks.first, blocks.n_rows);
+      ebb_view_slice_rows (&b_block, b, blocks.first, blocks.n_rows);
+      ebb_view_transpose (&a_block);
+      if (!ebb_launch_matmul (EBB_DEVICE_OF (sum), &a_block, &b_block, NULL, &sum->view, accumulate, error))
+        return FALSE;
+      accumulate = TRUE;
+    }
+  return TRUE;
+}
+
 /* dW = dy^T x */
 static gboolean
 linear_give_weight (EbbBackward *ctx,
@@ -425,37 +450,29 @@ linear_give_weight (EbbBackward *ctx,
 {
   EbbDType dtype = ebb_product_grad_dtype ((EbbDType) ctx->extra_i[LINEAR_DTYPE_WEIGHT]);
   EbbTensor *x = ebb_backward_get_saved (ctx, 0, error);
-  EbbView dy_columns = *dy_rows, x_rows;
+  EbbView x_rows;
   gboolean accumulate = FALSE;
 
   if (x == NULL)
     return FALSE;
-  ebb_view_transpose (&dy_columns);
   ebb_view_as_rows (&x_rows, x);
   ctx->grad_inputs[1] = ebb_backward_grad_buffer (ctx, 1, dtype, (gint64[]){ dy_rows->shape[1], x_rows.shape[1] }, 2,
                                                   &accumulate, error);
   if (ctx->grad_inputs[1] == NULL)
     return FALSE;
-  return ebb_launch_matmul (EBB_DEVICE_OF (dy), &dy_columns, &x_rows, NULL, &ctx->grad_inputs[1]->view, accumulate,
-                            error);
+  return launch_product_of_rows (dy_rows, &x_rows, ctx->grad_inputs[1], accumulate, error);
 }
 
 static gboolean
 linear_give_bias (EbbBackward *ctx,
                   const EbbView *dy_rows,
-                  EbbDevice *device,
                   GError **error)
 {
-  EbbLaunch launch;
+  gboolean accumulate = FALSE;
 
-  ebb_launch_init (&launch, EBB_KERNEL_COLUMN_SUM);
-  ctx->grad_inputs[2] = ebb_backward_grad_buffer (ctx, 2, EBB_DTYPE_F32, &dy_rows->shape[1], 1,
-                                                  &launch.params.column_sum.accumulate, error);
-  if (ctx->grad_inputs[2] == NULL)
-    return FALSE;
-  launch.inputs[launch.n_inputs++] = dy_rows;
-  ebb_launch_output (&launch, ctx->grad_inputs[2]);
-  return ebb_launch (device, &launch, error);
+  ctx->grad_inputs[2] =
+      ebb_backward_grad_buffer (ctx, 2, EBB_DTYPE_F32, &dy_rows->shape[1], 1, &accumulate, error);
+  return ctx->grad_inputs[2] != NULL && ebb_launch_column_sum (dy_rows, ctx->grad_inputs[2], accumulate, error);
 }
 
 static gboolean
@@ -477,7 +494,7 @@ linear_backward (EbbBackward *ctx,
   if (ctx->saved[0] != NULL)
     ebb_tensor_unref (ebb_backward_take_saved (ctx, 0));
   return (!(ctx->needs & 1) || linear_give_x (ctx, dy, &dy_rows, error))
-         && (!(ctx->needs & 4) || linear_give_bias (ctx, &dy_rows, EBB_DEVICE_OF (dy), error));
+         && (!(ctx->needs & 4) || linear_give_bias (ctx, &dy_rows, error));
 }
 
 static const EbbOp op_linear = {
@@ -661,4 +678,55 @@ ebb_launch_matmul (EbbDevice *device,
   const EbbKernelParams params = { .matmul = { accumulate } };
 
   return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_MATMUL, &params, 3, error, a, b, bias, c);
+}
+
+/* -- sums over rows ------------------------------------------------------------------------------------------------ */
+
+void
+ebb_row_blocks_init (EbbRowBlocks *self,
+                     EbbTensor *sum,
+                     gint64 n_rows)
+{
+  /* Another dtype would be rounded after each block. */
+  gint64 size = sum->view.dtype == EBB_DTYPE_F32 ? EBB_DEVICE_OF (sum)->backend->row_block : 0;
+
+  self->size = size > 0 ? size : MAX (n_rows, 1);
+  self->n_left = MAX (n_rows / self->size, 1);
+  self->first = n_rows;
+  self->n_rows = 0;
+}
+
+gboolean
+ebb_row_blocks_next (EbbRowBlocks *self)
+{
+  gint64 end = self->first;
+
+  if (self->n_left == 0)
+    return FALSE;
+  self->n_left--;
+  self->first = self->n_left * self->size;
+  self->n_rows = end - self->first;
+  return TRUE;
+}
+
+gboolean
+ebb_launch_column_sum (const EbbView *rows,
+                       EbbTensor *sum,
+                       gboolean accumulate,
+                       GError **error)
+{
+  EbbRowBlocks blocks;
+  EbbView block;
+
+  ebb_row_blocks_init (&blocks, sum, rows->shape[0]);
+  while (ebb_row_blocks_next (&blocks))
+    {
+      const EbbKernelParams params = { .column_sum = { accumulate } };
+
+      ebb_view_slice_rows (&block, rows, blocks.first, blocks.n_rows);
+      if (!EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (sum), EBB_KERNEL_COLUMN_SUM, &params, 1, error, &block, &sum->view))
+        return FALSE;
+      accumulate = TRUE;
+    }
+  return TRUE;
 }

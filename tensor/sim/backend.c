@@ -292,6 +292,7 @@ static const EbbBackend backend = {
   .version = EBB_BACKEND_VERSION,
   .name = "sim",
   .host_memory = FALSE,
+  .row_block = EBB_HOST_ROW_BLOCK,
   .open = sim_device_open,
   .get_capacity = sim_get_capacity,
   .alloc = sim_alloc,

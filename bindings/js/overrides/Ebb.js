@@ -102,6 +102,8 @@ function _init() {
     withDefaults('scaled_dot_product_attention', none, none, none, null, false, 0, 0, null);
     withDefaults('offload_wrapper', none, null);
     withDefaults('offload_wrap_each', none, none, null);
+    withDefaults('tile_wrapper', none, 0);
+    withDefaults('tile_wrap_each', none, none, 0);
     withDefaults('checkpoint_wrapper', none, null);
     withDefaults('checkpoint_wrap_each', none, none, null);
     withDefaults('checkpoint_wrap_uniform', none, none, null);

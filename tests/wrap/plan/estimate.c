@@ -21,6 +21,7 @@ typedef enum
   AUTOCAST = 1 << 8,
   ACCUMULATE = 1 << 9,
   HOOKS = 1 << 10, /* the store is pushed around the forward instead of given to the checkpoints */
+  TILES = 1 << 11,
 } How;
 
 typedef struct
@@ -46,6 +47,13 @@ static const Case cases[] = {
   { "disk-full", DISK | FULL },
   { "contiguous-full", CONTIGUOUS | FULL },
   { "contiguous-host-full", CONTIGUOUS | HOST | FULL },
+  { "tiles", TILES },
+  { "tiles-full", TILES | FULL },
+  { "tiles-selective-clip", TILES | SELECTIVE | CLIP },
+  { "tiles-autocast", TILES | AUTOCAST },
+  { "tiles-host", TILES | HOST | HOOKS },
+  { "tiles-disk-full", TILES | DISK | FULL },
+  { "tiles-step-in-backward", TILES | IN_BACKWARD },
 };
 
 typedef struct
@@ -96,6 +104,9 @@ wrap_blocks (Training *self)
   GError *error = NULL;
   guint n;
 
+  if (self->how & TILES)
+    ebb_tile_wrap_each (self->gpt, EBB_TYPE_MLP, 16, &error); /* four tiles */
+  g_assert_no_error (error);
   if (!(self->how & (FULL | SELECTIVE)))
     return;
   if (self->store != NULL && !(self->how & HOOKS))

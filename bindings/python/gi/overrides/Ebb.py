@@ -170,7 +170,8 @@ for _name in ("Parameter", "Buffer"):
 for _name in ("no_grad", "enable_grad", "autocast", "default_device", "set_default_device",
               "disable_checkpointing", "skip_initialization", "checkpoint_wrapper", "checkpoint_wrap_each",
               "checkpoint_wrap_uniform", "checkpoint_wrap_block", "checkpoint_unwrap_each", "checkpoint",
-              "checkpoint_with", "checkpoint_sequential", "checkpoint_report", "saved_tensor_hooks"):
+              "checkpoint_with", "checkpoint_sequential", "checkpoint_report", "tile_wrapper", "tile_wrap_each",
+              "saved_tensor_hooks"):
     _export(_name, getattr(_ebb_wrap, _name))
 for _name in _ebb_checkpointing.__all__:
     _export(_name, getattr(_ebb_checkpointing, _name))

@@ -93,6 +93,8 @@ _wrap_block = guard(Ebb.checkpoint_wrap_block)
 _checkpoint = guard(Ebb.checkpoint)
 _checkpoint_sequential = guard(Ebb.checkpoint_sequential_full)
 _report = Ebb.checkpoint_report
+_tile = guard(Ebb.tile_wrapper)
+_tile_each = guard(Ebb.tile_wrap_each)
 
 
 def _check_module(function, name, module):
@@ -182,6 +184,43 @@ def checkpoint_wrap_each(root, type_or_callable, **options):
         return root
     picked = {name for name, module in root.named_modules() if pick(module)}
     _wrap_if(root, lambda module, name, *_: name in picked, None, made)
+    return root
+
+
+# -- tiles ------------------------------------------------------------------------------------------------------------
+
+def _check_rows(function, rows):
+    if not isinstance(rows, int) or isinstance(rows, bool):
+        raise TypeError(f"{function}(): rows is {rows!r}: it must be an int, 0 for Ebb.tile_get_least_rows()")
+    if not 0 <= rows < 2**63:
+        raise ValueError(f"{function}(): rows is {rows}: it must be 1 or more, or 0 for Ebb.tile_get_least_rows()")
+
+
+def tile_wrapper(module, rows=0):
+    """Calls a module that works row by row, as an Ebb.Mlp, on tiles of its rows; returns the same module.
+
+    Its inner activations exist for one tile at a time, forward and backward. rows: of a tile; 0 for
+    Ebb.tile_get_least_rows(), with which nothing changes by a bit on the CPU.
+    """
+    _check_module("tile_wrapper", "module", module)
+    _check_rows("tile_wrapper", rows)
+    _tile(module, rows)
+    return module
+
+
+def tile_wrap_each(root, type_or_callable, rows=0):
+    """Wraps every module below root that is of a type, of one in a tuple, or for which a function of it is true.
+
+    Returns root. rows: as of tile_wrapper().
+    """
+    _check_module("tile_wrap_each", "root", root)
+    _check_rows("tile_wrap_each", rows)
+    pick = picker("tile_wrap_each", type_or_callable)
+    if pick is None:
+        _tile_each(root, type_or_callable.__gtype__, rows)
+        return root
+    for module in [module for module in root.get_modules() if pick(module)]:
+        _tile(module, rows)
     return root
 
 
