@@ -10,8 +10,6 @@
 /* The memory of a training step by a dry run: the second step counts, for which the first has made the optimizer's
  * state. */
 
-/* Of the operands of a kernel that is measured. */
-#define MAX_BYTES ((guint64) 96 << 20)
 /* Of another device than the estimate's: its time isn't counted. */
 #define NO_COST G_MAXUINT
 #define N_HOLDERS 10
@@ -287,7 +285,8 @@ ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
 
   g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), 0);
 
-  if (max_seconds > 0 && !ebb_cost_table_measure (self->costs, max_seconds, MAX_BYTES, NULL, NULL, error))
+  if (max_seconds > 0
+      && !ebb_cost_table_measure (self->costs, max_seconds, EBB_ESTIMATE_MEASURED_BYTES, NULL, NULL, error))
     return 0;
   times = g_new0 (double, self->launches->len + 1);
   for (guint i = 0; i < self->launches->len; i++)

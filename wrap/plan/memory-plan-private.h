@@ -53,6 +53,14 @@ struct _EbbMemoryPlan
   GArray *applied; /* of the wrappers that this has put on; NULL: not applied */
 };
 
+/* As ebb_memory_plan_new (), with the seconds for which kernels may be measured: 0 takes the figures that are there. */
+EbbMemoryPlan *ebb_memory_plan_make (EbbModule *model,
+                                     EbbDevice *device,
+                                     EbbStepFunc step,
+                                     gpointer user_data,
+                                     guint64 budget_bytes,
+                                     double max_seconds,
+                                     GError **error);
 EbbMemoryPlan *ebb_memory_plan_new_empty (EbbModule *model);
 void ebb_plan_row_clear (EbbPlanRow *row);
 /* Takes the row. */

@@ -7,6 +7,7 @@
 
 #include "nn/module.h"
 #include "tensor/autograd/saved-tensor.h"
+#include "wrap/plan/estimate.h"
 
 G_BEGIN_DECLS
 
@@ -41,6 +42,14 @@ GType ebb_memory_place_get_type (void);
  */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_FINAL_TYPE (EbbMemoryPlan, ebb_memory_plan, EBB, MEMORY_PLAN, GObject)
+
+EBB_AVAILABLE_IN_ALL
+EbbMemoryPlan *ebb_memory_plan_new (EbbModule *model,
+                                    EbbDevice *device,
+                                    EbbStepFunc step,
+                                    gpointer user_data,
+                                    guint64 budget_bytes,
+                                    GError **error);
 
 EBB_AVAILABLE_IN_ALL
 EbbMemoryPlan *ebb_memory_plan_load (EbbModule *model,

@@ -1,0 +1,60 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "wrap/plan/memory-plan-private.h"
+#include "wrap/plan/probe-private.h"
+
+/* What a block may do within a plan, and what each choice keeps and takes, as dry steps show it. Blocks that run the
+ * same ops have the same choices, so that one step tries as many choices as there are such blocks. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  gboolean is_checkpoint; /* else it keeps everything */
+  EbbPlanOp *saved;
+  guint n_saved;
+  guint64 kept, rise, back_rise; /* bytes, as in EbbProbeStage; @kept: from the end of the forward to the backward */
+  double seconds;                /* of the recompute */
+} EbbPlanChoice;
+
+/* Blocks that run the same ops. */
+typedef struct
+{
+  GArray *members; /* guint: their numbers */
+  GArray *choices; /* of EbbPlanChoice; the first one keeps everything */
+  GArray *ops;     /* of EbbPlanTrace: those of their forward */
+} EbbPlanClass;
+
+typedef struct
+{
+  EbbModule *model;
+  GArray *blocks; /* of EbbPlanBlock */
+  EbbCostTable *costs;
+  EbbProbe *probe;
+  EbbProbeStep *none;      /* a step with nothing wrapped by the plan */
+  GPtrArray *classes;      /* of EbbPlanClass: of the blocks that aren't taken */
+  EbbPlanClass **class_of; /* by block; NULL: taken */
+} EbbPlanChoices;
+
+/* Runs dry steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most. */
+EbbPlanChoices *ebb_plan_choices_new (EbbModule *model,
+                                      EbbDevice *device,
+                                      EbbStepFunc step,
+                                      gpointer user_data,
+                                      double max_seconds,
+                                      GError **error);
+void ebb_plan_choices_free (EbbPlanChoices *self);
+/* Adds a row for each block to @plan: what it does by @choices, which has a number for each block; those of blocks that
+ * are taken are ignored. */
+void ebb_plan_choices_fill (EbbPlanChoices *self,
+                            const guint *choices,
+                            EbbMemoryPlan *plan);
+/* A dry step with @plan. */
+EbbProbeStep *ebb_plan_choices_try (EbbPlanChoices *self,
+                                    EbbMemoryPlan *plan,
+                                    GError **error);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbPlanChoices, ebb_plan_choices_free)
+
+G_END_DECLS

@@ -1,0 +1,566 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Finds what each block of a model may do within a plan, by dry steps. */
+#include "wrap/plan/choices-private.h"
+
+#include "tensor/error-private.h"
+#include "wrap/plan/estimate-private.h"
+#include "wrap/checkpoint/wrapper.h"
+
+#include <string.h>
+
+/* Ops of which all subsets are looked at: those that take longest. */
+#define MAX_CANDIDATES 8
+/* Choices of a block that are tried out, besides keeping everything. */
+#define MAX_SUBSETS 16
+/* An op that takes less of its block's forward isn't worth a choice. */
+#define LEAST_SHARE 0.005
+
+/* An op of a block's forward. */
+typedef struct
+{
+  const char *name;
+  guint64 n_bytes;
+  guint end; /* launches of the step after it */
+  double seconds;
+} Trace;
+
+/* -- classes of blocks --------------------------------------------------------------------------------------------- */
+
+static void
+choice_clear (gpointer data)
+{
+  g_free (((EbbPlanChoice *) data)->saved);
+}
+
+static EbbPlanClass *
+class_new (GArray *ops)
+{
+  EbbPlanClass *self = g_new (EbbPlanClass, 1);
+
+  self->members = g_array_new (FALSE, FALSE, sizeof (guint));
+  self->choices = g_array_new (FALSE, FALSE, sizeof (EbbPlanChoice));
+  self->ops = g_array_ref (ops);
+  g_array_set_clear_func (self->choices, choice_clear);
+  return self;
+}
+
+static void
+class_free (gpointer data)
+{
+  EbbPlanClass *self = data;
+
+  g_array_unref (self->members);
+  g_array_unref (self->choices);
+  g_array_unref (self->ops);
+  g_free (self);
+}
+
+static gboolean
+has_ops (EbbPlanClass *self,
+         GArray *ops)
+{
+  if (self->ops->len != ops->len)
+    return FALSE;
+  for (guint i = 0; i < ops->len; i++)
+    {
+      const Trace *a = &g_array_index (self->ops, Trace, i), *b = &g_array_index (ops, Trace, i);
+
+      if (a->name != b->name || a->n_bytes != b->n_bytes)
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static EbbPlanClass *
+find_class (EbbPlanChoices *self,
+            GArray *ops)
+{
+  for (guint i = 0; i < self->classes->len; i++)
+    if (has_ops (self->classes->pdata[i], ops))
+      return self->classes->pdata[i];
+  g_ptr_array_add (self->classes, class_new (ops));
+  return self->classes->pdata[self->classes->len - 1];
+}
+
+/* -- the ops of blocks --------------------------------------------------------------------------------------------- */
+
+/* Listens to a checkpoint's policy. */
+typedef struct
+{
+  EbbProbe *probe;
+  GArray *ops; /* of Trace */
+} Recorder;
+
+static EbbCheckpointPolicy
+record (const char *op,
+        guint ordinal,
+        guint64 n_bytes,
+        gpointer user_data,
+        GError **error)
+{
+  Recorder *self = user_data;
+  const Trace trace = { g_intern_string (op), n_bytes, ebb_probe_get_n_launches (self->probe), 0 };
+
+  if (ordinal == 0) /* of each forward in the step, the last one counts */
+    g_array_set_size (self->ops, 0);
+  g_array_append_val (self->ops, trace);
+  return EBB_CHECKPOINT_POLICY_MUST_SAVE;
+}
+
+static gboolean
+wrap_to_record (EbbModule *module,
+                Recorder *recorder,
+                GError **error)
+{
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbModule) wrapped = NULL;
+
+  ebb_checkpoint_options_set_policy (options, record, recorder, NULL);
+  wrapped = ebb_checkpoint_wrapper (module, options, error);
+  return wrapped != NULL;
+}
+
+/* Fills in the seconds of the ops of the block at @stage. */
+static void
+price_ops (EbbPlanChoices *self,
+           const EbbProbeStep *step,
+           guint stage,
+           GArray *ops)
+{
+  guint at = 0;
+
+  for (guint i = 0; i < ops->len; i++)
+    {
+      Trace *trace = &g_array_index (ops, Trace, i);
+
+      for (; at < MIN (trace->end, step->launches->len); at++)
+        {
+          const EbbProbeLaunch *launch = &g_array_index (step->launches, EbbProbeLaunch, at);
+
+          if (launch->stage == stage && launch->part == EBB_PROBE_FORWARD)
+            trace->seconds += ebb_cost_table_get_seconds (self->costs, launch->cost);
+        }
+    }
+}
+
+/* A step in which all blocks are recorded; sorts them into classes. */
+static gboolean
+record_blocks (EbbPlanChoices *self,
+               GError **error)
+{
+  const guint n = self->blocks->len;
+  g_autofree Recorder *recorders = g_new0 (Recorder, n);
+  g_autoptr (EbbProbeStep) step = NULL;
+  guint n_wrapped = 0;
+  gboolean ok = TRUE;
+
+  for (; ok && n_wrapped < n; n_wrapped++)
+    {
+      const EbbPlanBlock *block = &g_array_index (self->blocks, EbbPlanBlock, n_wrapped);
+
+      recorders[n_wrapped] = (Recorder){ self->probe, g_array_new (FALSE, FALSE, sizeof (Trace)) };
+      ok = block->is_taken || wrap_to_record (block->module, &recorders[n_wrapped], error);
+    }
+  step = ok ? ebb_probe_run (self->probe, error) : NULL;
+  for (guint i = 0; i < n_wrapped; i++)
+    {
+      const EbbPlanBlock *block = &g_array_index (self->blocks, EbbPlanBlock, i);
+
+      if (!block->is_taken)
+        ebb_checkpoint_unwrap (block->module);
+      if (step != NULL && !block->is_taken)
+        {
+          price_ops (self, step, i + 1, recorders[i].ops);
+          self->class_of[i] = find_class (self, recorders[i].ops);
+          g_array_append_val (self->class_of[i]->members, i);
+        }
+      g_array_unref (recorders[i].ops);
+    }
+  return step != NULL;
+}
+
+/* -- trying choices ------------------------------------------------------------------------------------------------ */
+
+void
+ebb_plan_choices_fill (EbbPlanChoices *self,
+                       const guint *choices,
+                       EbbMemoryPlan *plan)
+{
+  for (guint i = 0; i < self->blocks->len; i++)
+    {
+      const EbbPlanBlock *block = &g_array_index (self->blocks, EbbPlanBlock, i);
+      const EbbPlanChoice *choice, *all;
+      EbbPlanRow row = { .path = g_strdup (block->path), .is_taken = block->is_taken };
+
+      if (!block->is_taken)
+        {
+          all = &g_array_index (self->class_of[i]->choices, EbbPlanChoice, 0);
+          choice = &g_array_index (self->class_of[i]->choices, EbbPlanChoice, choices[i]);
+          row.is_checkpoint = choice->is_checkpoint;
+          row.saved = g_memdup2 (choice->saved, choice->n_saved * sizeof *choice->saved);
+          row.n_saved = choice->n_saved;
+          row.kept_bytes = choice->kept;
+          row.freed_bytes = all->kept > choice->kept ? all->kept - choice->kept : 0;
+          row.seconds = choice->seconds;
+        }
+      ebb_memory_plan_add_row (plan, &row);
+    }
+}
+
+EbbProbeStep *
+ebb_plan_choices_try (EbbPlanChoices *self,
+                      EbbMemoryPlan *plan,
+                      GError **error)
+{
+  EbbProbeStep *step;
+
+  if (!ebb_memory_plan_apply (plan, error))
+    return NULL;
+  step = ebb_probe_run (self->probe, error);
+  ebb_memory_plan_unapply (plan);
+  if (step != NULL)
+    ebb_probe_price (self->probe, step);
+  return step;
+}
+
+static EbbProbeStep *
+try_choices (EbbPlanChoices *self,
+             const guint *choices,
+             GError **error)
+{
+  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_new_empty (self->model);
+
+  ebb_plan_choices_fill (self, choices, plan);
+  return ebb_plan_choices_try (self, plan, error);
+}
+
+static guint64
+get_kept (const EbbProbeStep *step,
+          guint stage)
+{
+  const guint64 before = step->stages[stage].start, after = step->stages[stage + 1].start;
+
+  return after > before ? after - before : 0;
+}
+
+static void
+take_figures (EbbPlanChoice *choice,
+              const EbbProbeStep *step,
+              guint stage)
+{
+  choice->kept = get_kept (step, stage);
+  choice->rise = step->stages[stage].rise;
+  choice->back_rise = step->stages[stage].back_rise;
+  choice->seconds = step->stages[stage].seconds[EBB_PROBE_RECOMPUTE];
+}
+
+/* The members of a class that try choices: where there are enough, not the first and the last one, beside which other
+ * things happen. */
+static void
+get_tried (EbbPlanClass *class,
+           guint *first,
+           guint *n)
+{
+  *first = class->members->len > 3 ? 1 : 0;
+  *n = class->members->len - (class->members->len > 3 ? 2 : 0);
+}
+
+/* Tries the choices of each class from number @from on. */
+static gboolean
+measure_choices (EbbPlanChoices *self,
+                 guint from,
+                 GError **error)
+{
+  g_autofree guint *choices = g_new0 (guint, self->blocks->len);
+  gboolean more = TRUE;
+
+  for (guint round = 0; more; round++)
+    {
+      g_autoptr (EbbProbeStep) step = NULL;
+
+      more = FALSE;
+      for (guint c = 0; c < self->classes->len; c++)
+        {
+          EbbPlanClass *class = self->classes->pdata[c];
+          guint first, n;
+
+          get_tried (class, &first, &n);
+          for (guint i = 0; i < class->members->len; i++)
+            {
+              const guint choice = from + round * n + i - first, block = g_array_index (class->members, guint, i);
+
+              choices[block] = i >= first && i < first + n && choice < class->choices->len ? choice : 0;
+            }
+          more |= from + (round + 1) * n < class->choices->len;
+        }
+      step = try_choices (self, choices, error);
+      if (step == NULL)
+        return FALSE;
+      for (guint i = 0; i < self->blocks->len; i++)
+        if (choices[i] >= from && choices[i] > 0)
+          take_figures (&g_array_index (self->class_of[i]->choices, EbbPlanChoice, choices[i]), step, i + 1);
+    }
+  return TRUE;
+}
+
+/* -- subsets of ops ------------------------------------------------------------------------------------------------ */
+
+static int
+compare_seconds (gconstpointer a,
+                 gconstpointer b,
+                 gpointer ops)
+{
+  const Trace *left = &g_array_index ((GArray *) ops, Trace, *(const guint *) a);
+  const Trace *right = &g_array_index ((GArray *) ops, Trace, *(const guint *) b);
+
+  if (left->seconds != right->seconds)
+    return left->seconds > right->seconds ? -1 : 1;
+  return *(const guint *) a < *(const guint *) b ? -1 : 1;
+}
+
+static void
+add_choice (EbbPlanClass *class,
+            const guint *ordinals,
+            guint n)
+{
+  EbbPlanChoice choice = { .is_checkpoint = TRUE, .n_saved = n };
+
+  choice.saved = g_new (EbbPlanOp, n);
+  for (guint i = 0; i < n; i++)
+    choice.saved[i] = (EbbPlanOp){ ordinals[i], g_array_index (class->ops, Trace, ordinals[i]).name };
+  g_array_append_val (class->choices, choice);
+}
+
+/* Keeping everything; full recompute; then each op alone whose results may be worth saving. */
+static void
+add_singles (EbbPlanClass *class)
+{
+  g_autofree guint *order = g_new (guint, class->ops->len + 1);
+  const EbbPlanChoice all = { 0 };
+  double sum = 0;
+
+  for (guint i = 0; i < class->ops->len; i++)
+    {
+      order[i] = i;
+      sum += g_array_index (class->ops, Trace, i).seconds;
+    }
+  g_qsort_with_data (order, (gint) class->ops->len, sizeof *order, compare_seconds, class->ops);
+  g_array_append_val (class->choices, all);
+  add_choice (class, NULL, 0);
+  for (guint i = 0; i < MIN (class->ops->len, MAX_CANDIDATES); i++)
+    if (g_array_index (class->ops, Trace, order[i]).seconds >= LEAST_SHARE * sum)
+      add_choice (class, &order[i], 1);
+}
+
+/* A set of candidates, by its bits, with what it would keep and take if each op counted by itself. */
+typedef struct
+{
+  guint bits;
+  double bytes, seconds;
+  gboolean is_taken;
+} Subset;
+
+static int
+compare_subsets (gconstpointer a,
+                 gconstpointer b)
+{
+  const Subset *left = a, *right = b;
+
+  if (left->bytes != right->bytes)
+    return left->bytes < right->bytes ? -1 : 1;
+  if (left->seconds != right->seconds)
+    return left->seconds < right->seconds ? -1 : 1;
+  return left->bits < right->bits ? -1 : 1;
+}
+
+/* Leaves the subsets that are not beaten by others in both figures; returns their number. */
+static guint
+keep_best (Subset *subsets,
+           guint n)
+{
+  guint n_best = 0;
+
+  qsort (subsets, n, sizeof *subsets, compare_subsets);
+  for (guint i = 0; i < n; i++)
+    if (n_best == 0 || subsets[i].seconds < subsets[n_best - 1].seconds)
+      subsets[n_best++] = subsets[i];
+  return n_best;
+}
+
+/* Takes the corners of the convex hull. Returns how many. */
+static guint
+take_hull (Subset *subsets,
+           guint n)
+{
+  guint at = 0, n_taken = 1;
+
+  subsets[0].is_taken = TRUE;
+  while (at + 1 < n)
+    {
+      guint next = at + 1;
+      double steepest = -1;
+
+      for (guint i = at + 1; i < n; i++)
+        {
+          const double slope = (subsets[at].seconds - subsets[i].seconds) / (subsets[i].bytes - subsets[at].bytes);
+
+          if (slope >= steepest)
+            {
+              steepest = slope;
+              next = i;
+            }
+        }
+      subsets[next].is_taken = TRUE;
+      n_taken++;
+      at = next;
+    }
+  return n_taken;
+}
+
+/* Takes others too, evenly, until there are MAX_SUBSETS. */
+static void
+take_evenly (Subset *subsets,
+             guint n,
+             guint n_taken)
+{
+  const guint room = MAX_SUBSETS > n_taken ? MAX_SUBSETS - n_taken : 0, n_others = n - n_taken;
+  guint other = 0;
+
+  for (guint i = 0; i < n; i++)
+    {
+      if (subsets[i].is_taken)
+        continue;
+      subsets[i].is_taken = n_others <= room || (other * room) / n_others != ((other + 1) * room) / n_others;
+      other++;
+    }
+}
+
+static int
+compare_ordinals (gconstpointer a,
+                  gconstpointer b)
+{
+  return *(const guint *) a < *(const guint *) b ? -1 : 1;
+}
+
+/* The choices so far are singles, with their figures: adds the sets of them that may be worth a choice. */
+static void
+add_subsets (EbbPlanClass *class)
+{
+  const guint n_singles = class->choices->len - 2;
+  const guint n_subsets = 1u << n_singles;
+  g_autofree Subset *subsets = g_new0 (Subset, n_subsets);
+  const EbbPlanChoice full = g_array_index (class->choices, EbbPlanChoice, 1);
+  guint n_best;
+
+  for (guint bits = 0; bits < n_subsets; bits++)
+    {
+      subsets[bits].bits = bits;
+      for (guint i = 0; i < n_singles; i++)
+        if (bits >> i & 1)
+          {
+            const EbbPlanChoice *single = &g_array_index (class->choices, EbbPlanChoice, i + 2);
+
+            subsets[bits].bytes += (double) single->kept - (double) full.kept;
+            subsets[bits].seconds -= full.seconds - single->seconds;
+          }
+    }
+  n_best = keep_best (subsets, n_subsets);
+  take_evenly (subsets, n_best, take_hull (subsets, n_best));
+  for (guint s = 0; s < n_best; s++)
+    {
+      guint ordinals[MAX_CANDIDATES], n = 0;
+
+      for (guint i = 0; i < n_singles; i++)
+        if (subsets[s].bits >> i & 1)
+          ordinals[n++] = g_array_index (class->choices, EbbPlanChoice, i + 2).saved[0].ordinal;
+      qsort (ordinals, n, sizeof *ordinals, compare_ordinals);
+      if (subsets[s].is_taken && n > 1)
+        add_choice (class, ordinals, n);
+    }
+}
+
+/* -- all of it ----------------------------------------------------------------------------------------------------- */
+
+static void
+take_none (EbbPlanChoices *self)
+{
+  for (guint i = 0; i < self->classes->len; i++)
+    {
+      EbbPlanClass *class = self->classes->pdata[i];
+      guint first, n;
+
+      get_tried (class, &first, &n);
+      take_figures (&g_array_index (class->choices, EbbPlanChoice, 0), self->none,
+                    g_array_index (class->members, guint, first) + 1);
+    }
+}
+
+/* Recomputes launch what forwards do. */
+static gboolean
+measure_launches (EbbPlanChoices *self,
+                  double max_seconds,
+                  GError **error)
+{
+  return ebb_cost_table_measure (self->costs, max_seconds, EBB_ESTIMATE_MEASURED_BYTES, NULL, NULL, error);
+}
+
+static gboolean
+find_choices (EbbPlanChoices *self,
+              double max_seconds,
+              GError **error)
+{
+  guint n_singles = 0;
+
+  self->none = ebb_probe_run (self->probe, error);
+  if (self->none == NULL || (max_seconds > 0 && !measure_launches (self, max_seconds, error))
+      || !record_blocks (self, error))
+    return FALSE;
+  ebb_probe_price (self->probe, self->none);
+  for (guint i = 0; i < self->classes->len; i++)
+    add_singles (self->classes->pdata[i]);
+  take_none (self);
+  if (self->classes->len == 0)
+    return TRUE;
+  if (!measure_choices (self, 1, error))
+    return FALSE;
+  for (guint i = 0; i < self->classes->len; i++)
+    {
+      EbbPlanClass *class = self->classes->pdata[i];
+
+      n_singles = i == 0 ? class->choices->len : MIN (n_singles, class->choices->len);
+      add_subsets (class);
+    }
+  return measure_choices (self, n_singles, error);
+}
+
+EbbPlanChoices *
+ebb_plan_choices_new (EbbModule *model,
+                      EbbDevice *device,
+                      EbbStepFunc step,
+                      gpointer user_data,
+                      double max_seconds,
+                      GError **error)
+{
+  g_autoptr (EbbPlanChoices) self = g_new0 (EbbPlanChoices, 1);
+
+  self->model = g_object_ref (model);
+  self->blocks = ebb_plan_find_blocks (model);
+  self->costs = ebb_cost_table_new (device);
+  self->classes = g_ptr_array_new_with_free_func (class_free);
+  self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
+  self->probe = ebb_probe_new (model, device, self->blocks, self->costs, step, user_data, error);
+  return self->probe != NULL && find_choices (self, max_seconds, error) ? g_steal_pointer (&self) : NULL;
+}
+
+void
+ebb_plan_choices_free (EbbPlanChoices *self)
+{
+  g_clear_pointer (&self->none, ebb_probe_step_free);
+  g_clear_pointer (&self->probe, ebb_probe_free);
+  g_ptr_array_unref (self->classes);
+  g_free (self->class_of);
+  ebb_cost_table_free (self->costs);
+  g_array_unref (self->blocks);
+  g_object_unref (self->model);
+  g_free (self);
+}

@@ -1,0 +1,297 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The planner: from a budget of bytes to a memory plan. */
+#include "wrap/plan/memory-plan-private.h"
+
+#include "tensor/error-private.h"
+#include "wrap/plan/chain-private.h"
+#include "wrap/plan/choices-private.h"
+
+#define MIB (1024.0 * 1024.0)
+/* How often a plan whose dry step passes the budget is made again. */
+#define N_CORRECTIONS 8
+/* How long kernels are measured of which nothing is known. */
+#define MAX_SECONDS 5
+
+/* -- the chain ----------------------------------------------------------------------------------------------------- */
+
+/* The stages of the chain: the optimizer, what comes before the blocks, the blocks, what comes after them. */
+#define N_BEFORE_BLOCKS 2
+
+typedef struct
+{
+  EbbChainStage *stages;
+  guint n_stages;
+  GPtrArray *options; /* owned arrays */
+} Chain;
+
+static EbbChainOption *
+add_options (Chain *self,
+             guint stage,
+             guint n_options)
+{
+  EbbChainOption *options = g_new0 (EbbChainOption, n_options);
+
+  g_ptr_array_add (self->options, options);
+  self->stages[stage].options = options;
+  self->stages[stage].n_options = n_options;
+  return options;
+}
+
+static guint64
+subtract (guint64 a,
+          guint64 b)
+{
+  return a > b ? a - b : 0;
+}
+
+/* The options of a block whose choices are known. Blocks of a class share them. */
+static void
+add_block (Chain *self,
+           guint stage,
+           EbbPlanClass *class,
+           GHashTable *options_of)
+{
+  const guint n = class->choices->len;
+  EbbChainOption *options = g_hash_table_lookup (options_of, class);
+
+  if (options != NULL)
+    {
+      self->stages[stage].options = options;
+      self->stages[stage].n_options = n;
+      return;
+    }
+  options = add_options (self, stage, n);
+  g_hash_table_insert (options_of, class, options);
+  for (guint i = 0; i < n; i++)
+    {
+      const EbbPlanChoice *choice = &g_array_index (class->choices, EbbPlanChoice, i);
+
+      options[i] = (EbbChainOption){ .kept = choice->kept,
+                                     .forward = choice->rise,
+                                     .backward = choice->kept + choice->back_rise,
+                                     .seconds = choice->seconds,
+                                     .n_wrapped = choice->is_checkpoint };
+    }
+}
+
+static void
+make_chain (Chain *self,
+            EbbPlanChoices *choices)
+{
+  const EbbProbeStep *none = choices->none;
+  const EbbProbeStage *stages = none->stages;
+  const guint64 base = stages[0].start;
+  g_autoptr (GHashTable) options_of = g_hash_table_new (NULL, NULL);
+  EbbChainOption *option;
+
+  self->n_stages = none->n_stages + 1;
+  self->stages = g_new0 (EbbChainStage, self->n_stages);
+  self->options = g_ptr_array_new_with_free_func (g_free);
+  add_options (self, 0, 1)->forward = none->rest_peak;
+  for (guint i = 0; i < none->n_stages; i++)
+    {
+      EbbChainStage *stage = &self->stages[i + 1];
+      const gboolean is_block = i > 0 && i + 1 < none->n_stages;
+      const guint64 after = i + 1 < none->n_stages ? stages[i + 1].start : stages[i].start;
+      const guint64 kept = subtract (after, stages[i].start);
+
+      stage->forward_base = base;
+      stage->backward_base = subtract (stages[i].back_start, subtract (after, base));
+      stage->forward_seconds = stages[i].seconds[EBB_PROBE_FORWARD];
+      stage->backward_seconds = stages[i].seconds[EBB_PROBE_BACKWARD];
+      if (is_block && choices->class_of[i - 1] != NULL)
+        {
+          add_block (self, i + 1, choices->class_of[i - 1], options_of);
+          continue;
+        }
+      option = add_options (self, i + 1, 1);
+      option->kept = kept;
+      option->forward = stages[i].rise;
+      option->backward = kept + stages[i].back_rise;
+    }
+}
+
+static void
+chain_clear (Chain *self)
+{
+  g_clear_pointer (&self->options, g_ptr_array_unref);
+  g_free (self->stages);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Chain, chain_clear)
+
+/* -- plans --------------------------------------------------------------------------------------------------------- */
+
+static char *
+describe_peak (EbbPlanChoices *self,
+               const EbbProbeStep *step)
+{
+  const char *part = step->peak_part == EBB_PROBE_FORWARD ? "forward" : "backward";
+
+  if (step->peak_part == EBB_PROBE_REST)
+    return g_strdup ("the optimizer");
+  if (self->blocks->len == 0)
+    return g_strdup_printf ("the %s", part);
+  if (step->peak_stage == 0)
+    return g_strdup_printf ("the %s before the blocks", part);
+  if (step->peak_stage > self->blocks->len)
+    return g_strdup_printf ("the %s after the blocks", part);
+  return g_strdup_printf ("the %s of %s", part,
+                          g_array_index (self->blocks, EbbPlanBlock, step->peak_stage - 1).path);
+}
+
+/* The plan of the chain's @choices, and the dry step with it. */
+static EbbMemoryPlan *
+make_plan (EbbPlanChoices *self,
+           const EbbChainPlan *chosen,
+           EbbProbeStep **step,
+           GError **error)
+{
+  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_new_empty (self->model);
+
+  ebb_plan_choices_fill (self, chosen->choices + N_BEFORE_BLOCKS, plan);
+  *step = ebb_plan_choices_try (self, plan, error);
+  if (*step == NULL)
+    return NULL;
+  plan->predicted_peak_bytes = (*step)->peak;
+  plan->unplanned_peak_bytes = self->none->peak;
+  plan->step_seconds = ebb_probe_get_seconds (self->probe, *step);
+  plan->seconds = MAX (0, plan->step_seconds - ebb_probe_get_seconds (self->probe, self->none));
+  g_free (plan->step);
+  plan->step = g_strdup (ebb_probe_get_input (self->probe));
+  g_free (plan->binds);
+  plan->binds = describe_peak (self, *step);
+  return g_steal_pointer (&plan);
+}
+
+/* The plan of the lowest peak. */
+static EbbMemoryPlan *
+make_least (EbbPlanChoices *self,
+            const Chain *chain,
+            EbbProbeStep **step,
+            GError **error)
+{
+  const guint64 budget = ebb_chain_get_least (chain->stages, chain->n_stages);
+  g_auto (EbbChainPlan) chosen = { 0 };
+
+  ebb_chain_solve (chain->stages, chain->n_stages, &budget, 1, &chosen);
+  return make_plan (self, &chosen, step, error);
+}
+
+/* The fastest plan within the budget whose dry step is within it, too: a chain knows little of how blocks act on each
+ * other, so what a step passes the budget by is taken off it. NULL without an error: there is none. */
+static EbbMemoryPlan *
+make_fastest (EbbPlanChoices *self,
+              const Chain *chain,
+              guint64 budget,
+              GError **error)
+{
+  guint64 allowed = budget;
+
+  for (guint i = 0; i < N_CORRECTIONS; i++)
+    {
+      g_auto (EbbChainPlan) chosen = { 0 };
+      g_autoptr (EbbProbeStep) step = NULL;
+      g_autoptr (EbbMemoryPlan) plan = NULL;
+
+      ebb_chain_solve (chain->stages, chain->n_stages, &allowed, 1, &chosen);
+      if (!chosen.fits)
+        return NULL;
+      plan = make_plan (self, &chosen, &step, error);
+      if (plan == NULL || plan->predicted_peak_bytes <= budget)
+        return g_steal_pointer (&plan);
+      allowed = subtract (chosen.peak, plan->predicted_peak_bytes - budget);
+    }
+  return NULL;
+}
+
+static void
+fail_least (const EbbProbeStep *least,
+            guint64 budget,
+            GError **error)
+{
+  g_autoptr (GString) parts = g_string_new (NULL);
+
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    if (least->purposes[i] > 0)
+      g_string_append_printf (parts, "%s%s %.1f", parts->len > 0 ? ", " : "", ebb_purpose_get_name ((EbbPurpose) i),
+                              (double) least->purposes[i] / MIB);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+               "a budget of %.1f MiB is too small: the step needs at least %.1f MiB (%s)", (double) budget / MIB,
+               (double) least->peak / MIB, parts->str);
+}
+
+/**
+ * ebb_memory_plan_new: (constructor)
+ * @model: the model, whose parameters may be on any device, `meta` too
+ * @device: (nullable): the device that the step is to run on; %NULL for the CPU
+ * @step: (scope call) (closure user_data): one training step
+ * @user_data: user data of @step
+ * @budget_bytes: the most bytes of the device that the step may take at one time, everything included
+ * @error: return location for an error
+ *
+ * Makes the fastest plan that keeps the step within the budget. It runs @step several times as a dry run, which
+ * computes nothing and takes no memory, and changes nothing. Kernels that this machine hasn't timed yet are timed, for
+ * a few seconds at most. Blocks that you have wrapped yourself are planned around. The plan takes effect by
+ * ebb_memory_plan_apply().
+ *
+ * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
+ *   whatever is done, or with what @step reports: %EBB_ERROR_DRY_RUN if it reads values
+ */
+EbbMemoryPlan *
+ebb_memory_plan_new (EbbModule *model,
+                     EbbDevice *device,
+                     EbbStepFunc step,
+                     gpointer user_data,
+                     guint64 budget_bytes,
+                     GError **error)
+{
+  return ebb_memory_plan_make (model, device, step, user_data, budget_bytes, MAX_SECONDS, error);
+}
+
+EbbMemoryPlan *
+ebb_memory_plan_make (EbbModule *model,
+                      EbbDevice *device,
+                      EbbStepFunc step,
+                      gpointer user_data,
+                      guint64 budget_bytes,
+                      double max_seconds,
+                      GError **error)
+{
+  g_autoptr (EbbPlanChoices) choices = NULL;
+  g_autoptr (EbbMemoryPlan) least = NULL, plan = NULL;
+  g_autoptr (EbbProbeStep) least_step = NULL;
+  GError *failure = NULL;
+  g_auto (Chain) chain = { 0 };
+  guint64 least_bytes;
+
+  if (!EBB_MAY_BEGIN (error, model))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
+
+  choices = ebb_plan_choices_new (model, device != NULL ? device : ebb_device_get_cpu (), step, user_data,
+                                  max_seconds, error);
+  if (choices == NULL)
+    return NULL;
+  make_chain (&chain, choices);
+  least = make_least (choices, &chain, &least_step, error);
+  if (least == NULL)
+    return NULL;
+  least_bytes = least->predicted_peak_bytes;
+  if (least_bytes > budget_bytes)
+    {
+      fail_least (least_step, budget_bytes, error);
+      return NULL;
+    }
+  plan = make_fastest (choices, &chain, budget_bytes, &failure);
+  if (failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return NULL;
+    }
+  if (plan == NULL)
+    plan = g_steal_pointer (&least);
+  plan->budget_bytes = budget_bytes;
+  plan->least_bytes = least_bytes;
+  return g_steal_pointer (&plan);
+}

@@ -1,0 +1,80 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "wrap/plan/blocks-private.h"
+#include "tensor/profile/cost-private.h"
+#include "wrap/plan/estimate.h"
+
+/* Dry steps of a model that are looked at stage by stage. The first stage is what comes before the blocks, the last one
+ * what comes after them; backward goes through them in the other direction. */
+
+G_BEGIN_DECLS
+
+typedef enum
+{
+  EBB_PROBE_REST, /* the optimizer, and what belongs to no stage */
+  EBB_PROBE_FORWARD,
+  EBB_PROBE_BACKWARD,
+  EBB_PROBE_RECOMPUTE,
+  EBB_N_PROBE_PARTS
+} EbbProbePart;
+
+typedef struct
+{
+  guint64 start;      /* bytes in use when the forward begins... */
+  guint64 rise;       /* and how many more at most until it ends */
+  guint64 back_start; /* the same of the backward, with its recompute */
+  guint64 back_rise;
+  double seconds[EBB_N_PROBE_PARTS]; /* by ebb_probe_price () */
+} EbbProbeStage;
+
+/* A launch of the step. */
+typedef struct
+{
+  guint cost; /* its number in the costs */
+  guint16 stage;
+  guint8 part;
+} EbbProbeLaunch;
+
+typedef struct
+{
+  EbbProbeStage *stages; /* two more than blocks */
+  guint n_stages;
+  GArray *launches;                 /* of EbbProbeLaunch */
+  guint64 peak;                     /* bytes in use at most... */
+  guint64 purposes[EBB_N_PURPOSES]; /* what they are for... */
+  guint peak_stage;                 /* and when */
+  EbbProbePart peak_part;
+  guint64 rest_peak;
+} EbbProbeStep;
+
+typedef struct _EbbProbe EbbProbe;
+
+/* @blocks and @costs must live as long. Runs a first step, which makes what later steps find: the optimizer's state. */
+EbbProbe *ebb_probe_new (EbbModule *model,
+                         EbbDevice *device,
+                         GArray *blocks,
+                         EbbCostTable *costs,
+                         EbbStepFunc step,
+                         gpointer user_data,
+                         GError **error);
+void ebb_probe_free (EbbProbe *self);
+/* Runs one step and looks at it. */
+EbbProbeStep *ebb_probe_run (EbbProbe *self,
+                             GError **error);
+void ebb_probe_step_free (EbbProbeStep *step);
+/* While a step runs: how many launches it has had. */
+guint ebb_probe_get_n_launches (EbbProbe *self);
+/* Fills in the seconds of the stages. */
+void ebb_probe_price (EbbProbe *self,
+                      EbbProbeStep *step);
+/* What the step takes in all. */
+double ebb_probe_get_seconds (EbbProbe *self,
+                              const EbbProbeStep *step);
+/* The type and shape of the first block's input: "f32 [8, 512, 768]"; empty if it is no tensor. */
+const char *ebb_probe_get_input (EbbProbe *self);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbProbeStep, ebb_probe_step_free)
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbProbe, ebb_probe_free)
+
+G_END_DECLS

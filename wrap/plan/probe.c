@@ -1,0 +1,352 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs dry steps and counts what each stage of the model adds to the bytes in use. */
+#include "wrap/plan/probe-private.h"
+
+#include "tensor/dry-run-private.h"
+#include "tensor/error-private.h"
+#include "tensor/profile/profiler-private.h"
+#include "wrap/plan/estimate-private.h"
+
+#include <string.h>
+
+struct _EbbProbe
+{
+  EbbMemoryObserver observer; /* first */
+  EbbModule *model;
+  EbbDevice *device;
+  GArray *blocks; /* of EbbPlanBlock */
+  EbbCostTable *costs;
+  EbbStepFunc step;
+  gpointer user_data;
+  EbbDryRun *run;
+  GHashTable *stages; /* GQuark of a module's path -> the stage of its block, 0: of none */
+  char *input;
+
+  /* of the step that runs */
+  EbbProbeStep *result;
+  EbbProbePart part;
+  guint stage;
+  guint64 live, start; /* bytes in use now, and when the stage began */
+  guint64 purposes[EBB_N_PURPOSES];
+};
+
+/* -- where the step is --------------------------------------------------------------------------------------------- */
+
+static gboolean
+is_at_or_below (const char *path,
+                const char *root)
+{
+  const gsize length = strlen (root);
+
+  return strncmp (path, root, length) == 0 && (path[length] == '\0' || path[length] == '.');
+}
+
+/* The stage of the block that has the module; 0: none has. */
+static guint
+find_stage (EbbProbe *self,
+            GQuark path)
+{
+  gpointer known;
+  guint stage = 0;
+
+  if (path == 0)
+    return 0;
+  if (g_hash_table_lookup_extended (self->stages, GUINT_TO_POINTER (path), NULL, &known))
+    return GPOINTER_TO_UINT (known);
+  for (guint i = 0; i < self->blocks->len && stage == 0; i++)
+    if (is_at_or_below (g_quark_to_string (path), g_array_index (self->blocks, EbbPlanBlock, i).path))
+      stage = i + 1;
+  g_hash_table_insert (self->stages, GUINT_TO_POINTER (path), GUINT_TO_POINTER (stage));
+  return stage;
+}
+
+/* What is in no block comes before the first one or after the last one, or belongs to the block before it. */
+static guint
+find_next_stage (EbbProbe *self,
+                 EbbProbePart part)
+{
+  const guint last = self->blocks->len + 1, block = find_stage (self, ebb_thread.module_path);
+
+  if (block > 0)
+    return block;
+  if (part == EBB_PROBE_FORWARD)
+    return self->part != part ? 0 : self->stage == last - 1 ? last
+                                                            : self->stage;
+  return self->part != part ? last : self->stage == 1 ? 0
+                                                      : self->stage;
+}
+
+static void
+go_to (EbbProbe *self,
+       EbbProbePart part,
+       guint stage)
+{
+  self->part = part;
+  self->stage = stage;
+  self->start = self->live;
+  if (part == EBB_PROBE_FORWARD)
+    self->result->stages[stage].start = self->live;
+  else
+    self->result->stages[stage].back_start = self->live;
+}
+
+/* Memory is taken, or something is launched. What was freed before it belongs to the stage before. */
+static void
+move_on (EbbProbe *self)
+{
+  EbbProbePart part = EBB_PROBE_BACKWARD;
+  guint stage;
+
+  switch (ebb_get_phase ())
+    {
+    case EBB_PHASE_FORWARD: part = EBB_PROBE_FORWARD; break;
+    case EBB_PHASE_RECOMPUTE:
+    case EBB_PHASE_BACKWARD: break;
+    case EBB_PHASE_OPTIMIZER: self->part = EBB_PROBE_REST; return;
+    case EBB_PHASE_OTHER:
+    default: return;
+    }
+  stage = find_next_stage (self, part);
+  if (part != self->part || stage != self->stage)
+    go_to (self, part, stage);
+}
+
+/* -- observing ----------------------------------------------------------------------------------------------------- */
+
+static void
+note_peak (EbbProbe *self)
+{
+  EbbProbeStep *result = self->result;
+
+  result->peak = self->live;
+  result->peak_stage = self->stage;
+  result->peak_part = self->part;
+  memcpy (result->purposes, self->purposes, sizeof result->purposes);
+}
+
+static void
+note_rise (EbbProbe *self)
+{
+  EbbProbeStage *stage = &self->result->stages[self->stage];
+  const guint64 rise = self->live > self->start ? self->live - self->start : 0;
+
+  if (self->part == EBB_PROBE_REST)
+    self->result->rest_peak = MAX (self->result->rest_peak, self->live);
+  else if (self->part == EBB_PROBE_FORWARD)
+    stage->rise = MAX (stage->rise, rise);
+  else
+    stage->back_rise = MAX (stage->back_rise, rise);
+}
+
+static void
+changed (EbbMemoryObserver *observer,
+         EbbDevice *device,
+         const void *data,
+         guint8 from,
+         guint8 to,
+         gsize n_bytes)
+{
+  EbbProbe *self = (EbbProbe *) observer;
+
+  if (device != self->device)
+    return;
+  if (from == EBB_N_PURPOSES)
+    move_on (self);
+  else
+    {
+      self->purposes[from] -= n_bytes;
+      self->live -= n_bytes;
+    }
+  if (to == EBB_N_PURPOSES)
+    return;
+  self->purposes[to] += n_bytes;
+  self->live += n_bytes;
+  if (self->live > self->result->peak)
+    note_peak (self);
+  note_rise (self);
+}
+
+static void
+launched (EbbMemoryObserver *observer,
+          EbbDevice *device,
+          const EbbLaunch *launch)
+{
+  EbbProbe *self = (EbbProbe *) observer;
+  EbbProbeLaunch entry = { ebb_cost_table_add (self->costs, launch) };
+
+  move_on (self);
+  entry.stage = (guint16) self->stage;
+  entry.part = (guint8) (ebb_get_phase () == EBB_PHASE_RECOMPUTE ? EBB_PROBE_RECOMPUTE : self->part);
+  g_array_append_val (self->result->launches, entry);
+}
+
+/* -- steps --------------------------------------------------------------------------------------------------------- */
+
+static EbbProbeStep *
+step_new (EbbProbe *self)
+{
+  EbbProbeStep *step = g_new0 (EbbProbeStep, 1);
+
+  step->n_stages = self->blocks->len + 2;
+  step->stages = g_new0 (EbbProbeStage, step->n_stages);
+  step->launches = g_array_new (FALSE, FALSE, sizeof (EbbProbeLaunch));
+  return step;
+}
+
+static void
+begin_step (EbbProbe *self,
+            EbbProbeStep *step)
+{
+  const EbbMemoryCount *count = &ebb_dry_run_get_account (self->run)->devices[self->device->number];
+
+  memcpy (self->purposes, count->current, sizeof self->purposes);
+  self->live = self->start = count->current[EBB_N_PURPOSES];
+  self->part = EBB_PROBE_REST;
+  self->stage = 0;
+  self->result = step;
+}
+
+EbbProbeStep *
+ebb_probe_run (EbbProbe *self,
+               GError **error)
+{
+  EbbMemoryAccount *account = ebb_dry_run_get_account (self->run);
+  g_autoptr (EbbProbeStep) step = step_new (self);
+  EbbDryScope outer;
+  gboolean ok;
+
+  ebb_dry_run_enter (self->run, &outer);
+  ebb_modes.default_device = self->device;
+  begin_step (self, step);
+  ebb_memory_account_push_observer (account, &self->observer);
+  ok = self->step (self->model, self->user_data, error);
+  ebb_memory_account_pop_observer (account, &self->observer);
+  ebb_dry_run_leave (self->run, &outer);
+  if (!ok && error != NULL && *error == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the step failed without saying why");
+  return ok ? g_steal_pointer (&step) : NULL;
+}
+
+void
+ebb_probe_step_free (EbbProbeStep *step)
+{
+  g_array_unref (step->launches);
+  g_free (step->stages);
+  g_free (step);
+}
+
+guint
+ebb_probe_get_n_launches (EbbProbe *self)
+{
+  return self->result->launches->len;
+}
+
+/* -- seconds ------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_probe_price (EbbProbe *self,
+                 EbbProbeStep *step)
+{
+  for (guint i = 0; i < step->n_stages; i++)
+    memset (step->stages[i].seconds, 0, sizeof step->stages[i].seconds);
+  for (guint i = 0; i < step->launches->len; i++)
+    {
+      const EbbProbeLaunch *launch = &g_array_index (step->launches, EbbProbeLaunch, i);
+
+      step->stages[launch->stage].seconds[launch->part] += ebb_cost_table_get_seconds (self->costs, launch->cost);
+    }
+}
+
+double
+ebb_probe_get_seconds (EbbProbe *self,
+                       const EbbProbeStep *step)
+{
+  double seconds = 0;
+
+  for (guint i = 0; i < step->launches->len; i++)
+    seconds += ebb_cost_table_get_seconds (self->costs, g_array_index (step->launches, EbbProbeLaunch, i).cost);
+  return seconds;
+}
+
+/* -- beginning and end --------------------------------------------------------------------------------------------- */
+
+static gboolean
+note_input (EbbModule *module,
+            EbbArgs *args,
+            EbbArgs *result,
+            gpointer user_data,
+            GError **error)
+{
+  EbbProbe *self = user_data;
+  g_autoptr (EbbTensor) input = NULL;
+
+  if (ebb_args_get_length (args) > 0 && ebb_args_get_value_kind (args, 0) == EBB_VALUE_TENSOR)
+    input = ebb_args_get_tensor (args, 0);
+  if (input != NULL)
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (input);
+
+      g_free (self->input);
+      self->input = g_strdup_printf ("%s %s", ebb_dtype_get_name (ebb_tensor_get_dtype (input)), shape);
+    }
+  return TRUE;
+}
+
+/* A hook would show in what blocks do, so it is there in this step alone. */
+static gboolean
+run_first_step (EbbProbe *self,
+                GError **error)
+{
+  EbbModule *first = self->blocks->len > 0 ? g_array_index (self->blocks, EbbPlanBlock, 0).module : NULL;
+  const guint hook = first != NULL ? ebb_module_add_forward_pre_hook (first, note_input, self, NULL) : 0;
+  g_autoptr (EbbProbeStep) step = ebb_probe_run (self, error);
+
+  if (hook != 0)
+    ebb_module_remove_hook (first, hook);
+  return step != NULL;
+}
+
+EbbProbe *
+ebb_probe_new (EbbModule *model,
+               EbbDevice *device,
+               GArray *blocks,
+               EbbCostTable *costs,
+               EbbStepFunc step,
+               gpointer user_data,
+               GError **error)
+{
+  g_autoptr (EbbProbe) self = g_new0 (EbbProbe, 1);
+  EbbDryScope outer;
+  gboolean ok;
+
+  self->observer.changed = changed;
+  self->observer.launched = launched;
+  self->model = model;
+  self->device = device;
+  self->blocks = blocks;
+  self->costs = costs;
+  self->step = step;
+  self->user_data = user_data;
+  self->input = g_strdup ("");
+  self->stages = g_hash_table_new (NULL, NULL);
+  self->run = ebb_dry_run_new ();
+  ebb_dry_run_enter (self->run, &outer);
+  ok = ebb_memory_estimate_adopt_model (self->run, model, device, error);
+  ebb_dry_run_leave (self->run, &outer);
+  return ok && run_first_step (self, error) ? g_steal_pointer (&self) : NULL;
+}
+
+const char *
+ebb_probe_get_input (EbbProbe *self)
+{
+  return self->input;
+}
+
+void
+ebb_probe_free (EbbProbe *self)
+{
+  ebb_dry_run_free (self->run);
+  g_hash_table_unref (self->stages);
+  g_free (self->input);
+  g_free (self);
+}
