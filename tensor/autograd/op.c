@@ -422,6 +422,8 @@ run_dry (EbbOpCall *call,
   gboolean ok;
 
   ebb_thread.computes_dry = may_compute_dry (call, device);
+  for (guint i = 0; i < call->n_outputs; i++)
+    note_dry_output (call->outputs[i]);
   ok = run_kernels (call, device, error);
   ebb_thread.computes_dry = outer;
   return ok;

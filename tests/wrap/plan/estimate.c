@@ -378,6 +378,32 @@ values_are_not_there (void)
   training_clear (&training);
 }
 
+/* Whichever way an op launches its kernels. */
+static void
+results_of_all_ops_have_no_values (void)
+{
+  g_autoptr (EbbTensor) weight = NULL, product = NULL, sum = NULL, mean = NULL, copy = NULL;
+  EbbTensor *results[4];
+  GError *error = NULL;
+
+  ebb_push_dry_run ();
+  weight = test_randn (1, 8, 8, -1);
+  results[0] = product = ebb_linear (weight, weight, NULL, &error);
+  results[1] = sum = ebb_sum (weight, NULL, 0, FALSE, &error);
+  results[2] = mean = ebb_mean (product, NULL, 0, FALSE, &error);
+  results[3] = copy = ebb_tanh (sum, &error);
+  g_assert_no_error (error);
+  for (guint i = 0; i < G_N_ELEMENTS (results); i++)
+    {
+      g_autoptr (GError) refused = NULL;
+      g_autoptr (GBytes) bytes = ebb_tensor_get_bytes (results[i], &refused);
+
+      g_assert_null (bytes);
+      test_assert_error (refused, EBB_ERROR_DRY_RUN, "dry run has none");
+    }
+  ebb_pop_dry_run ();
+}
+
 /* A model that is made in a dry run is as large as a real one, and of no use afterwards. */
 static void
 model_of_a_dry_run (void)
@@ -458,6 +484,7 @@ main (int argc,
       g_test_add_data_func (training, &cases[i], training_goes_on_as_if_nothing_had_been);
     }
   g_test_add_func ("/estimate/values-are-not-there", values_are_not_there);
+  g_test_add_func ("/estimate/no-op-has-values", results_of_all_ops_have_no_values);
   g_test_add_func ("/estimate/model-of-a-dry-run", model_of_a_dry_run);
   g_test_add_func ("/estimate/seconds-are-kept", seconds_are_kept);
   return g_test_run ();
