@@ -1,4 +1,4 @@
-"""Memory timelines from Python."""
+"""Memory timelines and estimates from Python."""
 import json
 import os
 import re
@@ -84,6 +84,63 @@ class MemoryTimelines(TestCase):
             with Ebb.memory_timeline() as timeline:
                 raise ValueError("inside")
         self.assertFalse(timeline.is_running())
+
+
+class Estimates(TestCase):
+    def setUp(self):
+        Ebb.manual_seed(1)
+
+    def make(self):
+        model = Ebb.Sequential(Ebb.Linear(8, 16), Ebb.Tanh(), Ebb.Linear(16, 8))
+        optimizer = Ebb.AdamW(model, 1e-3)
+        x = Ebb.randn(64, 8)
+
+        def step():
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model, step
+
+    def test_an_estimate_is_the_measured_peak(self):
+        before = Ebb.memory_get_stats(None).get_total()
+        model, step = self.make()
+        weight = model[0].weight.numpy().copy()
+        estimate = Ebb.estimate_memory(model, step)
+        self.assertEqual(model[0].weight.numpy().tolist(), weight.tolist())
+        with Ebb.dry_run():
+            made_dry = Ebb.estimate_memory(*self.make())
+        for _ in range(2):
+            Ebb.memory_reset_peaks(None)
+            step()
+        x_bytes = 64 * 8 * 4  # older than the dry run, which counts its own memory alone
+        self.assertEqual(estimate.peak, Ebb.memory_get_stats(None).get_peak_total() - before - x_bytes)
+        self.assertEqual(made_dry.peak, estimate.peak)
+        self.assertEqual(estimate.timeline.get_peak_total(), estimate.peak)
+        self.assertIn("at the peak the largest are", str(estimate))
+        self.assertIsNone(estimate.timeline.as_dict()["seconds"])
+        seconds = estimate.seconds(5)
+        self.assertGreater(seconds, 0)
+        self.assertAlmostEqual(estimate.timeline.as_dict()["seconds"], seconds, 6)
+
+    def test_what_a_step_raises_comes_back(self):
+        model, step = self.make()
+
+        def fail():
+            raise KeyError("no more data")
+
+        with self.assertRaisesRegex(KeyError, "no more data"):
+            Ebb.estimate_memory(model, fail)
+        with self.assertRaises(Ebb.Error) as raised:
+            Ebb.estimate_memory(model, lambda: model(Ebb.zeros(1, 8)).sum().item())
+        self.assertEqual(raised.exception.code, Ebb.Error.DRY_RUN)
+        with self.assertRaisesRegex(TypeError, "must be a function of one training step"):
+            Ebb.estimate_memory(model, 3)
+        with self.assertRaisesRegex(TypeError, "must be a module"):
+            Ebb.estimate_memory(step, model)
+        with self.assertRaisesRegex(ValueError, "inside"):
+            with Ebb.dry_run():
+                raise ValueError("inside")
+        self.assertFalse(Ebb.is_dry_run())
 
 
 if __name__ == "__main__":

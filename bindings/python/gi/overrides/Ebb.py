@@ -10,8 +10,8 @@ from gi.overrides import _ebb_threads  # before anything that loads the library
 from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
-from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_generation, _ebb_models, _ebb_options,
-                          _ebb_parallel, _ebb_profile, _ebb_ranks, _ebb_stores, _ebb_tensor_ranks,
+from gi.overrides import (_ebb_checkpointing, _ebb_estimate, _ebb_functions, _ebb_generation, _ebb_models,
+                          _ebb_options, _ebb_parallel, _ebb_profile, _ebb_ranks, _ebb_stores, _ebb_tensor_ranks,
                           _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show
@@ -117,6 +117,7 @@ _overridden = {cls.__name__: cls for cls in (_ebb_tensor.Tensor, _ebb_tensor.Dev
                                              _ebb_module.Sequential, _ebb_module.ModuleList,
                                              _ebb_wrap.SavedTensorHooks, _ebb_stores.ActivationStore,
                                              _ebb_profile.Profiler, _ebb_timeline.MemoryTimeline,
+                                             _ebb_estimate.MemoryEstimate,
                                              _ebb_ranks.ProcessGroup,
                                              _ebb_tensor_ranks.GeneratorTracker)}
 
@@ -186,6 +187,8 @@ for _name in _ebb_parallel.__all__:
 _export("save_nth_product", _ebb_options.save_nth_product)
 _export("profile", _ebb_profile.profile)
 _export("memory_timeline", _ebb_timeline.memory_timeline)
+_export("estimate_memory", _ebb_estimate.estimate_memory)
+_export("dry_run", _ebb_estimate.dry_run)
 for _value in _Ebb.Error.__enum_values__.values():  # Ebb.Error is the exception; its codes stay where they were
     setattr(Error, _value.value_nick.upper().replace("-", "_"), _value)
 _export("Error", Error)

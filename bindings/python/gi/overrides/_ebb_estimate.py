@@ -1,0 +1,69 @@
+"""What a training step needs, before it runs: `print(Ebb.estimate_memory(model, step))`."""
+import contextlib
+
+from gi.module import get_introspection_module
+from gi.overrides import override
+from gi.overrides._ebb_check import show
+from gi.overrides._ebb_errors import call_back, guard
+from gi.overrides._ebb_tensor import to_device
+
+Ebb = get_introspection_module("Ebb")
+
+_new = guard(Ebb.MemoryEstimate.new)
+_measure_seconds = guard(Ebb.MemoryEstimate.measure_seconds)
+
+
+@override
+class MemoryEstimate(Ebb.MemoryEstimate):
+    """The memory that a step needs; see estimate_memory()."""
+
+    __module__ = "gi.overrides.Ebb"
+
+    @property
+    def peak(self):
+        """The most bytes that are in use at one time."""
+        return self.get_peak_total()
+
+    @property
+    def timeline(self):
+        """Who holds which bytes when: an Ebb.MemoryTimeline."""
+        return self.get_timeline()
+
+    def seconds(self, limit=5):
+        """How long a step computes; kernels that this machine hasn't timed yet are timed for up to limit seconds."""
+        return _measure_seconds(self, limit)
+
+    def table(self):
+        """The peak of all purposes and of each, and the ten largest holders."""
+        return self.to_string()
+
+    __str__ = table
+
+
+def estimate_memory(model, step, device=None):
+    """The memory of a training step, by a dry run: step() is called twice, and nothing is computed or allocated.
+
+    step: one training step as the program does it, with the optimizer's step and zero_grad(); it reads no values.
+    device: where the step is to run; None stands for the default device. A model that was made inside dry_run() or on
+    the device "meta" is good as well. Returns an Ebb.MemoryEstimate.
+    """
+    if not isinstance(model, Ebb.Module):
+        raise TypeError(f"estimate_memory(): model is {show(model)}: it must be a module")
+    if not callable(step):
+        raise TypeError(f"estimate_memory(): step is {show(step)}: it must be a function of one training step")
+
+    def run(*_):
+        call_back(step)
+        return True
+
+    return _new(model, Ebb.get_default_device() if device is None else to_device(device), run, None)
+
+
+@contextlib.contextmanager
+def dry_run():
+    """Nothing is computed inside, and memory costs next to nothing: for models that are only to be estimated."""
+    Ebb.push_dry_run()
+    try:
+        yield
+    finally:
+        Ebb.pop_dry_run()
