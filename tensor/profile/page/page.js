@@ -293,8 +293,9 @@ function restack() {
 
 function describeRun(recording) {
   const {dry, launches, microseconds} = recording.data, peak = recording.peaks[FREE];
-  const seconds = microseconds > 0 ? `, ${dry ? 'about ' : ''}${(microseconds / 1e6).toFixed(3)} s` : '';
-  return `peak ${formatMebibytes(peak)} MiB (${peak} bytes) on ${recording.device}, ${launches} operations${seconds}` +
+  const seconds = microseconds / 1e6;
+  return `peak ${formatMebibytes(peak)} MiB (${peak} bytes) on ${recording.device}, ${launches} operations` +
+    (seconds > 0 ? `, ${dry ? `about ${Number(seconds.toPrecision(3))}` : seconds.toFixed(3)} s` : '') +
     (dry ? ', predicted by a dry run' : '');
 }
 
