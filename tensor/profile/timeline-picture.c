@@ -40,14 +40,15 @@ typedef struct
   guint64 budget;
 } Panel;
 
-/* Locale-independent, with one decimal and no more than are needed. */
+/* In any locale with a point, and with one decimal if it isn't 0. */
 static void
 append_number (GString *svg,
                double value)
 {
+  const gboolean is_whole = fabs (value - round (value)) < 0.05;
   char text[G_ASCII_DTOSTR_BUF_SIZE];
 
-  g_string_append (svg, g_ascii_dtostr (text, sizeof text, round (value * 10) / 10));
+  g_string_append (svg, g_ascii_formatd (text, sizeof text, is_whole ? "%.0f" : "%.1f", value));
 }
 
 static void G_GNUC_PRINTF (5, 6)

@@ -29,6 +29,8 @@ LONG = {
     "build/release/examples/train_gpt --resume my-state --data my-book.txt --steps 300",
     "build/release/examples/train_gpt --data my-book.txt --preset gpt2 --context 256 --batch 4 --dropout 0 "
     "--dtype bf16 --checkpoint full --steps 5 --profile trace.json",
+    "build/release/examples/train_gpt --data my-book.txt --preset gpt2 --batch 8 --context 512 --checkpoint full "
+    "--memory 2.5GiB --estimate --memory-timeline step.html --report step.json",
     "build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments FORMAT",
     "build/release/tests/bench/step --floor",
     "step --bf16 --floor",
