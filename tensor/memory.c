@@ -481,13 +481,17 @@ ebb_memory_get_stats (EbbDevice *device)
   EbbMemoryStats *stats = g_new0 (EbbMemoryStats, 1);
   guint64 *current, *peak;
 
-  get_counters (device != NULL ? device : ebb_device_get_cpu (), &current, &peak);
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  get_counters (device, &current, &peak);
   for (guint i = 0; i <= TOTAL; i++)
     {
       stats->current[i] = (guint64) MAX (0, (gint64) __atomic_load_n (&current[i], __ATOMIC_RELAXED));
       stats->peak[i] = (guint64) MAX (0, (gint64) __atomic_load_n (&peak[i], __ATOMIC_RELAXED));
     }
   stats->reserved = ebb_host_get_reserved ();
+  if (device->backend->get_taken != NULL)
+    device->backend->get_taken (device->index, &stats->reserved, NULL);
   stats->system_calls = ebb_host_get_system_calls ();
   return stats;
 }
@@ -580,7 +584,8 @@ ebb_memory_stats_get_peak_total (EbbMemoryStats *stats)
  * ebb_memory_stats_get_reserved:
  * @stats: counters
  *
- * Returns: bytes that the host's allocator ever took from the system
+ * Returns: bytes that the allocator of tensors ever took: on a GPU of its memory, elsewhere from the system, by the
+ *   host's allocator
  */
 guint64
 ebb_memory_stats_get_reserved (EbbMemoryStats *stats)

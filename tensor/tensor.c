@@ -304,7 +304,7 @@ ebb_tensor_new_over_memory (EbbDevice *device,
 {
   EbbStorage *storage;
   EbbTensor *self;
-  gsize size;
+  gsize size, before = 0;
   gint64 last = 0;
   gboolean ok = n_strides == 0 || n_strides == n_dims;
 
@@ -326,8 +326,13 @@ ebb_tensor_new_over_memory (EbbDevice *device,
         last += (shape[i] - 1) * strides[i];
       size = (gsize) (last + 1) * ebb_dtype_get_size (dtype);
     }
-  storage = ebb_storage_new_foreign (device, (void *) (gsize) address, size, destroy, user_data);
-  self = ebb_tensor_new_view (storage, 0, shape, n_strides ? strides : NULL, n_dims, dtype);
+  /* A GPU's storages begin where its driver's blocks may: what kernels do with a view that begins elsewhere follows
+   * from the view, also when its storage has left the device and come back to another address. */
+  if (!device->backend->host_memory && size > 0)
+    before = (gsize) address % EBB_DEVICE_ALIGNMENT;
+  storage = ebb_storage_new_foreign (device, (void *) ((gsize) address - before), size + before, destroy, user_data);
+  self = ebb_tensor_new_view (storage, (gint64) (before / ebb_dtype_get_size (dtype)), shape,
+                              n_strides ? strides : NULL, n_dims, dtype);
   ebb_storage_unref (storage);
   return self;
 }

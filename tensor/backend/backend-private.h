@@ -123,6 +123,9 @@ typedef enum
 
 #define EBB_LOSS_CHUNK_BYTES (64 * 1024 * 1024)
 
+/* Storages on a device that works behind the caller's back begin at its multiples. */
+#define EBB_DEVICE_ALIGNMENT 256
+
 typedef struct
 {
   guint version;
@@ -142,6 +145,11 @@ typedef struct
   void (*free) (int index,
                 void *data,
                 gsize size); /* may be used again by what is enqueued for computing from now on */
+  /* The bytes that it took for tensors, of the device and of host memory for copies; what it holds unused counts too.
+   * NULL: the host's allocator has them. */
+  void (*get_taken) (int index,
+                     guint64 *device,
+                     guint64 *host);
   /* Between this device and any host memory: after what was enqueued for computing, and done when it returns. NULL
    * where host_memory. */
   gboolean (*copy) (int index,
@@ -153,8 +161,8 @@ typedef struct
   gboolean (*synchronize) (int index,
                            GError **error); /* waits for all queues; NULL: nothing runs behind the caller's back */
   /* How many bytes of workspace @launch needs beside its operands: a function of the kernel, shapes, strides, dtypes
-   * and parameters, of which operands begin at a multiple of 16 bytes, and on the CPU of the thread's number of
-   * threads; otherwise never of addresses or of what is free. NULL: none. */
+   * and parameters, on the CPU of the thread's number of threads, on a GPU of where in their storages views begin;
+   * never of addresses (a GPU's storages begin at multiples of 256 bytes) or of what is free. NULL: none. */
   gsize (*get_workspace) (int index,
                           const EbbLaunch *launch);
   /* Enqueues a copy of @launch for computing; NULL: its kernel is called. */
@@ -172,6 +180,7 @@ typedef struct
                              GError **error);
   /* How many bytes of logits a fused loss holds at a time; NULL: EBB_LOSS_CHUNK_BYTES. Always the same for a device. */
   gsize (*get_loss_chunk_bytes) (int index);
+  gint64 most_head_width; /* of attention's heads; 0: any */
   /* For tests: lets the @n-th @what from now on fail, allocations at once, work when it is run; 0: none. Gives the
    * number that was left of the last such wish: 0 if it has failed. NULL: nothing can be made to fail. */
   guint64 (*fail) (int index,

@@ -49,6 +49,7 @@ static const EbbBackend backend = {
   .get_capacity = ebb_cuda_get_capacity,
   .alloc = ebb_cuda_alloc,
   .free = ebb_cuda_free,
+  .get_taken = ebb_cuda_get_taken,
   .copy = ebb_cuda_copy_now,
   .synchronize = ebb_cuda_synchronize,
   .get_workspace = ebb_cuda_get_workspace,
@@ -57,6 +58,7 @@ static const EbbBackend backend = {
   .streams = &streams,
   .time_launches = ebb_cuda_time_launches,
   .get_loss_chunk_bytes = ebb_cuda_get_loss_chunk_bytes,
+  .most_head_width = EBB_CUDA_MAX_HEAD_WIDTH,
   .fail = ebb_cuda_fail,
 };
 

@@ -26,23 +26,22 @@ extern const EbbBackendHost *ebb_cuda_host;
 #endif
 
 #define EBB_CUDA_MAX_DEVICES 1024
-#define EBB_CUDA_ALIGNMENT 256
-#define EBB_CUDA_PIECE ((gsize) 64 << 20) /* of memory, mapped at a time */
+#define EBB_CUDA_ALIGNMENT EBB_DEVICE_ALIGNMENT
+#define EBB_CUDA_PIECE ((gsize) 2 << 20) /* of memory, mapped at a time */
 
 typedef struct _EbbCudaDevice EbbCudaDevice;
 
 /* -- memory of the device (heap.c) --------------------------------------------------------------------------------- */
 
-/* One range of addresses, of which pieces are given memory as blocks first reach them. */
+/* One range of addresses, of which pieces are given memory as blocks reach them. */
 typedef struct
 {
   gsize base;
-  gsize capacity; /* bytes that may be in use */
-  gsize reserved; /* addresses: whole pieces */
+  gsize reserved; /* addresses: whole pieces, of twice the capacity */
   gsize piece;
   gsize n_pieces;
-  guint8 *is_mapped; /* of each piece: it has memory */
-  gsize n_mapped;    /* pieces with memory */
+  CUmemGenericAllocationHandle *memory; /* of each piece; 0: it has none */
+  gsize n_mapped, most_mapped;          /* pieces with memory, and as many as the capacity takes */
   EbbBlockHeap blocks;
 } EbbCudaHeap;
 
@@ -56,6 +55,10 @@ void *ebb_cuda_alloc (int index,
 void ebb_cuda_free (int index,
                     void *data,
                     gsize size);
+/* The bytes of the heap's pieces that have memory, and of pinned host memory; each may be NULL. */
+void ebb_cuda_get_taken (int index,
+                         guint64 *device,
+                         guint64 *host);
 
 static inline gboolean
 ebb_cuda_heap_contains (const EbbCudaHeap *heap,
@@ -72,6 +75,7 @@ void *ebb_cuda_alloc_host (int index,
 void ebb_cuda_free_host (int index,
                          void *data,
                          gsize size);
+guint64 ebb_cuda_get_pinned (void);
 
 /* -- points and events (event.c) ----------------------------------------------------------------------------------- */
 

@@ -27,14 +27,14 @@ ebb_cuda_device_get (int index)
 guint64
 ebb_cuda_get_capacity (int index)
 {
-  return ebb_cuda_device_get (index)->heap.capacity;
+  return ebb_cuda_device_get (index)->heap.blocks.capacity;
 }
 
 /* Few chunks: each one reads and writes the gradient of the weight once more. */
 gsize
 ebb_cuda_get_loss_chunk_bytes (int index)
 {
-  return MIN (LOSS_CHUNK, ebb_cuda_device_get (index)->heap.capacity / LOSS_CHUNK_FRACTION);
+  return MIN (LOSS_CHUNK, ebb_cuda_device_get (index)->heap.blocks.capacity / LOSS_CHUNK_FRACTION);
 }
 
 /* -- the current device of a thread -------------------------------------------------------------------------------- */

@@ -175,3 +175,14 @@ ebb_cuda_free_host (int index,
   pthread_mutex_unlock (&memory.lock);
   g_return_if_fail (found);
 }
+
+guint64
+ebb_cuda_get_pinned (void)
+{
+  guint64 pinned;
+
+  pthread_mutex_lock (&memory.lock);
+  pinned = memory.pinned;
+  pthread_mutex_unlock (&memory.lock);
+  return pinned;
+}

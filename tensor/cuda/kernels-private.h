@@ -38,6 +38,9 @@ typedef cudaError_t (*EbbCudaKernelFunc) (const EbbLaunch *launch,
 /* How many bytes of workspace it needs, by shapes, strides, dtypes and parameters alone. */
 typedef gsize (*EbbCudaWorkspaceFunc) (const EbbLaunch *launch);
 
+/* The widest heads that attention takes: a tile of their keys and values fits into shared memory. */
+#define EBB_CUDA_MAX_HEAD_WIDTH 256
+
 /* Before the definition of each, and of all of them in kernels.c:
  * EBB_CUDA_KERNEL (layer_norm) { return EBB_CUDA_LAUNCH (...); } */
 #ifdef __cplusplus

@@ -5,7 +5,8 @@
 /* -- workspace ----------------------------------------------------------------------------------------------------- */
 
 /* Offsets of what lies in workspace, after cuBLASLt's own; -1: nothing. An operand that does not begin at a multiple of
- * 16 bytes is copied as it stands, gaps and all: the plan then is the one of its shape. */
+ * 16 bytes is copied as it stands, gaps and all: the plan then is the one of its shape. Storages begin at multiples of
+ * EBB_DEVICE_ALIGNMENT, so this follows from where the view begins in its storage, wherever that lies. */
 typedef struct
 {
   gint64 a, b, c, bias;
@@ -72,6 +73,42 @@ has_no_terms (const EbbLaunch *launch)
   return launch->inputs[0]->shape[launch->inputs[0]->n_dims - 1] == 0;
 }
 
+/* A sum without terms that adds a bias of another dtype: both in f32, rounded once. */
+static gboolean
+adds_converted_bias (const EbbLaunch *launch)
+{
+  return has_no_terms (launch) && launch->params.matmul.accumulate && launch->n_inputs > 2 && launch->inputs[2] != NULL
+         && launch->inputs[2]->dtype != launch->outputs[0]->dtype;
+}
+
+/* @view as f32, dense, without data. */
+static EbbView
+get_dense (const EbbView *view)
+{
+  EbbView dense = *view;
+  gint64 stride = 1;
+
+  dense.data = NULL;
+  dense.dtype = EBB_DTYPE_F32;
+  for (int i = dense.n_dims - 1; i >= 0; i--)
+    {
+      dense.strides[i] = stride;
+      stride *= dense.shape[i];
+    }
+  return dense;
+}
+
+static void
+places_init_without_terms (Places *self,
+                           const EbbLaunch *launch)
+{
+  const EbbView c = get_dense (launch->outputs[0]);
+
+  *self = (Places){ .a = -1, .b = -1 };
+  self->c = place (self, (gsize) (c.shape[0] * c.strides[0]) * sizeof (float));
+  self->bias = place (self, (gsize) c.shape[c.n_dims - 1] * sizeof (float));
+}
+
 gsize
 ebb_cuda_matmul_get_workspace (EbbCudaDevice *device,
                                const EbbLaunch *launch)
@@ -80,8 +117,12 @@ ebb_cuda_matmul_get_workspace (EbbCudaDevice *device,
   Places places = { .size = 0 };
   int previous;
 
-  if (is_empty (launch->outputs[0]) || has_no_terms (launch) || !ebb_cuda_begin (device, &previous, NULL))
+  if (is_empty (launch->outputs[0]))
     return 0;
+  if (adds_converted_bias (launch))
+    places_init_without_terms (&places, launch);
+  if (has_no_terms (launch) || !ebb_cuda_begin (device, &previous, NULL))
+    return places.size;
   plan = ebb_cuda_plan_find (device, launch);
   if (plan != NULL)
     places_init (&places, plan, launch);
@@ -268,6 +309,37 @@ multiply (EbbCudaDevice *device,
   return cudaSuccess;
 }
 
+/* @bias is expanded to @c. */
+static cudaError_t
+add_converted_bias (const EbbLaunch *launch,
+                    EbbView *c,
+                    const EbbView *bias,
+                    const EbbCudaQueue *queue)
+{
+  const int last = c->n_dims - 1;
+  EbbView sum = get_dense (c), row = { .dtype = bias->dtype, .n_dims = 1 }, dense_row, expanded = *bias;
+  cudaError_t status;
+  Places places;
+
+  places_init_without_terms (&places, launch);
+  if (places.size > launch->workspace_size)
+    return cudaErrorInvalidValue;
+  row.data = bias->data;
+  row.shape[0] = c->shape[last];
+  row.strides[0] = bias->strides[last];
+  dense_row = get_dense (&row);
+  sum.data = (char *) launch->workspace + places.c;
+  dense_row.data = expanded.data = (char *) launch->workspace + places.bias;
+  expanded.dtype = EBB_DTYPE_F32;
+  expanded.strides[last] = 1;
+  status = run_kernel (EBB_KERNEL_COPY, c, NULL, &sum, queue);
+  if (status == cudaSuccess)
+    status = run_kernel (EBB_KERNEL_COPY, &row, NULL, &dense_row, queue);
+  if (status == cudaSuccess)
+    status = run_kernel (EBB_KERNEL_BINARY, &sum, &expanded, &sum, queue);
+  return status == cudaSuccess ? run_kernel (EBB_KERNEL_COPY, &sum, NULL, c, queue) : status;
+}
+
 /* A sum without terms: the bias, or nothing. */
 static cudaError_t
 run_without_terms (const EbbLaunch *launch,
@@ -287,7 +359,7 @@ run_without_terms (const EbbLaunch *launch,
     return run_kernel (EBB_KERNEL_COPY, &bias, NULL, c, queue);
   if (bias.dtype == c->dtype)
     return run_kernel (EBB_KERNEL_BINARY, c, &bias, c, queue); /* a sum: the first of the operations */
-  return cudaErrorNotSupported;
+  return add_converted_bias (launch, c, &bias, queue);
 }
 
 static cudaError_t

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/ops/product-private.h"
 #include "tensor/ops/shape.h"
 
@@ -64,8 +65,15 @@ set_parameters (EbbOpCall *call,
                 EbbGenerator *generator,
                 GError **error)
 {
+  const EbbDevice *device = EBB_DEVICE_OF (call->inputs[0]);
+  const gint64 most_width = device->backend->most_head_width;
   double p = form->dropout_p;
 
+  if (most_width > 0 && width > most_width)
+    return ebb_op_fail (call, error, EBB_ERROR_NOT_SUPPORTED,
+                        "heads are %" G_GINT64_FORMAT " wide; on %s they must be at most %" G_GINT64_FORMAT
+                        " wide; compute them on cpu",
+                        width, device->name, most_width);
   if (!(p >= 0.0 && p <= 1.0))
     return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT, "dropout_p is %g; must be in [0, 1]", p);
   if (!(form->softcap >= 0.0 && isfinite (form->softcap)))

@@ -28,7 +28,8 @@ struct _EbbHeapBlock
 typedef struct
 {
   gsize size, alignment;
-  gsize n_free; /* bytes */
+  gsize capacity; /* bytes that blocks may take together; size at first */
+  gsize n_free;   /* bytes of size that no block takes */
   EbbHeapBlock *first;
   GTree *free_by_size;
   GTree *used; /* by offset */
@@ -39,7 +40,8 @@ void ebb_block_heap_init (EbbBlockHeap *self,
                           gsize size,
                           gsize alignment);
 void ebb_block_heap_clear (EbbBlockHeap *self);
-/* NULL: no free piece is big enough. A block of no bytes has an offset of its own. */
+/* NULL: no free piece is big enough, or too little of the capacity is free. A block of no bytes has an offset of its
+ * own. */
 EbbHeapBlock *ebb_block_heap_alloc (EbbBlockHeap *self,
                                     gsize size);
 void ebb_block_heap_free (EbbBlockHeap *self,

@@ -29,7 +29,7 @@ ebb_block_heap_init (EbbBlockHeap *self,
                      gsize size,
                      gsize alignment)
 {
-  self->size = self->n_free = size;
+  self->size = self->capacity = self->n_free = size;
   self->alignment = alignment;
   self->free_by_size = g_tree_new_full (compare_sizes, NULL, NULL, NULL);
   self->used = g_tree_new_full (compare_offsets, NULL, NULL, NULL);
@@ -68,6 +68,8 @@ ebb_block_heap_alloc (EbbBlockHeap *self,
   if (size > self->n_free)
     return NULL;
   wanted.size = MAX ((size + self->alignment - 1) / self->alignment, 1) * self->alignment;
+  if (wanted.size > self->capacity - (self->size - self->n_free))
+    return NULL;
   node = g_tree_lower_bound (self->free_by_size, &wanted);
   if (node == NULL)
     return NULL;
@@ -153,9 +155,11 @@ char *
 ebb_block_heap_describe_shortage (EbbBlockHeap *self,
                                   gsize size)
 {
+  const gsize n_free = self->capacity - (self->size - self->n_free);
+
   return g_strdup_printf ("%" G_GSIZE_FORMAT " bytes asked for, %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
                           " free, in pieces of at most %" G_GSIZE_FORMAT,
-                          size, self->n_free, self->size, ebb_block_heap_get_largest_free (self));
+                          size, n_free, self->capacity, MIN (n_free, ebb_block_heap_get_largest_free (self)));
 }
 
 void

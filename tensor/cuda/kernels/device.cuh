@@ -19,6 +19,9 @@
 #include <math.h>
 #include <stdint.h>
 
+#include <mutex>
+#include <vector>
+
 #include <cuda_runtime.h>
 
 #define EBB_CUDA_ALL_LANES 0xffffffffu
@@ -56,15 +59,39 @@ ebb_cuda_launch (const char *text,
 }
 #endif
 
-/* More than 48 KiB of dynamic shared memory is asked for before the launch; at most 163 KiB are there everywhere. */
+/* More than 48 KiB of dynamic shared memory is asked for before the first launch of a kernel on a device, and noted
+ * here, since asking takes as long as a launch; at most 163 KiB are there everywhere. */
+typedef struct
+{
+  const void *kernel;
+  int device;
+  size_t shared_bytes;
+} EbbCudaAllowance;
+
 template <typename... P>
 static inline cudaError_t
 ebb_cuda_allow_shared (void (*kernel) (P...),
                        size_t shared_bytes)
 {
-  return shared_bytes <= 48 * 1024
-             ? cudaSuccess
-             : cudaFuncSetAttribute (kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared_bytes);
+  static std::mutex mutex;
+  static std::vector<EbbCudaAllowance> allowances;
+  const void *key = reinterpret_cast<const void *> (kernel);
+  cudaError_t status;
+  int device;
+
+  if (shared_bytes <= 48 * 1024)
+    return cudaSuccess;
+  status = cudaGetDevice (&device);
+  if (status != cudaSuccess)
+    return status;
+  std::lock_guard<std::mutex> guard (mutex);
+  for (const EbbCudaAllowance &allowance : allowances)
+    if (allowance.kernel == key && allowance.device == device && allowance.shared_bytes >= shared_bytes)
+      return cudaSuccess;
+  status = cudaFuncSetAttribute (kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared_bytes);
+  if (status == cudaSuccess)
+    allowances.push_back ({ key, device, shared_bytes });
+  return status;
 }
 
 /* -- shared memory: nothing is in it when a block begins ----------------------------------------------------------- */

@@ -207,6 +207,12 @@ test_refused_copies ()
   CHECK (ebb_cuda_allow_shared (add, 100000));
   CHECK (EBB_CUDA_LAUNCH (add, 1, 32, 100000, stream, there, 1));
   g_assert_cmpint (EBB_CUDA_LAUNCH (add, 1, 32, 100001, stream, there, 1), ==, cudaErrorInvalidValue);
+  /* It is asked once: it does not see that the attribute was changed behind its back. */
+  CHECK (cudaFuncSetAttribute (add, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000));
+  CHECK (ebb_cuda_allow_shared (add, 100000));
+  g_assert_cmpint (EBB_CUDA_LAUNCH (add, 1, 32, 100000, stream, there, 1), ==, cudaErrorInvalidValue);
+  CHECK (ebb_cuda_allow_shared (add, 100004));
+  CHECK (EBB_CUDA_LAUNCH (add, 1, 32, 100004, stream, there, 1));
   CHECK (cudaDeviceSynchronize ());
   cudaGetLastError ();
 }

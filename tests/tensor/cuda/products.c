@@ -66,6 +66,12 @@ static const Case cases[] = {
   { "one-of-each", .m = 1, .n = 1, .k = 1, .operands = F32, .result = F32, .bias = F32 },
   { "no-terms", .m = 4, .n = 3, .k = 0, .operands = F32, .result = F32, .bias = -1 },
   { "no-terms-but-a-bias", .m = 4, .n = 3, .k = 0, .operands = F32, .result = BF16, .bias = F32 },
+  { "no-terms-but-a-bias-added", .m = 4, .n = 3, .k = 0, .operands = F32, .result = F32, .bias = F32,
+    .accumulate = TRUE },
+  { "no-terms-but-a-bf16-bias-added", .batch = { 2 }, .m = 4, .n = 3, .k = 0, .operands = F32, .result = F32,
+    .bias = BF16, .bias_stride = 2, .accumulate = TRUE },
+  { "no-terms-but-an-f32-bias-added", .m = 4, .n = 3, .k = 0, .operands = BF16, .result = BF16, .bias = F32,
+    .accumulate = TRUE },
   { "no-rows", .m = 0, .n = 3, .k = 5, .operands = F32, .result = F32, .bias = -1 },
 };
 
@@ -221,6 +227,121 @@ bits_do_not_depend_on_addresses (gconstpointer data)
     }
 }
 
+/* The workspace that a product of @n x @n matrices needs whose left one begins @offset elements into @memory. */
+static gsize
+get_workspace (EbbTensor *memory,
+               gint64 offset,
+               gint64 n)
+{
+  const gint64 shape[] = { n, n };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) left = ebb_narrow (memory, 0, offset, n * n, &error);
+  g_autoptr (EbbTensor) right = ebb_zeros (shape, 2, F32, device, &error);
+  g_autoptr (EbbTensor) result = ebb_zeros (shape, 2, F32, device, &error);
+  g_autoptr (EbbTensor) matrix = ebb_reshape (left, shape, 2, &error);
+  EbbLaunch launch;
+
+  g_assert_no_error (error);
+  ebb_launch_init (&launch, EBB_KERNEL_MATMUL);
+  launch.n_inputs = 3;
+  launch.inputs[0] = &matrix->view;
+  launch.inputs[1] = &right->view;
+  launch.n_outputs = 1;
+  launch.outputs[0] = &result->view;
+  return device->backend->get_workspace (device->index, &launch);
+}
+
+/* Where a view begins in its storage decides, not where that lies: here over another library's memory, which it may be
+ * shown from anywhere. */
+static void
+workspace_does_not_depend_on_addresses (void)
+{
+  enum
+  {
+    N = 12,
+    MOST_OFFSET = 9
+  };
+  const gint64 size = N * N + MOST_OFFSET;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) memory = ebb_zeros (&size, 1, F32, device, &error);
+
+  g_assert_no_error (error);
+  g_assert_cmpuint ((gsize) memory->view.data % EBB_DEVICE_ALIGNMENT, ==, 0);
+  for (gint64 i = 0; i < 3; i++)
+    {
+      const gint64 n_before = 1 + 67 * i;
+      g_autoptr (EbbTensor) before = ebb_zeros (&n_before, 1, F32, device, &error);
+      g_autoptr (EbbTensor) other = ebb_zeros (&size, 1, F32, device, &error);
+
+      g_assert_cmpuint ((gsize) other->view.data % EBB_DEVICE_ALIGNMENT, ==, 0);
+      for (gint64 offset = 0; offset < MOST_OFFSET; offset++)
+        g_assert_cmpuint (get_workspace (memory, offset, N), ==, get_workspace (other, offset, N));
+    }
+  for (gint64 offset = 0; offset < MOST_OFFSET; offset++)
+    {
+      const gint64 rest = size - offset;
+      g_autoptr (EbbTensor) shown = ebb_tensor_new_over_memory (
+          device, (guint64) (gsize) ((float *) memory->view.data + offset), &rest, 1, NULL, 0, F32, NULL, NULL, &error);
+
+      g_assert_no_error (error);
+      g_assert_cmpuint ((gsize) shown->storage->data % EBB_DEVICE_ALIGNMENT, ==, 0);
+      g_assert_cmpint (shown->offset, ==, offset);
+      g_assert_cmpuint (get_workspace (shown, 0, N), ==, get_workspace (memory, offset, N));
+    }
+}
+
+/* What ops say of heads that no kernel of the device takes. */
+static void
+check_refusal (EbbTensor *q,
+               const char *expected)
+{
+  g_autoptr (EbbTensor) packed = NULL, y = NULL;
+  g_autoptr (GError) error = NULL, packed_error = NULL;
+
+  y = ebb_scaled_dot_product_attention (q, q, q, NULL, TRUE, 0, 0.5, NULL, &error);
+  g_assert_null (y);
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
+  g_assert_true (g_str_has_prefix (error->message, "scaled_dot_product_attention: "));
+  g_assert_nonnull (strstr (error->message, expected));
+  packed = ebb_reshape (q, (gint64[]){ 1, 2, 3 * 257 }, 3, &packed_error);
+  g_assert_no_error (packed_error);
+  y = ebb_self_attention (packed, 1, NULL, TRUE, 0, 0.5, NULL, &packed_error);
+  g_assert_null (y);
+  g_assert_error (packed_error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
+  g_assert_nonnull (strstr (packed_error->message, expected));
+}
+
+/* One line names the limit, in a dry run too, and nothing was drawn: the next random numbers are those from before. The
+ * CPU takes any width. */
+static void
+heads_that_are_too_wide_are_refused (void)
+{
+  const gint64 shape[] = { 1, 2, 3, 257 };
+  g_autofree char *expected =
+      g_strdup_printf ("heads are 257 wide; on %s they must be at most 256 wide", ebb_device_get_name (device));
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) q = ebb_zeros (shape, 4, F32, device, &error);
+  g_autoptr (EbbTensor) here = ebb_zeros (shape, 4, F32, NULL, &error);
+  g_autoptr (EbbTensor) first = NULL, second = NULL, dry = NULL, y = NULL;
+
+  g_assert_no_error (error);
+  ebb_manual_seed (5);
+  first = ebb_rand (shape, 4, F32, NULL, NULL, &error);
+  ebb_manual_seed (5);
+  check_refusal (q, expected);
+  ebb_push_dry_run ();
+  dry = ebb_zeros (shape, 4, F32, device, &error);
+  check_refusal (dry, expected);
+  g_clear_pointer (&dry, ebb_tensor_unref);
+  ebb_pop_dry_run ();
+  second = ebb_rand (shape, 4, F32, NULL, NULL, &error);
+  g_assert_no_error (error);
+  test_assert_near (first, second, 0);
+  y = ebb_scaled_dot_product_attention (here, here, here, NULL, TRUE, 0, 0, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_nonnull (y);
+}
+
 int
 main (int argc,
       char *argv[])
@@ -239,5 +360,7 @@ main (int argc,
       g_test_add_data_func (agrees, &cases[i], agrees_with_the_cpu);
       g_test_add_data_func (bits, &cases[i], bits_do_not_depend_on_addresses);
     }
+  g_test_add_func ("/cuda/products/workspace-does-not-depend-on-addresses", workspace_does_not_depend_on_addresses);
+  g_test_add_func ("/cuda/products/heads-that-are-too-wide-are-refused", heads_that_are_too_wide_are_refused);
   return g_test_run ();
 }

@@ -178,6 +178,29 @@ test_limits (void)
   ebb_block_heap_clear (&heap);
 }
 
+/* More addresses than blocks may take together: a gap between them costs addresses alone. */
+static void
+test_capacity (void)
+{
+  g_autofree char *shortage = NULL;
+  EbbBlockHeap heap;
+  EbbHeapBlock *blocks[4];
+
+  ebb_block_heap_init (&heap, 2048, 256);
+  heap.capacity = 1024;
+  for (guint i = 0; i < 4; i++)
+    g_assert_nonnull (blocks[i] = ebb_block_heap_alloc (&heap, 200));
+  g_assert_null (ebb_block_heap_alloc (&heap, 0));
+  ebb_block_heap_free (&heap, blocks[0]);
+  ebb_block_heap_free (&heap, blocks[2]);
+  g_assert_null (ebb_block_heap_alloc (&heap, 513));
+  shortage = ebb_block_heap_describe_shortage (&heap, 513);
+  g_assert_cmpstr (shortage, ==, "513 bytes asked for, 512 of 1024 free, in pieces of at most 512");
+  g_assert_cmpuint (ebb_block_heap_alloc (&heap, 512)->offset, ==, 1024);
+  g_assert_null (ebb_block_heap_alloc (&heap, 1));
+  ebb_block_heap_clear (&heap);
+}
+
 /* A range of addresses that no machine has memory for costs none. */
 static void
 test_addresses_alone (void)
@@ -204,6 +227,7 @@ main (int argc,
   g_test_init (&argc, &argv, NULL);
   g_test_add_func ("/block-heap/places-as-best-fit", test_places);
   g_test_add_func ("/block-heap/limits", test_limits);
+  g_test_add_func ("/block-heap/capacity", test_capacity);
   g_test_add_func ("/block-heap/addresses-alone", test_addresses_alone);
   return g_test_run ();
 }
