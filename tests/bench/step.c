@@ -16,11 +16,12 @@
 static BenchSettings settings = { .batch = 4, .context = 256 };
 static int steps = 5, threads = 0;
 static char *device_name;
-static gboolean serve, with_floor, as_json;
+static gboolean serve, with_floor, as_json, offloads;
 static guint64 library_bytes; /* resident before there is a model */
 
 static const GOptionEntry entries[] = {
-  { "preset", 0, 0, G_OPTION_ARG_STRING, &settings.preset, "Model: gpt2 (default), tiny, bert-large, ...", "NAME" },
+  { "preset", 0, 0, G_OPTION_ARG_STRING, &settings.preset, "Model: gpt2 (default), tiny, llama-1b, bert-large, ...",
+    "NAME" },
   { "folder", 0, 0, G_OPTION_ARG_FILENAME, &settings.folder, "Train the model in this folder, instead of a new one",
     "FOLDER" },
   { "layers", 0, 0, G_OPTION_ARG_INT, &settings.layers, "Layers instead of the preset's", "N" },
@@ -28,6 +29,7 @@ static const GOptionEntry entries[] = {
   { "heads", 0, 0, G_OPTION_ARG_INT, &settings.heads, "Attention heads instead of the preset's", "N" },
   { "vocab", 0, 0, G_OPTION_ARG_INT, &settings.vocab, "Different tokens instead of the preset's", "N" },
   { "checkpoint", 0, 0, G_OPTION_ARG_STRING, &settings.strategy, "none (default), selective or full", "HOW" },
+  { "offload", 0, 0, G_OPTION_ARG_NONE, &offloads, "Keep what is saved for backward in host memory", NULL },
   { "batch", 0, 0, G_OPTION_ARG_INT, &settings.batch, "Sequences a step", "N" },
   { "context", 0, 0, G_OPTION_ARG_INT, &settings.context, "Tokens a sequence", "N" },
   { "steps", 0, 0, G_OPTION_ARG_INT, &steps, "Steps that count, after two that don't", "N" },
@@ -261,7 +263,16 @@ print_answer (const GString *seconds,
     printf (", \"%s_bytes\": %" G_GUINT64_FORMAT, purpose_names[i], ebb_memory_stats_get_peak (stats, (EbbPurpose) i));
   printf (", \"kept_bytes\": %" G_GUINT64_FORMAT ", \"peak_bytes\": %" G_GUINT64_FORMAT,
           ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION), ebb_memory_stats_get_peak_total (stats));
-  printf (", \"resident_bytes\": %" G_GUINT64_FORMAT "}\n", bench_get_resident_peak ());
+  if (settings.store != NULL)
+    {
+      EbbActivationStore *store = EBB_ACTIVATION_STORE (settings.store);
+
+      printf (", \"moved_bytes\": %" G_GUINT64_FORMAT ", \"moving_s\": %.6g, \"waited_s\": %.6g",
+              ebb_activation_store_get_bytes_put (store) + ebb_activation_store_get_bytes_got (store),
+              ebb_activation_store_get_seconds_moving (store), ebb_activation_store_get_seconds_waited (store));
+    }
+  printf (", \"reserved_bytes\": %" G_GUINT64_FORMAT ", \"resident_bytes\": %" G_GUINT64_FORMAT "}\n",
+          ebb_memory_stats_get_reserved (stats), bench_get_resident_peak ());
   fflush (stdout);
 }
 
@@ -291,6 +302,8 @@ serve_n_steps (BenchTraining *training,
 
   n = MAX (n, 1);
   ebb_memory_reset_peaks (settings.device);
+  if (settings.store != NULL)
+    ebb_activation_store_reset_stats (EBB_ACTIVATION_STORE (settings.store));
   for (int i = 0; i < n; i++)
     {
       if (!bench_training_step (training, seconds, &loss, error))
@@ -325,6 +338,7 @@ main (int argc,
 {
   g_autoptr (GOptionContext) options = g_option_context_new ("- steps of a training");
   g_autoptr (GError) error = NULL;
+  g_autoptr (EbbSavedTensorHooks) store = NULL;
   g_autoptr (BenchTraining) training = NULL;
 
   library_bytes = bench_get_resident_peak ();
@@ -338,6 +352,8 @@ main (int argc,
     ebb_set_num_threads (threads);
   if (device_name != NULL)
     settings.device = ebb_device_get (device_name, &error);
+  store = offloads ? ebb_host_store_new () : NULL;
+  settings.store = store;
   if (error == NULL)
     training = bench_training_new (&settings, &error);
   if (training == NULL || !(serve ? serve_steps (training, &error) : show_steps (training, &error)))

@@ -176,16 +176,31 @@ class KeptBytes(torch.autograd.graph.saved_tensors_hooks):
             visit(mode.storage)
 
 
-KEPT_OPS = ("mm", "addmm", "_scaled_dot_product_flash_attention_for_cpu")
+KEPT_OPS = ("mm", "addmm", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
 
 
 def selective_contexts(counter):
     """Keeps the results of matrix products and of attention."""
-    kept = [getattr(torch.ops.aten, name).default for name in KEPT_OPS]
+    kept = [getattr(torch.ops.aten, name).default for name in KEPT_OPS if hasattr(torch.ops.aten, name)]
     contexts = torch.utils.checkpoint.create_selective_checkpoint_contexts(kept)
     if counter is not None:
         counter.selective.append(contexts[0])
     return contexts
+
+
+def run_blocks(model, blocks, x, *rest):
+    """Each block of x and the rest, as model.checkpoint says."""
+    for block in blocks:
+        if model.checkpoint == "none":
+            x = block(x, *rest)
+            continue
+        if model.counter is not None:
+            model.counter.hold(x)
+        options = {"context_fn": functools.partial(selective_contexts, model.counter)}
+        x = torch.utils.checkpoint.checkpoint(block, x, *rest, use_reentrant=False,
+                                              **(options if model.checkpoint == "selective" else {}))
+    return x
 
 
 class Gpt(nn.Module):
@@ -208,15 +223,7 @@ class Gpt(nn.Module):
 
     def forward(self, tokens):
         x = self.drop(self.wte(tokens) + self.wpe.weight[:tokens.shape[1]])
-        for block in self.h:
-            if self.checkpoint == "none":
-                x = block(x)
-                continue
-            if self.counter is not None:
-                self.counter.hold(x)
-            options = {"context_fn": functools.partial(selective_contexts, self.counter)}
-            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False,
-                                                  **(options if self.checkpoint == "selective" else {}))
+        x = run_blocks(self, self.h, x)
         return F.linear(self.ln_f(x), self.wte.weight)
 
 

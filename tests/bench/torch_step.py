@@ -16,6 +16,7 @@ import time
 import torch_gpt  # the first of ours: it reads what is resident once PyTorch is imported
 from torch_gpt import torch
 import torch_bert
+import torch_llama
 
 OPTIMIZERS = ("default", "foreach", "fused")
 LEARNING_RATE = 3e-4
@@ -47,6 +48,9 @@ def make_model(options):
         model = torch_bert.Bert(torch_bert.Config(
             options.layers, options.width, options.heads, 4 * options.width, max(options.context, BERT_POSITIONS),
             vocab=options.vocab))
+    elif options.model == "llama":
+        model = torch_llama.Llama(torch_llama.Config(options.layers, options.width, options.heads, options.context,
+                                                     options.vocab))
     else:
         model = torch_gpt.Gpt(torch_gpt.Config(options.layers, options.width, options.heads, options.context,
                                                options.vocab))
@@ -121,7 +125,7 @@ def serve(options):
 
 def main():
     parser = argparse.ArgumentParser(description="take steps of a training with PyTorch")
-    parser.add_argument("--model", choices=["gpt", "bert"], default="gpt")
+    parser.add_argument("--model", choices=["gpt", "bert", "llama"], default="gpt")
     parser.add_argument("--folder", help="train the model in this folder with transformers, instead of a new one")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)

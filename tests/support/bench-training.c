@@ -8,13 +8,35 @@
 
 const char *const bench_part_names[BENCH_N_PARTS] = { "forward", "backward", "optimizer", "step" };
 
+/* The shape of Llama 3.2 1B: 1.24 billion parameters. Four heads share keys and values. */
+static void
+choose_llama (EbbGptConfig *config)
+{
+  config->layout = EBB_GPT_LAYOUT_LLAMA;
+  config->vocab = 128256;
+  config->width = 2048;
+  config->heads = 32;
+  config->layers = 16;
+  config->tied = TRUE;
+  config->activation = EBB_ACTIVATION_SILU;
+  config->gated = TRUE;
+  config->norm = EBB_NORM_RMS;
+  config->bias = FALSE;
+  config->positions = EBB_POSITIONS_ROTARY;
+  config->rotary.theta = 5e5;
+}
+
 static EbbModule *
 make_gpt (const BenchSettings *settings,
           int *vocab,
           GError **error)
 {
-  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset (settings->preset ? settings->preset : "gpt2");
+  const gboolean is_llama = g_strcmp0 (settings->preset, "llama-1b") == 0;
+  g_autoptr (EbbGptConfig) config =
+      ebb_gpt_config_new_preset (settings->preset && !is_llama ? settings->preset : "gpt2");
 
+  if (is_llama)
+    choose_llama (config);
   config->context = settings->context;
   config->dropout = 0;
   if (g_strcmp0 (settings->residual, "bf16") == 0)
@@ -27,6 +49,11 @@ make_gpt (const BenchSettings *settings,
     config->heads = settings->heads;
   if (settings->vocab > 0)
     config->vocab = settings->vocab;
+  if (is_llama)
+    {
+      config->kv_heads = MAX (config->heads / 4, 1);
+      config->hidden = 4 * config->width;
+    }
   *vocab = config->vocab;
   return ebb_gpt_new (config, error);
 }

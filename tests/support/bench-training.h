@@ -9,7 +9,7 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  const char *preset;              /* NULL: gpt2; bert-large and the like: a loss at every position */
+  const char *preset;              /* NULL: gpt2; llama-1b; bert-large and the like: a loss at every position */
   const char *folder;              /* of a model that is opened; NULL: one is made of the preset */
   int layers, width, heads, vocab; /* 0: the preset's */
   int batch, context;

@@ -3,6 +3,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ def parse(words):
         description="Compares Ebb with PyTorch, in turn in one run, and prints the tables of docs/benchmarks.md.",
         epilog=f"Rows: {', '.join(names)}; {', '.join(PARTS)}. "
                f"With --only alone: {', '.join(long_names + list(LONG_PARTS))}.\n"
+        "With --device cuda the rows are those of scripts/gpu bench, which --only names by a beginning, too.\n"
         "The beginning of a name selects all names that begin with it.\n"
         "scripts/peer-venv installs PyTorch; without it only Ebb is measured. Close other programs first.")
     parser.add_argument("--quick", action="store_true", help="small models and few steps, to see that both sides run")
@@ -40,6 +42,7 @@ def parse(words):
     parser.add_argument("--from", dest="source", metavar="FILE",
                         help="show (and --write) the figures of an earlier run's --json instead of measuring")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed or a row fails")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default); another: scripts/gpu bench")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N",
                         help="threads of each program (all processors)")
     parser.add_argument("--build", metavar="FOLDER", help="use the programs in FOLDER and build nothing")
@@ -47,6 +50,11 @@ def parse(words):
     options.words = words
     options.builds = options.build is None
     options.build = options.build or os.path.join(ROOT, "build", "release")
+    if options.device != "cpu":
+        for name in ("quick", "programs", "write", "source", "check"):
+            if getattr(options, name):
+                parser.error(f"--{'from' if name == 'source' else name} is for the CPU; leave it out on {options.device}")
+        return options
     available = [row.name for row in offered_rows(options)] + list(PARTS + LONG_PARTS)
     for name in options.only or ():
         if not any(known.startswith(name) for known in available):
@@ -170,6 +178,29 @@ def rounded(value):
     return value
 
 
+def measure_on_gpu(options):
+    """scripts/gpu bench has the rows of a GPU, and prints them; exit status."""
+    if options.builds:
+        build_programs(options)
+    out = os.path.join(options.build, "gpu")
+    python = "" if options.no_torch else peer_python() or ""
+    words = [os.path.join(ROOT, "scripts", "gpu"), "bench", "--device", options.device, "--build", options.build,
+             "--out", out, "--again", "--python", python]
+    if options.only:
+        words += ["--only", f"^({'|'.join(re.escape(name) for name in options.only)})"]
+    status = subprocess.run(words, check=False, stdout=subprocess.DEVNULL if options.json == "-" else None).returncode
+    report_path = os.path.join(out, "bench.json")
+    if options.json and os.path.exists(report_path):
+        with open(report_path, encoding="utf-8") as file:
+            text = file.read()
+        if options.json == "-":
+            print(text)
+        else:
+            with open(options.json, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+    return status
+
+
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 def load_drawer():
@@ -222,6 +253,8 @@ def show(options, data):
 def main(words):
     options = parse(words)
     try:
+        if options.device != "cpu":
+            sys.exit(measure_on_gpu(options))
         if options.source:
             with open(options.source, encoding="utf-8") as file:
                 data = json.load(file)

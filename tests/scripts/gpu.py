@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""scripts/gpu, which is for machines with a GPU, on the emulated one: each command runs its parts to the end, keeps
+what they gave, and goes on where it stopped. The speed of an emulated GPU says nothing, so none is asked for."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HAS_EMULATION = os.path.exists(os.path.join(BUILD, "ebb-1.0", "backends", "ebb-backend-cudaemu.so"))
+# compute-sanitizer's place is taken by a program that only runs what it is given.
+SANITIZER = """#!/bin/sh
+[ "$1 $3 $4 $5 $6" = "--tool --error-exitcode 9 --target-processes all" ] || exit 3
+echo "$2" >>"$(dirname "$0")/tools"
+shift 6
+exec "$@"
+"""
+
+
+@unittest.skipUnless(HAS_EMULATION, "no emulated GPU in this build")
+class GpuScript(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ebb-gpu-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_script(self, *words, status=0, script="gpu", **more):
+        done = subprocess.run([os.path.join(ROOT, "scripts", script), *words], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=280, check=False,
+                              env={**os.environ, **more})
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def run_parts(self, command, *words, **more):
+        """What the command gave of each part."""
+        self.run_script(command, "--device", "cudaemu", "--build", BUILD, "--out", self.folder, "--python", "", *words,
+                        **more)
+        with open(os.path.join(self.folder, f"{command}.json"), encoding="utf-8") as file:
+            return json.load(file)["parts"]
+
+    def test_check_runs_tests_and_trainings(self):
+        parts = self.run_parts("check", "--only", "^(queues|products|losses as on the cpu)$")
+        self.assertEqual(sorted(parts), ["losses as on the cpu", "products", "queues"])
+        self.assertLessEqual(parts["losses as on the cpu"]["figures"]["worst"], 1e-5)
+
+    def test_a_call_goes_on_where_one_stopped(self):
+        words = ["check", "--device", "cudaemu", "--build", BUILD, "--out", self.folder, "--only",
+                 "^(queues|products)$"]
+        self.assertIn("2 parts are left", self.run_script(*words, "--seconds", "1e-9", status=3))
+        self.assertIn("[1/2] queues: ok", self.run_script(*words))
+        self.assertNotIn("[1/", self.run_script(*words))
+        self.assertIn("[2/2]", self.run_script(*words, "--again"))
+
+    def test_check_says_what_failed(self):
+        output = self.run_script("check", "--device", "cudaemu", "--build", BUILD, "--out", self.folder, "--only",
+                                 "^losses", status=1, EBB_CUDAEMU_MEMORY="1M")
+        self.assertIn("FAIL", output)
+        self.assertIn("cudaemu", output)
+
+    def test_sanitize_hands_each_tool_each_test(self):
+        tool = os.path.join(self.folder, "compute-sanitizer")
+        with open(tool, "w", encoding="utf-8") as file:
+            file.write(SANITIZER)
+        os.chmod(tool, 0o755)
+        parts = self.run_parts("sanitize", "--only", " tensor/cuda/products$",
+                               PATH=f"{self.folder}:{os.environ['PATH']}")
+        with open(os.path.join(self.folder, "tools"), encoding="utf-8") as file:
+            self.assertEqual(file.read().split(), ["memcheck", "racecheck", "initcheck", "synccheck"])
+        self.assertEqual(len(parts), 4)
+
+    def test_bench_gives_each_row_its_figures(self):
+        parts = self.run_parts("bench", "--only", "^(kernels|GPT|Llama)")
+        names = self.run_script("bench", "--list").splitlines()
+        self.assertEqual(sorted(parts), sorted(name for name in names if not name.startswith("host time")))
+        for name, part in parts.items():
+            self.assertTrue(part["ok"], name)
+            if name != "kernels":
+                self.assertGreater(part["figures"]["ebb tokens/s"], 0)
+                self.assertEqual("not offloaded ms" in part["figures"], "offloaded" in name)
+        rates = parts["kernels"]["figures"]
+        for kernel in ("copy", "add", "layer_norm_grad", "softmax", "cross_entropy", "adamw", "embedding_grad"):
+            self.assertGreater(rates[f"{kernel} GB/s"], 0)
+        self.assertGreater(rates["attention TFLOP/s"], 0)
+
+    def test_scripts_bench_hands_over_to_it(self):
+        report = os.path.join(self.folder, "raw.json")
+        output = self.run_script("--device", "cudaemu", "--only", "kernels", "--no-torch", "--build", BUILD, "--json",
+                                 report, script="bench")
+        self.assertIn("kernels: copy GB/s", output)
+        with open(report, encoding="utf-8") as file:
+            self.assertEqual(list(json.load(file)["parts"]), ["kernels"])
+        self.assertIn("--write is for the CPU", self.run_script("--device", "cudaemu", "--write", status=2,
+                                                                 script="bench"))
+
+
+unittest.main()
