@@ -4,7 +4,7 @@
 
 #include "memory-timeline.h"
 #include "output.h"
-#include "trainer.h"
+#include "planning.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,23 +44,21 @@ add_integer (JsonBuilder *builder,
 typedef struct
 {
   gint64 peak, host_peak, extent, purposes[EBB_N_PURPOSES];
+  guint64 least; /* 0: not known, on ranks */
   double seconds;
 } Figures;
 
 static const char *const purposes[] = { "parameters", "gradients", "optimizer", "activations", "cache", "workspace" };
 
-static Figures
-take_figures (EbbMemoryEstimate *estimate,
-              double seconds)
+static void
+take_figures (Figures *self,
+              EbbMemoryEstimate *estimate)
 {
-  Figures figures = { .peak = (gint64) ebb_memory_estimate_get_peak_total (estimate),
-                      .host_peak = (gint64) ebb_memory_estimate_get_host_peak_total (estimate),
-                      .extent = (gint64) ebb_memory_estimate_get_extent (estimate),
-                      .seconds = seconds };
-
+  self->peak = (gint64) ebb_memory_estimate_get_peak_total (estimate);
+  self->host_peak = (gint64) ebb_memory_estimate_get_host_peak_total (estimate);
+  self->extent = (gint64) ebb_memory_estimate_get_extent (estimate);
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
-    figures.purposes[i] = (gint64) ebb_memory_estimate_get_peak (estimate, (EbbPurpose) i);
-  return figures;
+    self->purposes[i] = (gint64) ebb_memory_estimate_get_peak (estimate, (EbbPurpose) i);
 }
 
 /* The largest of each number over the ranks. */
@@ -114,6 +112,10 @@ write_report (const Options *options,
     add_integer (builder, purposes[i], figures->purposes[i]);
   json_builder_end_object (builder);
   add_integer (builder, "heap_bytes", figures->extent);
+  if (figures->least > 0)
+    add_integer (builder, "least_bytes", (gint64) figures->least);
+  if (options->memory > 0)
+    add_integer (builder, "budget_bytes", (gint64) options->memory);
   json_builder_set_member_name (builder, "step_seconds");
   json_builder_add_double_value (builder, figures->seconds);
   json_builder_set_member_name (builder, "run_seconds");
@@ -157,24 +159,72 @@ print (const Options *options,
   printf ("With the gaps between them they take up %.1f MiB.\n", (double) figures->extent / (1 << 20));
   if (figures->host_peak != figures->peak)
     printf ("Host memory: %.1f MiB.\n", (double) figures->host_peak / (1 << 20));
+  if (figures->least > 0)
+    printf ("With --memory it needs at least %.1f MiB%s.\n", (double) figures->least / (1 << 20),
+            strcmp (device, "cpu") == 0 ? ", and what the program takes itself" : "");
   printf ("At the peak%s the largest are:%s", ranks != NULL ? " of rank 0" : "", strchr (table, '\n'));
   printf ("A step computes for about %s, %" G_GINT64_FORMAT " steps for about %s.\n", step, options->steps, run);
 }
 
+/* The smallest budget for which there is a plan; on the CPU without what the process takes itself. */
+static gboolean
+find_least (Trainer *trainer,
+            Figures *figures,
+            GError **error)
+{
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+
+  if (trainer->ranks == NULL && trainer->plan == NULL)
+    plan = ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, G_MAXUINT64, error);
+  else if (trainer->plan != NULL)
+    plan = g_object_ref (trainer->plan);
+  else
+    return TRUE;
+  if (plan == NULL)
+    return FALSE;
+  g_object_get (plan, "least-bytes", &figures->least, NULL);
+  return TRUE;
+}
+
+static gboolean
+take_seconds (Trainer *trainer,
+              EbbMemoryEstimate *estimate,
+              Figures *figures,
+              GError **error)
+{
+  const gboolean measures = trainer->ranks == NULL || trainer->ranks->rank == 0;
+  GError *failure = NULL;
+
+  figures->seconds = ebb_memory_estimate_measure_seconds (estimate, measures ? MAX_SECONDS : 0, &failure);
+  if (failure != NULL)
+    g_propagate_error (error, failure);
+  return failure == NULL;
+}
+
+/* All parts of the training are made in a dry run. */
 static EbbMemoryEstimate *
 make_estimate (Options *options,
                Ranks *ranks,
+               Figures *figures,
                GError **error)
 {
-  EbbMemoryEstimate *estimate = NULL;
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  Planning planning;
   Trainer trainer;
+  gboolean ok;
 
+  if (!planning_init (&planning, options, error))
+    return NULL;
   ebb_push_dry_run ();
-  if (trainer_init (&trainer, options, ranks, error))
-    estimate = ebb_memory_estimate_new (trainer.model, trainer.device, run_step, &trainer, error);
+  ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error)
+       && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, run_step, &trainer, error)) != NULL;
+  if (ok)
+    take_figures (figures, estimate);
+  ok = ok && take_seconds (&trainer, estimate, figures, error) && find_least (&trainer, figures, error);
   trainer_clear (&trainer);
   ebb_pop_dry_run ();
-  return estimate;
+  planning_clear (&planning);
+  return ok ? g_steal_pointer (&estimate) : NULL;
 }
 
 static gboolean
@@ -196,33 +246,21 @@ estimate_run (Options *options,
               GError **error)
 {
   g_autoptr (EbbMemoryEstimate) estimate = NULL;
-  GError *failure = NULL;
-  Figures figures;
-  const guint64 budget = options->memory;
-  double seconds;
+  Figures figures = { 0 };
   gboolean ok;
 
-  options->memory = 0; /* nothing is refused: what it needs is the question */
-  estimate = make_estimate (options, ranks, error);
+  estimate = make_estimate (options, ranks, &figures, error);
   ok = ranks != NULL ? ranks_agree (ranks, estimate != NULL, error) : estimate != NULL;
   if (!ok)
     return FALSE;
   ebb_memory_timeline_set_name (ebb_memory_estimate_get_timeline (estimate), options->checkpoint);
-  seconds =
-      ebb_memory_estimate_measure_seconds (estimate, ranks == NULL || ranks->rank == 0 ? MAX_SECONDS : 0, &failure);
-  if (failure != NULL)
-    {
-      g_propagate_error (error, failure);
-      return FALSE;
-    }
-  figures = take_figures (estimate, seconds);
   if (!exchange (ranks, &figures, error))
     return FALSE;
   if (ranks != NULL && ranks->rank > 0)
     return TRUE;
   if (!options->quiet)
     print (options, ranks, estimate, &figures);
-  if (options->memory_timeline != NULL && !save_timeline (estimate, options, budget, error))
+  if (options->memory_timeline != NULL && !save_timeline (estimate, options, options->memory, error))
     return FALSE;
   return write_report (options, estimate, &figures, error);
 }

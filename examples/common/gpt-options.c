@@ -8,7 +8,7 @@
 
 static const char *const dtypes[] = { "f32", "bf16", NULL };
 static const char *const moments[] = { "f32", "bf16", "8bit", NULL };
-static const char *const checkpoints[] = { "none", "selective", "full", NULL };
+static const char *const checkpoints[] = { "none", "selective", "full", "auto", NULL };
 static const char *const decayed[] = { "matrices", "all", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
 static const char *const stores[] = { "keep", "host", "disk",
@@ -143,7 +143,8 @@ const OptionRow gpt_options[] = {
 
   { OPTION_GROUP, "machine", .metavar = "Memory and machine:" },
   { OPTION_TEXT, "checkpoint", 'c', AT (checkpoint), .metavar = "KIND", .fallback = "none", .names = checkpoints, SAVED,
-    .help = "Activation checkpointing per block: none, selective, full; on a terminal the run ends with a report" },
+    .help = "Activation checkpointing per block: none, selective, full, or auto: the fastest plan that the --memory "
+            "holds; on a terminal the run ends with a report" },
   { OPTION_TEXT, "store", AT (store), .metavar = "KIND", .fallback = "keep", .names = stores, SAVED,
     .help = "Where saved activations wait for backward: keep: in place; host; disk; contiguous: in one buffer on the "
             "device; contiguous+host; contiguous+disk" },
@@ -156,7 +157,11 @@ const OptionRow gpt_options[] = {
   { OPTION_INT, "prefetch", AT (prefetch), .metavar = "N", .fallback = "1", ANY_INT,
     .help = "Fetch activations from the store this many blocks ahead of backward" },
   { OPTION_SIZE, "memory", SIZE_AT (memory), .metavar = "SIZE", .shown = "0",
-    .help = "Limit of the bytes of all tensors, with or without a unit: 1.5GiB, 1500MB; 0: the machine's memory" },
+    .help = "Budget of a training: plans what each block keeps and recomputes so that the device's bytes, on the CPU "
+            "those of the process, stay within SIZE: 1.5GiB, 1500MB, or auto: all that is free",
+    .help_on_ranks = "Limit of the bytes of all tensors, with or without a unit: 1.5GiB, 1500MB" },
+  { OPTION_PATH, "plan", AT (plan), .metavar = "FILE",
+    .help = "Write the plan of --memory to FILE, or train by the one that is there" },
   { OPTION_FLAG, "estimate", AT (estimate), .shown = "",
     .help = "Train nothing: print the bytes that a step needs, who holds them, the seconds of a step and of --steps" },
   { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED,

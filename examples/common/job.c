@@ -10,6 +10,7 @@
 #include "launcher.h"
 #include "memory-timeline.h"
 #include "output.h"
+#include "planning.h"
 #include "profile.h"
 #include "report.h"
 #include "sample.h"
@@ -188,8 +189,13 @@ run (Options *options,
   Profile profile;
   Streams streams;
   MemoryTimeline timeline;
-  gboolean ok = trainer_init (&trainer, options, ranks, error) && streams_init (&streams, &trainer, error);
+  Planning planning;
+  gboolean ok;
 
+  if (!planning_init (&planning, options, error))
+    return FALSE;
+  ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error)
+       && streams_init (&streams, &trainer, error);
   if (ranks != NULL)
     ok = ranks_agree (ranks, ok, error);
   if (ok)
@@ -206,6 +212,7 @@ run (Options *options,
       progress_clear (&progress);
     }
   trainer_clear (&trainer);
+  planning_clear (&planning);
   return ok;
 }
 

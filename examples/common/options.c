@@ -204,7 +204,13 @@ static gboolean
 take_bytes (Options *self,
             GError **error)
 {
-  return (self->memory_text == NULL || command_parse_size ("memory", self->memory_text, &self->memory, error))
+  self->memory_is_auto = g_strcmp0 (self->memory_text, "auto") == 0
+                         || (self->memory_text == NULL && strcmp (self->checkpoint, "auto") == 0);
+  return (self->memory_text == NULL || self->memory_is_auto
+          || (command_parse_size ("memory", self->memory_text, &self->memory, error)
+              && (self->memory > 0
+                  || options_refuse (error, "--memory %s: leave the option out to train without a budget",
+                                     self->memory_text))))
          && (self->store_limit_text == NULL
              || command_parse_size ("store-limit", self->store_limit_text, &self->store_limit, error));
 }

@@ -17,7 +17,8 @@ typedef enum
 {
   CHECKPOINT_NONE,
   CHECKPOINT_SELECTIVE,
-  CHECKPOINT_FULL
+  CHECKPOINT_FULL,
+  CHECKPOINT_AUTO /* as the plan for the memory says */
 } CheckpointKind;
 
 typedef enum
@@ -60,14 +61,15 @@ struct _Options
   /* machine and memory */
   char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
   char *memory_text, *store_limit_text; /* as they were typed, for the messages */
-  guint64 memory, store_limit;          /* bytes; 0: the machine's, no limit */
+  guint64 memory, store_limit;          /* bytes; 0: no budget, no limit */
+  gboolean memory_is_auto;              /* the budget is all that is free */
   gboolean step_in_backward, estimate;
   int threads, prefetch;
   CheckpointKind checkpoint_kind;
   StoreKind store_kind;
 
   /* files */
-  char *model, *load, *save, *save_best, *resume;
+  char *model, *load, *save, *save_best, *resume, *plan;
   gint64 save_every;
 
   RankOptions ranks; /* of a program on ranks */

@@ -4,6 +4,7 @@
 
 #include "evaluate.h"
 #include "output.h"
+#include "planning.h"
 #include "store.h"
 #include "wrapping.h"
 
@@ -116,6 +117,7 @@ make_text (const Trainer *trainer,
   json_builder_set_member_name (builder, "tokens_per_second");
   json_builder_add_double_value (builder, progress_get_speed (progress));
   add_memory (builder, trainer->device);
+  planning_add_json (trainer, builder);
   memory_timeline_add_json (timeline, builder);
   json_builder_set_member_name (builder, "store");
   store_add_json (trainer->store, trainer->options, builder);

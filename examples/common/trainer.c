@@ -63,7 +63,7 @@ set_machine_up (Trainer *self,
   if (options->threads > 0)
     ebb_set_num_threads (options->threads);
   options->threads = ebb_get_num_threads ();
-  if (options->memory > 0 && options->ranks.n_ranks == 0) /* or it is set already, for all threads */
+  if (options->memory > 0 && self->ranks != NULL && options->ranks.n_ranks == 0) /* or it is set, for all threads */
     ebb_memory_set_limit (self->device, options->memory);
   return TRUE;
 }
@@ -265,7 +265,7 @@ take_outputs (Trainer *self,
 {
   const Options *options = self->options;
 
-  if (options->estimate)
+  if (ebb_is_dry_run ())
     return TRUE;
   if (!output_check (options, error))
     return FALSE;
@@ -332,7 +332,7 @@ prepare (Trainer *self,
   if (!model_find (options, self->tokenizer, weights, metadata, saved, &source, error)
       || !model_check_tensor_ranks (options, error)
       || !data_open (options, self->tokenizer, &self->dataset, &self->held_out, error)
-      || (!options->estimate && !model_check_memory (options, self->device, n_ranks, error)))
+      || (!ebb_is_dry_run () && !model_check_memory (options, self->device, n_ranks, error)))
     return FALSE;
   self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
   return self->store != NULL && make_model (self, &source, weights, error) && make_optimizer (self, error)
@@ -345,7 +345,7 @@ estimate (Trainer *self,
 {
   const Options *options = self->options;
 
-  if (is_wanted && !options->estimate && options->checkpoint_kind != CHECKPOINT_NONE && self->step < options->steps)
+  if (is_wanted && !ebb_is_dry_run () && options->checkpoint_kind != CHECKPOINT_NONE && self->step < options->steps)
     self->plain_activations = wrapping_estimate_plain (self->model, options, self->n_rows, self->device);
 }
 
@@ -459,6 +459,7 @@ trainer_clear (Trainer *self)
   g_clear_object (&self->schedule);
   g_clear_pointer (&self->spared, g_strfreev);
   g_clear_object (&self->optimizer);
+  g_clear_object (&self->plan);
   g_clear_object (&self->model);
   g_clear_object (&self->store);
   g_clear_object (&self->held_out);

@@ -31,6 +31,8 @@ typedef struct
   char **spared; /* parameters of one dimension: norms and biases */
   EbbSchedule *schedule;
   EbbSavedTensorHooks *store;
+  EbbMemoryPlan *plan; /* of --memory; NULL: there is none */
+  guint64 budget;
   EbbTrainingState *state;
   EbbFolderLock *lock;      /* on the folder of --resume; one rank holds it for all */
   guint found;              /* FoundState bits of that folder */

@@ -14,7 +14,7 @@ wrapping_apply (EbbModule *model,
 {
   g_autoptr (EbbCheckpointOptions) how = NULL;
 
-  if (options->checkpoint_kind == CHECKPOINT_NONE)
+  if (options->checkpoint_kind == CHECKPOINT_NONE || options->checkpoint_kind == CHECKPOINT_AUTO)
     return TRUE;
   how = options->checkpoint_kind == CHECKPOINT_SELECTIVE ? ebb_checkpoint_options_new_selective ()
                                                          : ebb_checkpoint_options_new ();

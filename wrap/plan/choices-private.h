@@ -37,12 +37,15 @@ typedef struct
   EbbPlanClass **class_of; /* by block; NULL: taken */
 } EbbPlanChoices;
 
-/* Runs dry steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most. */
+/* Runs dry steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most,
+ * with operands of
+ * @max_bytes. */
 EbbPlanChoices *ebb_plan_choices_new (EbbModule *model,
                                       EbbDevice *device,
                                       EbbStepFunc step,
                                       gpointer user_data,
                                       double max_seconds,
+                                      guint64 max_bytes,
                                       GError **error);
 void ebb_plan_choices_free (EbbPlanChoices *self);
 /* Adds a row for each block to @plan: what it does by @choices, which has a number for each block; those of blocks that

@@ -499,20 +499,22 @@ take_none (EbbPlanChoices *self)
 static gboolean
 measure_launches (EbbPlanChoices *self,
                   double max_seconds,
+                  guint64 max_bytes,
                   GError **error)
 {
-  return ebb_cost_table_measure (self->costs, max_seconds, EBB_ESTIMATE_MEASURED_BYTES, NULL, NULL, error);
+  return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, NULL, NULL, error);
 }
 
 static gboolean
 find_choices (EbbPlanChoices *self,
               double max_seconds,
+              guint64 max_bytes,
               GError **error)
 {
   guint n_singles = 0;
 
   self->none = ebb_probe_run (self->probe, error);
-  if (self->none == NULL || (max_seconds > 0 && !measure_launches (self, max_seconds, error))
+  if (self->none == NULL || (max_seconds > 0 && !measure_launches (self, max_seconds, max_bytes, error))
       || !record_blocks (self, error))
     return FALSE;
   ebb_probe_price (self->probe, self->none);
@@ -539,6 +541,7 @@ ebb_plan_choices_new (EbbModule *model,
                       EbbStepFunc step,
                       gpointer user_data,
                       double max_seconds,
+                      guint64 max_bytes,
                       GError **error)
 {
   g_autoptr (EbbPlanChoices) self = g_new0 (EbbPlanChoices, 1);
@@ -549,7 +552,7 @@ ebb_plan_choices_new (EbbModule *model,
   self->classes = g_ptr_array_new_with_free_func (class_free);
   self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
   self->probe = ebb_probe_new (model, device, self->blocks, self->costs, step, user_data, error);
-  return self->probe != NULL && find_choices (self, max_seconds, error) ? g_steal_pointer (&self) : NULL;
+  return self->probe != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
 }
 
 void

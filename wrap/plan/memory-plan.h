@@ -57,6 +57,11 @@ EbbMemoryPlan *ebb_memory_plan_load (EbbModule *model,
                                      GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbMemoryPlan *ebb_memory_plan_new_from_json (EbbModule *model,
+                                              const char *json,
+                                              GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_memory_plan_save (EbbMemoryPlan *self,
                                const char *path,
                                GError **error);

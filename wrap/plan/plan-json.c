@@ -435,6 +435,18 @@ read_document (const Source *source,
   return read_rows (source, document, plan) && read_rungs (source, document, plan);
 }
 
+static EbbMemoryPlan *
+read_plan (EbbModule *model,
+           const EbbJson *document,
+           const char *name,
+           GError **error)
+{
+  g_autoptr (EbbMemoryPlan) self = ebb_memory_plan_new_empty (model);
+  const Source source = { name, error };
+
+  return read_document (&source, document, self) ? g_steal_pointer (&self) : NULL;
+}
+
 /**
  * ebb_memory_plan_load:
  * @model: the model that the plan is for
@@ -452,18 +464,38 @@ ebb_memory_plan_load (EbbModule *model,
                       GError **error)
 {
   g_autoptr (EbbJson) document = NULL;
-  g_autoptr (EbbMemoryPlan) self = NULL;
-  const Source source = { path, error };
 
   if (!EBB_MAY_BEGIN (error, model, path))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
 
   document = ebb_json_read_file (path, MAX_FILE_SIZE, error);
-  if (document == NULL)
+  return document != NULL ? read_plan (model, document, path, error) : NULL;
+}
+
+/**
+ * ebb_memory_plan_new_from_json: (constructor)
+ * @model: the model that the plan is for
+ * @json: what ebb_memory_plan_to_json() has given
+ * @error: return location for an error
+ *
+ * The same as ebb_memory_plan_load() for a plan in memory, for example one that was made for a model of a dry run.
+ *
+ * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_FORMAT
+ */
+EbbMemoryPlan *
+ebb_memory_plan_new_from_json (EbbModule *model,
+                               const char *json,
+                               GError **error)
+{
+  g_autoptr (EbbJson) document = NULL;
+
+  if (!EBB_MAY_BEGIN (error, model, json))
     return NULL;
-  self = ebb_memory_plan_new_empty (model);
-  return read_document (&source, document, self) ? g_steal_pointer (&self) : NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
+
+  document = ebb_json_parse (json, strlen (json), "the plan", error);
+  return document != NULL ? read_plan (model, document, "the plan", error) : NULL;
 }
 
 /**

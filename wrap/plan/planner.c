@@ -5,12 +5,15 @@
 #include "tensor/error-private.h"
 #include "wrap/plan/chain-private.h"
 #include "wrap/plan/choices-private.h"
+#include "wrap/plan/estimate-private.h"
 
 #define MIB (1024.0 * 1024.0)
 /* How often a plan whose dry step passes the budget is made again. */
 #define N_CORRECTIONS 8
 /* How long kernels are measured of which nothing is known. */
 #define MAX_SECONDS 5
+/* Measuring stays within the budget, too, unless that is tiny. */
+#define LEAST_MEASURED ((guint64) 4 << 20)
 
 /* -- the chain ----------------------------------------------------------------------------------------------------- */
 
@@ -140,6 +143,17 @@ describe_peak (EbbPlanChoices *self,
                           g_array_index (self->blocks, EbbPlanBlock, step->peak_stage - 1).path);
 }
 
+/* What a plan adds to a step: the rest of two steps differs by what lies in the cache, which is noise. */
+static double
+count_recompute_seconds (const EbbProbeStep *step)
+{
+  double seconds = 0;
+
+  for (guint i = 0; i < step->n_stages; i++)
+    seconds += step->stages[i].seconds[EBB_PROBE_RECOMPUTE];
+  return seconds;
+}
+
 /* The plan of the chain's @choices, and the dry step with it. */
 static EbbMemoryPlan *
 make_plan (EbbPlanChoices *self,
@@ -155,8 +169,8 @@ make_plan (EbbPlanChoices *self,
     return NULL;
   plan->predicted_peak_bytes = (*step)->peak;
   plan->unplanned_peak_bytes = self->none->peak;
-  plan->step_seconds = ebb_probe_get_seconds (self->probe, *step);
-  plan->seconds = MAX (0, plan->step_seconds - ebb_probe_get_seconds (self->probe, self->none));
+  plan->seconds = count_recompute_seconds (*step) - count_recompute_seconds (self->none);
+  plan->step_seconds = ebb_probe_get_seconds (self->probe, self->none) + plan->seconds;
   g_free (plan->step);
   plan->step = g_strdup (ebb_probe_get_input (self->probe));
   g_free (plan->binds);
@@ -269,8 +283,8 @@ ebb_memory_plan_make (EbbModule *model,
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
-  choices = ebb_plan_choices_new (model, device != NULL ? device : ebb_device_get_cpu (), step, user_data,
-                                  max_seconds, error);
+  choices = ebb_plan_choices_new (model, device != NULL ? device : ebb_device_get_cpu (), step, user_data, max_seconds,
+                                  MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED)), error);
   if (choices == NULL)
     return NULL;
   make_chain (&chain, choices);

@@ -1,0 +1,287 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* From a budget of bytes to a plan for the training, and the plan's effect on it. */
+#include "planning.h"
+
+#include "output.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (1024.0 * 1024.0)
+/* What a process takes during a training beside tensors: stacks, tables, libraries' own memory. */
+#define RESERVE ((guint64) 18 << 20)
+/* How often a plan whose heap has too large gaps is made again. */
+#define N_CORRECTIONS 4
+
+/* -- the budget ---------------------------------------------------------------------------------------------------- */
+
+/* Resident bytes of this process. */
+static guint64
+get_own_bytes (void)
+{
+  g_autofree char *text = NULL;
+  guint64 n_all, n_resident = 0;
+
+  if (g_file_get_contents ("/proc/self/statm", &text, NULL, NULL)
+      && sscanf (text, "%" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, &n_all, &n_resident) != 2)
+    n_resident = 0;
+  return n_resident * (guint64) sysconf (_SC_PAGESIZE);
+}
+
+/* What the machine could still give this process, as the kernel says it. */
+static guint64
+get_available_bytes (void)
+{
+  g_autofree char *text = NULL;
+  const char *line;
+  guint64 n_kib;
+
+  if (!g_file_get_contents ("/proc/meminfo", &text, NULL, NULL))
+    return G_MAXUINT64;
+  line = strstr (text, "MemAvailable:");
+  return line != NULL && sscanf (line, "MemAvailable: %" G_GUINT64_FORMAT, &n_kib) == 1 ? n_kib << 10 : G_MAXUINT64;
+}
+
+/* All that is free where the training computes. */
+static guint64
+find_budget (EbbDevice *device)
+{
+  const guint64 limit = ebb_memory_get_limit (device);
+
+  return device == ebb_device_get_cpu () ? MIN (limit, get_available_bytes ()) : limit;
+}
+
+static gboolean
+wants_plan (const Options *options)
+{
+  return !options_on_ranks (options) && (options->memory > 0 || options->memory_is_auto || options->plan != NULL);
+}
+
+static guint64
+get_bytes (EbbMemoryPlan *plan,
+           const char *property)
+{
+  guint64 n_bytes;
+
+  g_object_get (plan, property, &n_bytes, NULL);
+  return n_bytes;
+}
+
+/* -- planning ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+run_step (EbbModule *model,
+          gpointer user_data,
+          GError **error)
+{
+  double loss;
+
+  return trainer_step (user_data, &loss, error);
+}
+
+/* The address space that the heap takes up with the plan. */
+static gboolean
+measure_extent (Trainer *trainer,
+                EbbMemoryPlan *plan,
+                guint64 *extent,
+                GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+
+  if (!ebb_memory_plan_apply (plan, error))
+    return FALSE;
+  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
+  ebb_memory_plan_unapply (plan);
+  if (estimate != NULL)
+    *extent = ebb_memory_estimate_get_extent (estimate);
+  return estimate != NULL;
+}
+
+/* Takes from the limit what the gaps between tensors need: on the CPU a budget is one of resident bytes. */
+static EbbMemoryPlan *
+plan_with_gaps (Planning *self,
+                Trainer *trainer,
+                GError **error)
+{
+  const guint64 room = self->limit;
+
+  for (guint i = 0; i < N_CORRECTIONS; i++)
+    {
+      g_autoptr (EbbMemoryPlan) plan =
+          ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, self->limit, error);
+      guint64 extent;
+
+      if (plan == NULL || trainer->device != ebb_device_get_cpu ())
+        return g_steal_pointer (&plan);
+      if (!measure_extent (trainer, plan, &extent, error))
+        return NULL;
+      if (extent <= room || i + 1 == N_CORRECTIONS)
+        return g_steal_pointer (&plan);
+      self->limit -= MIN (self->limit / 2, extent - room);
+    }
+  return NULL;
+}
+
+static gboolean
+make_plan (Planning *self,
+           Trainer *trainer,
+           GError **error)
+{
+  const Options *options = trainer->options;
+  const gboolean on_cpu = trainer->device == ebb_device_get_cpu ();
+  const guint64 own = on_cpu ? get_own_bytes () + RESERVE : 0;
+  g_autofree char *name = options->memory_text != NULL ? g_strdup_printf ("--memory %s", options->memory_text)
+                                                       : g_strdup ("--checkpoint auto");
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+
+  self->budget = options->memory_is_auto ? find_budget (trainer->device) : options->memory;
+  if (self->budget <= own)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                   "%s: too little: this program takes %.1f MiB without any tensor", name, (double) own / MIB);
+      return FALSE;
+    }
+  self->limit = self->budget - own;
+  plan = plan_with_gaps (self, trainer, error);
+  if (plan == NULL)
+    {
+      if (on_cpu)
+        g_prefix_error (error, "%s, of which the program itself takes %.1f MiB: ", name, (double) own / MIB);
+      else
+        g_prefix_error (error, "%s: ", name);
+      return FALSE;
+    }
+  self->json = ebb_memory_plan_to_json (plan);
+  self->text = ebb_memory_plan_to_string (plan);
+  return TRUE;
+}
+
+/* A plan that was made earlier must do for this training. */
+static gboolean
+check_plan (Planning *self,
+            Trainer *trainer,
+            GError **error)
+{
+  const Options *options = trainer->options;
+  const guint64 own = trainer->device == ebb_device_get_cpu () ? get_own_bytes () + RESERVE : 0;
+  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_load (trainer->model, options->plan, error);
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  guint64 peak;
+
+  if (plan == NULL || !ebb_memory_plan_apply (plan, error))
+    return FALSE;
+  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
+  ebb_memory_plan_unapply (plan);
+  if (estimate == NULL)
+    return FALSE;
+  peak = ebb_memory_estimate_get_peak_total (estimate);
+  self->limit = get_bytes (plan, "budget-bytes");
+  if (peak > self->limit)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                 "--plan %s: with it a step of this training needs %.1f MiB, and it was made for %.1f MiB: remove the "
+                 "file to plan again",
+                 options->plan, (double) peak / MIB, (double) self->limit / MIB);
+  else if (self->budget > 0 && ebb_memory_estimate_get_extent (estimate) + own > self->budget)
+    g_set_error (
+        error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+        "--plan %s: with it a training needs %.1f MiB, and --memory is %.1f MiB: remove the file to plan again",
+        options->plan, (double) (ebb_memory_estimate_get_extent (estimate) + own) / MIB, (double) self->budget / MIB);
+  else
+    {
+      self->json = ebb_memory_plan_to_json (plan);
+      self->text = ebb_memory_plan_to_string (plan);
+    }
+  return self->json != NULL;
+}
+
+/* Peaks are those of the training, not of measuring kernels. */
+static void
+reset_peaks (const Options *options)
+{
+  EbbDevice *device = ebb_device_get (options->device, NULL);
+
+  if (device != NULL)
+    ebb_memory_reset_peaks (device);
+  ebb_memory_reset_peaks (NULL);
+}
+
+gboolean
+planning_init (Planning *self,
+               Options *options,
+               GError **error)
+{
+  const gboolean has_file = options->plan != NULL && g_file_test (options->plan, G_FILE_TEST_EXISTS);
+  Trainer trainer;
+  gboolean ok;
+
+  *self = (Planning){ .budget = options->memory };
+  if (!wants_plan (options) || options->steps == 0)
+    return TRUE;
+  if (!has_file && options->memory == 0 && !options->memory_is_auto)
+    return options_refuse (error, "--plan %s: there is no such file; say --memory SIZE to make it", options->plan);
+  ebb_push_dry_run ();
+  ok = trainer_init (&trainer, options, NULL, error) && (has_file ? check_plan : make_plan) (self, &trainer, error);
+  trainer_clear (&trainer);
+  ebb_pop_dry_run ();
+  reset_peaks (options);
+  return ok;
+}
+
+void
+planning_clear (Planning *self)
+{
+  g_free (self->json);
+  g_free (self->text);
+}
+
+/* -- applying ------------------------------------------------------------------------------------------------------ */
+
+gboolean
+planning_apply (Planning *self,
+                Trainer *trainer,
+                GError **error)
+{
+  const Options *options = trainer->options;
+
+  if (!wants_plan (options) || options->steps == 0)
+    return TRUE;
+  trainer->plan = ebb_memory_plan_new_from_json (trainer->model, self->json, error);
+  if (trainer->plan == NULL || !ebb_memory_plan_apply (trainer->plan, error)
+      || (options->plan != NULL && !ebb_memory_plan_save (trainer->plan, options->plan, error)))
+    return FALSE;
+  trainer->budget = self->budget;
+  if (self->limit > 0)
+    ebb_memory_set_limit (trainer->device, self->limit);
+  if (!options->quiet)
+    printf ("%s\n", self->text);
+  return TRUE;
+}
+
+/* -- the report ---------------------------------------------------------------------------------------------------- */
+
+static void
+add_bytes (JsonBuilder *builder,
+           const char *name,
+           guint64 n_bytes)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, (gint64) n_bytes);
+}
+
+void
+planning_add_json (const Trainer *trainer,
+                   JsonBuilder *builder)
+{
+  g_autofree char *json = NULL;
+
+  if (trainer->plan == NULL)
+    return;
+  json = ebb_memory_plan_to_json (trainer->plan);
+  add_bytes (builder, "budget_bytes",
+             trainer->budget > 0 ? trainer->budget : get_bytes (trainer->plan, "budget-bytes"));
+  add_bytes (builder, "predicted_peak_bytes", get_bytes (trainer->plan, "predicted-peak-bytes"));
+  add_bytes (builder, "least_bytes", get_bytes (trainer->plan, "least-bytes"));
+  json_builder_set_member_name (builder, "plan");
+  json_builder_add_value (builder, json_from_string (json, NULL));
+}

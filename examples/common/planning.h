@@ -1,0 +1,31 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "trainer.h"
+
+/* --memory, --plan and --checkpoint auto: a memory plan for the training. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  guint64 budget; /* bytes; on the CPU of the whole process. 0: the plan is that of a file, without a budget */
+  guint64 limit;  /* what of it is for tensors */
+  char *json;     /* the plan; NULL: there is none */
+  char *text;     /* the same as a table */
+} Planning;
+
+/* Plans, by dry runs of the training, before any memory is taken for it. Refuses a budget that is too small. */
+gboolean planning_init (Planning *self,
+                        Options *options,
+                        GError **error);
+void planning_clear (Planning *self);
+/* Puts the plan onto the model, writes it to the file of --plan, and prints it. From then on tensors have the limit. */
+gboolean planning_apply (Planning *self,
+                         Trainer *trainer,
+                         GError **error);
+/* Adds budget, prediction and plan to a report. */
+void planning_add_json (const Trainer *trainer,
+                        JsonBuilder *builder);
+
+G_END_DECLS

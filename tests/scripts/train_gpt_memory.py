@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""--memory of train_gpt: a plan that keeps the budget and the bits; plans in files; budgets that can't be kept."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
+PROGRAM = os.path.join(os.path.abspath(BUILD), "examples", "train_gpt")
+MODEL = ["--layers", 4, "--width", 128, "--heads", 4, "--context", 128, "--batch", 8, "--dropout", 0.1, "--steps", 3]
+SIM = ["--device", "sim"]
+
+
+class MemoryTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="ebb-memory-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        with open(cls.path("text.txt"), "w", encoding="utf-8") as text:
+            text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(300))
+        cls.plain = {device: cls.train("--device", device) for device in ("cpu", "sim")}
+
+    @classmethod
+    def path(cls, name):
+        return os.path.join(cls.folder, name)
+
+    @classmethod
+    def run_program(cls, *words):
+        """Kernels are measured once for all tests."""
+        return subprocess.run([PROGRAM, "--data", "text.txt", *map(str, MODEL), *map(str, words)], cwd=cls.folder,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False,
+                              env={**os.environ, "EBB_COST_FILE": cls.path("costs")})
+
+    @classmethod
+    def train(cls, *words):
+        done = cls.run_program("--quiet", "--report", "report.json", *words)
+        if (done.returncode, done.stderr, done.stdout) != (0, "", ""):
+            raise AssertionError(f"{words}: {done}")
+        with open(cls.path("report.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def refuse(self, message, *words, status=1):
+        done = self.run_program(*words)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (status, "", 1), done.stderr)
+        self.assertRegex(done.stderr, message)
+
+    def check(self, report, budget, device="cpu"):
+        self.assertEqual(report["losses"], self.plain[device]["losses"])
+        self.assertEqual(report["budget_bytes"], budget)
+        self.assertEqual(report["peak_bytes"], report["predicted_peak_bytes"])
+        self.assertLessEqual(report["rss_peak_bytes" if device == "cpu" else "peak_bytes"], budget)
+        self.assertLessEqual(report["least_bytes"], report["predicted_peak_bytes"])
+        self.assertEqual([row["block"] for row in report["plan"]["blocks"]], ["h.0", "h.1", "h.2", "h.3"])
+
+
+class Budgets(MemoryTest):
+    def test_a_device_keeps_the_budget_and_the_bits(self):
+        peak = self.plain["sim"]["peak_bytes"]
+        least = self.train(*SIM, "--memory", peak)["least_bytes"]
+        for budget in peak, (peak + least) // 2, least:
+            self.check(self.train(*SIM, "--memory", budget), budget, "sim")
+        self.refuse(r"--memory \d+: a budget of [\d.]+ MiB is too small: the step needs at least [\d.]+ MiB "
+                    r"\(parameters ", *SIM, "--memory", least - 1)
+
+    def test_the_process_keeps_the_budget_on_the_cpu(self):
+        resident = self.plain["cpu"]["rss_peak_bytes"]
+        for budget in resident + (16 << 20), resident - (4 << 20):
+            self.check(self.train("--memory", budget), budget)
+        self.refuse(r"--memory 24MiB: too little: this program takes [\d.]+ MiB without any tensor", "--memory",
+                    "24MiB")
+        self.refuse(r"--memory 34MiB, of which the program itself takes [\d.]+ MiB: a budget of [\d.]+ MiB is too "
+                    r"small: the step needs at least", "--memory", "34MiB")
+
+    def test_all_that_is_free(self):
+        for words in ["--memory", "auto"], ["--checkpoint", "auto"]:
+            report = self.train(*words)
+            self.assertEqual(report["losses"], self.plain["cpu"]["losses"])
+            self.assertEqual(report["peak_bytes"], self.plain["cpu"]["peak_bytes"])
+            self.assertEqual({row["do"] for row in report["plan"]["blocks"]}, {"keep"})
+
+    def test_what_the_user_wrapped_stays(self):
+        done = self.run_program(*SIM, "--checkpoint", "full", "--memory", "1G")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("h.0 to h.3  as you wrapped it", done.stdout)
+
+    def test_no_budget(self):
+        self.refuse("--memory 0: leave the option out to train without a budget", "--memory", 0, status=2)
+        self.refuse('--memory -1: "-1" is not a size', "--memory", -1, status=2)
+        self.refuse('--memory 5X: "5X" is not a size', "--memory", "5X", status=2)
+
+
+class Files(MemoryTest):
+    def setUp(self):
+        self.peak = self.plain["sim"]["peak_bytes"]
+        self.budget = self.peak * 3 // 4
+        self.made = self.train(*SIM, "--memory", self.budget, "--plan", f"{self.id()}.json")
+
+    def plan(self):
+        return ["--plan", f"{self.id()}.json"]
+
+    def test_a_plan_is_used_again(self):
+        again = self.train(*SIM, *self.plan())
+        self.assertEqual(again["plan"], self.made["plan"])
+        self.check(again, self.budget, "sim")
+        self.check(self.train(*SIM, *self.plan(), "--memory", self.peak), self.peak, "sim")
+
+    def test_another_training_is_refused(self):
+        self.refuse("a plan for another model: it has 52 parameters, and this one 40", *SIM, *self.plan(),
+                    "--layers", 3)
+        self.refuse("with it a step of this training needs .* remove the file to plan again", *SIM, *self.plan(),
+                    "--batch", 12)
+        self.refuse("with it a training needs .*, and --memory is .*: remove the file to plan again", *SIM,
+                    *self.plan(), "--memory", self.budget // 2)
+        self.refuse("--plan none.json: there is no such file; say --memory SIZE to make it", "--plan", "none.json",
+                    status=2)
+
+    def test_a_damaged_file(self):
+        with open(self.path(f"{self.id()}.json"), "r+", encoding="utf-8") as file:
+            file.truncate(100)
+        self.refuse(r"\.json: ", *SIM, *self.plan())
+
+    def test_an_estimate_has_the_plan(self):
+        estimate = self.train(*SIM, *self.plan(), "--estimate")
+        self.assertEqual(estimate["predicted_peak_bytes"], self.made["peak_bytes"])
+        self.assertEqual(estimate["least_bytes"], self.made["least_bytes"])
+
+
+if __name__ == "__main__":
+    unittest.main()
