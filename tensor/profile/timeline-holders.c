@@ -6,6 +6,7 @@
 #include "tensor/profile/profiler-private.h"
 
 #include <json-glib/json-glib.h>
+#include <string.h>
 
 /**
  * ebb_memory_timeline_set_name:
@@ -111,7 +112,7 @@ holder_hash (gconstpointer data)
 {
   const EbbMemoryHolder *self = data;
 
-  return g_direct_hash (self->op) ^ 31 * g_direct_hash (self->module) ^ 61 * g_direct_hash (self->name)
+  return g_direct_hash (self->op) ^ 31 * g_direct_hash (self->module_pattern) ^ 61 * g_direct_hash (self->name_pattern)
          ^ 127 * g_direct_hash (self->shape) ^ (guint) self->purpose << 8 ^ (guint) self->phase << 16;
 }
 
@@ -122,8 +123,8 @@ holder_equal (gconstpointer a,
 {
   const EbbMemoryHolder *x = a, *y = b;
 
-  return x->op == y->op && x->module == y->module && x->name == y->name && x->shape == y->shape
-         && x->purpose == y->purpose && x->phase == y->phase && x->is_older == y->is_older;
+  return x->op == y->op && x->module_pattern == y->module_pattern && x->name_pattern == y->name_pattern
+         && x->shape == y->shape && x->purpose == y->purpose && x->phase == y->phase && x->is_older == y->is_older;
 }
 
 static void
@@ -138,8 +139,38 @@ add_holder (GHashTable *holders,
       holder->n_bytes = holder->n_blocks = 0;
       g_hash_table_add (holders, holder);
     }
+  if (holder->module != part->module)
+    holder->module = holder->module_pattern;
+  if (holder->name != part->name)
+    holder->name = holder->name_pattern;
   holder->n_bytes += part->n_bytes;
   holder->n_blocks += part->n_blocks;
+}
+
+/* "h.3.mlp" becomes "h.*.mlp", "h.3 (Mlp)" "h.* (Mlp)". */
+static const char *
+make_pattern (EbbMemoryTimeline *self,
+              const char *path)
+{
+  g_autoptr (GString) pattern = NULL;
+
+  if (path == NULL)
+    return NULL;
+  pattern = g_string_new (NULL);
+  for (const char *part = path; part != NULL;)
+    {
+      const gsize size = strcspn (part, ". ");
+      const char *end = part[size] != '\0' ? part + size : NULL;
+
+      if (size > 0 && strspn (part, "0123456789") == size)
+        g_string_append_c (pattern, '*');
+      else
+        g_string_append_len (pattern, part, (gssize) size);
+      if (end != NULL)
+        g_string_append_c (pattern, *end);
+      part = end != NULL ? end + 1 : NULL;
+    }
+  return g_string_chunk_insert_const (self->texts, pattern->str);
 }
 
 guint8 *
@@ -168,12 +199,15 @@ collect_holders (EbbMemoryTimeline *self,
   for (guint i = 0; i < self->blocks->len; i++)
     {
       const EbbTimelineBlock *block = ebb_timeline_get_block (self, i);
+      const char *module = block->path != 0 ? g_quark_to_string (block->path) : NULL;
       const EbbMemoryHolder part = { .purpose = (EbbPurpose) purposes[i],
                                      .phase = (EbbPhase) block->phase,
                                      .op = block->op,
                                      .name = block->name,
                                      .shape = block->shape,
-                                     .module = block->path != 0 ? g_quark_to_string (block->path) : NULL,
+                                     .module = module,
+                                     .module_pattern = make_pattern (self, module),
+                                     .name_pattern = make_pattern (self, block->name),
                                      .is_older = block->first == EBB_TIMELINE_NEVER,
                                      .n_blocks = 1,
                                      .n_bytes = block->n_bytes };
@@ -302,7 +336,8 @@ ebb_memory_timeline_append_holders (EbbMemoryTimeline *self,
  * @n_holders: how many of those to show that hold most at the peak
  *
  * Shows the peak, in all and of each purpose, and who holds most when all purposes together are at their peak: tensors
- * with the same op, module and shape are one row.
+ * with the same op, module and shape are one row, and so are those of modules that differ in numbers alone, as
+ * "h.*.mlp".
  *
  * Returns: (transfer full): text of some lines
  */

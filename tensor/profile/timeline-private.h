@@ -83,6 +83,10 @@ guint8 *ebb_timeline_replay (EbbMemoryTimeline *self,
 
 /* The timelines that run on this thread, or NULL; the thread's. */
 const GPtrArray *ebb_timeline_list_running (void);
+/* Names the memory of @tensor for them. */
+void ebb_timeline_name_tensor (EbbTensor *tensor,
+                               const char *format,
+                               ...) G_GNUC_PRINTF (2, 3);
 /* Of a dry run, which takes no time: of each launch that it recorded, how long it would take. */
 void ebb_timeline_set_seconds (EbbMemoryTimeline *self,
                                const double *seconds,
@@ -90,15 +94,18 @@ void ebb_timeline_set_seconds (EbbMemoryTimeline *self,
 
 /* -- who holds the peak -------------------------------------------------------------------------------------------- */
 
-/* Blocks with the same purpose, op, module, phase, name and shape. */
+/* Blocks with the same purpose, op, module, phase, name and shape. Modules that differ in numbers alone are the same
+ * one: "h.0.mlp" and "h.1.mlp" together are "h.*.mlp". */
 typedef struct
 {
   EbbPurpose purpose;
   EbbPhase phase;                /* in which they were made */
   const char *op, *name, *shape; /* NULL: not known */
   const char *module;            /* its path; NULL: not known */
-  gboolean is_older;             /* they were there before the recording */
-  guint n_blocks;                /* 0: not known */
+  const char *module_pattern;    /* with a star for each number */
+  const char *name_pattern;
+  gboolean is_older; /* they were there before the recording */
+  guint n_blocks;    /* 0: not known */
   guint64 n_bytes;
 } EbbMemoryHolder;
 

@@ -472,14 +472,17 @@ set_name (EbbMemoryTimeline *self,
           const EbbView *view)
 {
   gsize n_bytes = ebb_dtype_get_size (view->dtype);
+  g_autofree char *several = NULL;
   g_autoptr (GString) shape = NULL;
 
   if (block->name != NULL)
     return;
-  block->name = g_string_chunk_insert_const (self->texts, name);
   for (int i = 0; i < view->n_dims; i++)
     n_bytes *= (gsize) view->shape[i];
-  if (block->shape != NULL || n_bytes != block->n_bytes)
+  if (n_bytes < block->n_bytes) /* as one of a unit's shards, which lie in one buffer */
+    several = g_strdup_printf ("%s and others", name);
+  block->name = g_string_chunk_insert_const (self->texts, several != NULL ? several : name);
+  if (block->shape != NULL || several != NULL)
     return;
   shape = g_string_new (NULL);
   append_shape (shape, view);
@@ -515,4 +518,22 @@ ebb_memory_timeline_name_tensor (EbbMemoryTimeline *self,
   if (found != 0)
     set_name (self, ebb_timeline_get_block (self, found - 1), valid, &tensor->view);
   ebb_memory_unlock_observers ();
+}
+
+void
+ebb_timeline_name_tensor (EbbTensor *tensor,
+                          const char *format,
+                          ...)
+{
+  const GPtrArray *timelines = ebb_timeline_list_running ();
+  g_autofree char *name = NULL;
+  va_list list;
+
+  if (G_LIKELY (timelines == NULL))
+    return;
+  va_start (list, format);
+  name = g_strdup_vprintf (format, list);
+  va_end (list);
+  for (guint i = 0; i < timelines->len; i++)
+    ebb_memory_timeline_name_tensor (g_ptr_array_index (timelines, i), tensor, name);
 }

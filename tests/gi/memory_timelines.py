@@ -45,6 +45,18 @@ class MemoryTimelines(TestCase):
         self.assertEqual(holders["0.weight"]["shape"], "f32 [16, 8]")
         self.assertEqual(holders["2.weight (exp_avg_sq)"]["purpose"], "optimizer")
 
+    def test_modules_that_differ_in_numbers_are_one_holder(self):
+        model = Ebb.Sequential(*(Ebb.Linear(8, 8) for _ in range(3)))
+        with Ebb.memory_timeline() as timeline:
+            timeline.name_module(model)
+            loss = model(self.x).sum()
+        holders = {(holder["name"], holder["module"], holder["purpose"]): holder
+                   for holder in timeline.as_dict(100)["holders"]}
+        weights, activations = holders["*.weight", None, "parameters"], holders[None, "*", "activations"]
+        self.assertEqual((weights["bytes"], weights["tensors"]), (3 * 8 * 8 * 4, 3))
+        self.assertEqual((activations["op"], activations["tensors"]), ("linear", 2))  # what the next one saves
+        loss.backward()
+
     def test_the_table_has_the_ten_largest(self):
         timeline = self.record()
         self.assertRegex(str(timeline), rf"^peak \d\.\d\d MiB \({timeline.get_peak_total()} bytes\) on cpu")

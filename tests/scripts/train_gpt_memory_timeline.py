@@ -61,7 +61,9 @@ class MemoryTimelineTest(unittest.TestCase):
             self.assertLessEqual({"h.0.mlp.c_proj", "h.1.attn.c_attn"}, set(run["texts"]))
 
     def test_a_rank_records_its_own(self):
-        self.check_run("fsdp_gpt", "--steps", "3", "--ranks", "2")
+        self.check_run("fsdp_gpt", "--steps", "3", "--ranks", "2", "--checkpoint", "full")
+        names = {(holder["name"], holder["op"]) for holder in self.read_report()["memory_timeline"]["holders"]}
+        self.assertIn(("h.0 (EbbTransformerBlock), unsharded", "all_gather"), names)
 
     def test_quiet_writes_the_picture_alone(self):
         done = self.run_program("--steps", "1", "--memory-timeline", "step.svg", "--quiet")

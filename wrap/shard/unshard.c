@@ -3,6 +3,7 @@
 
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/ops/pointwise.h"
+#include "tensor/profile/timeline-private.h"
 
 #include <string.h>
 
@@ -38,14 +39,19 @@ make_full (EbbShardUnit *self,
 {
   EbbShardBuffer *it = &self->buffers[buffer];
   const gint64 n = self->layout->n_elements[buffer];
+  const char *op_name = ebb_thread.op_name;
 
+  ebb_thread.op_name = "all_gather"; /* not the op that runs while this unit is prefetched */
   if (n == shard->n_elements)
     it->full = ebb_tensor_alias (shard); /* one rank has it all */
   else
     it->full = ebb_tensor_new_uninitialized (&n, 1, shard->view.dtype, self->device, error);
+  ebb_thread.op_name = op_name;
   if (it->full == NULL)
     return FALSE;
   ebb_storage_set_purpose (it->full->storage, EBB_PURPOSE_PARAMETER);
+  if (n != shard->n_elements)
+    ebb_timeline_name_tensor (it->full, "%s, unsharded", self->name);
   return TRUE;
 }
 

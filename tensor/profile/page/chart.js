@@ -184,7 +184,7 @@ class Chart {
   drawOverlay() {
     const context = this.begin(this.overlay), {plot} = this;
     if (this.chosen !== null && this.chosen >= 0)
-      this.outline(context, this.chosen);
+      this.outline(context, this.marked ?? [this.chosen]);
     if (this.cursor === null)
       return;
     const x = Math.round(this.xOf(this.recording.at[this.shared.axis][this.cursor])) + 0.5;
@@ -197,27 +197,31 @@ class Chart {
       context.stroke();
   }
 
-  // The region of a block, which moves as others below it come and go.
-  outline(context, block) {
+  // The regions of blocks, which move as others below them come and go; of so many that the page stays quick.
+  outline(context, blocks) {
     const {plot, recording, shared} = this, scale = devicePixelRatio || 1, walk = new Walk(recording, shared.layers);
-    const bytes = recording.blocks.bytes[block], tops = [], bottoms = [];
+    const edges = blocks.slice(0, 100).map(block =>
+      ({block, bytes: recording.blocks.bytes[block], top: [], bottom: []}));
     for (let column = 0; column < this.columns.length && this.columns[column] >= 0; column++) {
-      const below = walk.goTo(this.columns[column]).below(block), x = plot.x + column / scale;
-      if (below < 0)
-        continue;
-      tops.push([x, this.yOf(below + bytes)], [x + 1 / scale, this.yOf(below + bytes)]);
-      bottoms.push([x, this.yOf(below)], [x + 1 / scale, this.yOf(below)]);
+      const x = plot.x + column / scale;
+      walk.goTo(this.columns[column]);
+      for (const {block, bytes, top, bottom} of edges) {
+        const below = walk.below(block);
+        if (below < 0)
+          continue;
+        top.push([x, this.yOf(below + bytes)], [x + 1 / scale, this.yOf(below + bytes)]);
+        bottom.push([x, this.yOf(below)], [x + 1 / scale, this.yOf(below)]);
+      }
     }
-    if (tops.length === 0)
-      return;
     context.beginPath();
-    for (const [x, y] of [...tops, ...bottoms.reverse()])
-      context.lineTo(x, y);
-    context.closePath();
+    for (const {top, bottom} of edges) {
+      [...top, ...bottom.reverse()].forEach(([x, y], i) => i === 0 ? context.moveTo(x, y) : context.lineTo(x, y));
+      context.closePath();
+    }
     context.fillStyle = getColour('seam');
     context.fill();
     context.strokeStyle = getColour('outline');
-    context.lineWidth = 1.5;
+    context.lineWidth = edges.length > 12 ? 0.75 : 1.5;
     context.stroke();
   }
 

@@ -26,13 +26,19 @@ function describeMaker(recording, block) {
   return op ? `${op} (${phase})` : recording.first[block] < 0 ? 'before the recording' : phase === 'other' ? '' : phase;
 }
 
-function describeHolder(recording, block) {
-  return recording.text('name', block) || recording.text('module', block) || recording.text('op', block) ||
+// blocks: all that are meant; a text that differs among them is shown with a star for each number.
+function describeHolder(recording, block, blocks = [block]) {
+  const text = column => {
+    const numbers = recording.blocks[column], number = numbers[block];
+    return (blocks.every(other => numbers[other] === number) ? recording.texts : recording.patterns)[number];
+  };
+  return text('name') || text('module') || text('op') ||
     (recording.first[block] < 0 ? 'a tensor from before the recording' : 'a tensor outside of modules');
 }
 
-function describeLife(recording, block) {
-  const first = recording.first[block], last = recording.last[block];
+function describeLife(recording, blocks) {
+  const first = Math.min(...blocks.map(block => recording.first[block]));
+  const last = Math.max(...blocks.map(block => recording.last[block]));
   if (first < 0)
     return last === Infinity ? 'the whole step' : `from before to operation ${recording.launches[last]}`;
   return last === Infinity ? `operation ${recording.launches[first]} to the end`
@@ -62,7 +68,7 @@ function fillTip(chart) {
       tip.append(make('div', '', recording.text('shape', chosen)));
     if (maker)
       tip.append(make('div', 'faint', module ? `made by ${maker} in ${module}` : `made by ${maker}`));
-    tip.append(make('div', 'faint', `lives ${describeLife(recording, chosen)}${describeSeconds(recording, chosen)}`));
+    tip.append(make('div', 'faint', `lives ${describeLife(recording, [chosen])}${describeSeconds(recording, chosen)}`));
   } else if (chosen !== null) {
     const {name} = shared.layers.layers[-1 - chosen];
     tip.append(make('strong', '', `${name}: other tensors from before the recording`));
@@ -103,16 +109,17 @@ function makeRow(chart, holder) {
   swatch.style.background = `var(--${purpose})`;
   cell.append(purpose);
   addCell(row, 'held', block === undefined ? 'other tensors from before the recording'
-    : describeHolder(recording, block) + (holder.tensors > 1 ? `, ${holder.tensors} times` : ''));
+    : describeHolder(recording, block, holder.blocks) + (holder.tensors > 1 ? `, ${holder.tensors} times` : ''));
   addCell(row, 'op', block === undefined ? '' : describeMaker(recording, block));
   addCell(row, 'shape', block === undefined ? '' : recording.text('shape', block));
-  addCell(row, 'life', block === undefined ? '' : describeLife(recording, block));
+  addCell(row, 'life', block === undefined ? '' : describeLife(recording, holder.blocks));
   row.addEventListener('pointerenter', () => {
     chart.chosen = block ?? null;
+    chart.marked = holder.blocks;
     chart.drawOverlay();
   });
   row.addEventListener('pointerleave', () => {
-    chart.chosen = null;
+    chart.chosen = chart.marked = null;
     chart.drawOverlay();
   });
   return row;
@@ -139,6 +146,7 @@ function moveTo(chart, moment, chosen) {
   current = chart;
   chart.cursor = moment;
   chart.chosen = chosen;
+  chart.marked = null;
   chart.drawOverlay();
   if (changed)
     showMoment(chart);

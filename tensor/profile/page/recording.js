@@ -126,9 +126,18 @@ class Recording {
     return phase;
   }
 
-  // Who holds most at a moment: tensors with the same op, module and shape are one row.
+  // The number of each text with a star for each number in it: "h.3.mlp" becomes that of "h.*.mlp".
+  makePatterns() {
+    const numbers = new Map();
+    this.patterns = this.texts.map(text => text.replace(/(?<![^. ])\d+(?![^. ])/g, '*'));
+    return this.patterns.map(pattern => numbers.get(pattern) ?? (numbers.set(pattern, numbers.size), numbers.size - 1));
+  }
+
+  // Who holds most at a moment: tensors with the same op, module and shape are one row, and modules that differ in
+  // numbers alone are the same one.
   holders(moment, n) {
     const now = this.replay(moment), rows = new Map();
+    this.patternOf ??= this.makePatterns();
     const add = (key, row, bytes, tensors) => {
       const known = rows.get(key) ?? {...row, bytes: 0, tensors: 0, blocks: []};
       known.bytes += bytes;
@@ -141,8 +150,9 @@ class Recording {
       if (now[block] === FREE)
         continue;
       const older = this.first[block] < 0;
-      const key = [now[block], this.blocks.op[block], this.blocks.module[block], this.blocks.name[block],
-                   this.blocks.shape[block], this.blocks.phase[block], older].join();
+      const key = [now[block], this.blocks.op[block], this.patternOf[this.blocks.module[block]],
+                   this.patternOf[this.blocks.name[block]], this.blocks.shape[block], this.blocks.phase[block],
+                   older].join();
       add(key, {purpose: now[block], block, older}, this.blocks.bytes[block], 1);
     }
     this.rest.forEach((bytes, purpose) => {

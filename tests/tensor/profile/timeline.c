@@ -236,13 +236,13 @@ holders_of_the_peak_add_up (void)
 
       sum += holder->n_bytes;
       g_assert_true (i == 0 || holder[-1].n_bytes >= holder->n_bytes);
-      has_moment = has_moment || g_strcmp0 (holder->name, "0.mlp.c_fc.weight (exp_avg)") == 0;
+      has_moment = has_moment || g_strcmp0 (holder->name, "*.mlp.c_fc.weight (exp_avg)") == 0;
     }
   g_assert_cmpuint (sum, ==, ebb_memory_timeline_get_peak_total (timeline));
   g_assert_true (has_moment);
   g_assert_cmpuint (ten->len, ==, 10);
   g_assert_nonnull (strstr (table, bytes));
-  g_assert_nonnull (strstr (table, "0.mlp.c_fc.weight, f32 ["));
+  g_assert_nonnull (strstr (table, "*.mlp.c_fc.weight, f32 ["));
 }
 
 static char *
