@@ -216,6 +216,18 @@ open_eval (const Options *options,
   return held_out;
 }
 
+/* A text for an estimate that is given none. */
+static EbbDataset *
+make_blank (const Options *options,
+            GError **error)
+{
+  const gsize n = (gsize) options->context + 1;
+  g_autoptr (GBytes) text = g_bytes_new_take (g_malloc0 (n), n);
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+
+  return EBB_DATASET (ebb_text_dataset_new_from_bytes (text, tokenizer, (guint64) options->seed, error));
+}
+
 gboolean
 data_open (const Options *options,
            EbbTokenizer *tokenizer,
@@ -228,6 +240,12 @@ data_open (const Options *options,
   if (options->data != NULL)
     {
       *data = open_files (options, options->data, tokenizer, error);
+      if (*data == NULL)
+        return FALSE;
+    }
+  else if (options->estimate)
+    {
+      *data = make_blank (options, error);
       if (*data == NULL)
         return FALSE;
     }

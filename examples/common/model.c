@@ -15,6 +15,13 @@ typedef struct
   int layers, width, heads, context, vocab;
 } Sizes;
 
+/* An estimate without a text needs no tokenizer. */
+static gboolean
+is_looked_at (const Options *options)
+{
+  return options->estimate && options->data == NULL;
+}
+
 EbbTokenizer *
 model_make_tokenizer (const Options *options,
                       GError **error)
@@ -24,7 +31,8 @@ model_make_tokenizer (const Options *options,
   g_autofree char *merges = g_build_filename (options->tokenizer, "merges.txt", NULL);
 
   if (strcmp (options->tokenizer, "byte") == 0)
-    return options->model[0] != '\0' ? ebb_tokenizer_open (options->model, error) : ebb_byte_tokenizer_new ();
+    return options->model[0] != '\0' && !is_looked_at (options) ? ebb_tokenizer_open (options->model, error)
+                                                                : ebb_byte_tokenizer_new ();
   return access (parts, F_OK) == 0 ? ebb_tokenizer_open (options->tokenizer, error)
                                    : ebb_bpe_tokenizer_new (vocab, merges, error);
 }

@@ -153,7 +153,7 @@ check_files (const Options *self,
   if (self->memory_timeline != NULL && !g_str_has_suffix (self->memory_timeline, ".html")
       && !g_str_has_suffix (self->memory_timeline, ".svg"))
     return options_refuse (error, "--memory-timeline %s: the name must end in .html or in .svg", self->memory_timeline);
-  if (self->data == NULL && self->steps > 0)
+  if (self->data == NULL && self->steps > 0 && !(self->estimate && !self->program->is_masked))
     return options_refuse (error, "--data is missing: name a text to train on");
   return TRUE;
 }

@@ -21,6 +21,13 @@ SIM = ["--device", "sim"]
 
 
 class EstimateTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """Kernels are measured once for all tests."""
+        folder = tempfile.TemporaryDirectory(prefix="ebb-costs-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.environment = {**os.environ, "EBB_COST_FILE": os.path.join(folder.name, "costs")}
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ebb-estimate-")
         self.addCleanup(folder.cleanup)
@@ -34,7 +41,7 @@ class EstimateTest(unittest.TestCase):
     def run_program(self, program, *words, **options):
         return subprocess.run([os.path.join(os.path.abspath(BUILD), "examples", program), "--data", "text.txt",
                                *map(str, words)], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=200, check=False, **options)
+                              text=True, timeout=200, check=False, env=self.environment, **options)
 
     def report(self, program, *words):
         done = self.run_program(program, "--quiet", "--report", "report.json", *words)
@@ -113,6 +120,24 @@ class Timeline(EstimateTest):
 
 
 class WithoutTraining(EstimateTest):
+    def test_a_configuration_is_enough(self):
+        write_gpt2_folder(self.path("model"))
+        os.mkdir(self.path("empty"))
+        os.rename(self.path("model/config.json"), self.path("empty/config.json"))
+        alone = self.estimate("--model", "empty")
+        os.rename(self.path("empty/config.json"), self.path("model/config.json"))
+        self.assertEqual(alone, self.estimate("--model", "model"))
+        self.assertEqual(alone, self.estimate("--model", "model", "--data", "text.txt"))
+
+    def estimate(self, *words):
+        done = subprocess.run([os.path.join(os.path.abspath(BUILD), "examples", "train_gpt"), "--estimate", "--quiet",
+                               "--report", "report.json", "--batch", "2", *words], cwd=self.folder, capture_output=True,
+                              stdin=subprocess.DEVNULL, text=True, timeout=200, check=False, env=self.environment)
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ""))
+        with open(self.path("report.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        return report["predicted_peak_bytes"], report["least_bytes"], report["peak_bytes_by_purpose"]
+
     def test_nothing_is_written(self):
         files = sorted(os.listdir(self.folder))
         done = self.run_program("train_gpt", *SMALL, "--estimate", "--save", "weights", "--resume", "state")
@@ -128,8 +153,7 @@ class WithoutTraining(EstimateTest):
         words = ["--data", "text.txt", "--preset", "gpt2-xl", "--batch", "32", "--estimate", "--quiet", "--report",
                  "report.json"]
         program = os.path.join(os.path.abspath(BUILD), "examples", "train_gpt")
-        costs = {**os.environ, "EBB_COST_FILE": self.path("costs")}
-        process = subprocess.Popen([program, *words], cwd=self.folder, stdin=subprocess.DEVNULL, env=costs)
+        process = subprocess.Popen([program, *words], cwd=self.folder, stdin=subprocess.DEVNULL, env=self.environment)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         self.assertEqual(process.returncode, 0)

@@ -11,6 +11,9 @@
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/util/atomic-file-private.h"
+#include "tensor/thread-private.h"
+
+#include <string.h>
 
 /* Opens a model's folder: makes the model that config.json describes, without values, and reads its weights into it. */
 
@@ -182,6 +185,21 @@ read_weights (EbbModule *model,
          && ebb_weights_check_tied (files, map, (EbbTensor **) targets->pdata, error);
 }
 
+/* The dtype that config.json names, for a folder whose weights aren't there. */
+static EbbDType
+read_main_dtype (const EbbConfigSource *source,
+                 int dtype)
+{
+  const char *name = "";
+
+  if (dtype != EBB_MODEL_KEEP_DTYPE)
+    return (EbbDType) dtype;
+  if (!ebb_json_as_string (ebb_json_get (source->document, "dtype"), &name))
+    ebb_json_as_string (ebb_json_get (source->document, "torch_dtype"), &name);
+  return strcmp (name, "bfloat16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+}
+
+/* @files: NULL in a dry run of a folder without weights. */
 static EbbModule *
 make_from_files (const EbbConfigSource *source,
                  gconstpointer config,
@@ -189,12 +207,16 @@ make_from_files (const EbbConfigSource *source,
                  int dtype,
                  GError **error)
 {
-  const EbbDType main_dtype = find_main_dtype (files, dtype);
+  const EbbDType main_dtype = files != NULL ? find_main_dtype (files, dtype) : read_main_dtype (source, dtype);
   g_autoptr (EbbWeightMap) map = describe_weights (source, config, main_dtype, error);
-  g_autoptr (GPtrArray) entries = map != NULL ? ebb_weights_match (files, map, error) : NULL;
-  g_autoptr (EbbModule) model =
-      entries != NULL ? make_model (source->architecture, config, main_dtype, FALSE, error) : NULL;
+  g_autoptr (GPtrArray) entries = map != NULL && files != NULL ? ebb_weights_match (files, map, error) : NULL;
+  g_autoptr (EbbModule) model = NULL;
 
+  if (map == NULL || (files != NULL && entries == NULL))
+    return NULL;
+  model = make_model (source->architecture, config, main_dtype, FALSE, error);
+  if (files == NULL)
+    return g_steal_pointer (&model);
   return model != NULL && read_weights (model, files, map, entries, dtype, error) ? g_steal_pointer (&model) : NULL;
 }
 
@@ -206,7 +228,8 @@ make_gpt (const EbbConfigSource *source,
 {
   g_autoptr (EbbGptConfig) config = ebb_config_read_gpt (source, error);
 
-  return config != NULL && ebb_weights_check_layers (files, source->architecture, config->layers, error)
+  return config != NULL
+                 && (files == NULL || ebb_weights_check_layers (files, source->architecture, config->layers, error))
              ? make_from_files (source, config, files, dtype, error)
              : NULL;
 }
@@ -219,7 +242,8 @@ make_bert (const EbbConfigSource *source,
 {
   g_autoptr (EbbBertConfig) config = ebb_config_read_bert (source, error);
 
-  return config != NULL && ebb_weights_check_layers (files, source->architecture, config->layers, error)
+  return config != NULL
+                 && (files == NULL || ebb_weights_check_layers (files, source->architecture, config->layers, error))
              ? make_from_files (source, config, files, dtype, error)
              : NULL;
 }
@@ -239,9 +263,12 @@ open_model (const char *folder,
 
   if (document == NULL || (source.architecture = ebb_architecture_find (document, path, error)) == NULL)
     return NULL;
-  files = ebb_weight_files_open (folder, error);
-  if (files == NULL)
-    return NULL;
+  if (!ebb_is_dry () || ebb_weight_files_are_there (folder))
+    {
+      files = ebb_weight_files_open (folder, error);
+      if (files == NULL)
+        return NULL;
+    }
   model = source.architecture->is_bert ? make_bert (&source, files, dtype, error)
                                        : make_gpt (&source, files, dtype, error);
   if (model == NULL)
@@ -291,6 +318,8 @@ ebb_model_open_full (const char *folder,
  * #EbbBert for BERT. `config.json` may have either form of `transformers`. All threads read the weights straight into
  * the parameters, which have the dtype of the files; F16 becomes f32, with a message. Opening draws no random numbers.
  * The model is in evaluation mode, see ebb_module_set_training().
+ *
+ * In a dry run, see ebb_push_dry_run(), nothing is read, and `config.json` alone will do.
  *
  * The model remembers the folder: ebb_model_save() keeps the keys of `config.json` that Ebb doesn't know and copies the
  * tokenizer's files, and ebb_model_generate() takes its defaults from the folder's `generation_config.json`.

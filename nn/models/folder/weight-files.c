@@ -190,6 +190,15 @@ open_files (EbbWeightFiles *self,
   return reader != NULL;
 }
 
+gboolean
+ebb_weight_files_are_there (const char *folder)
+{
+  g_autofree char *one = g_build_filename (folder, EBB_WEIGHTS_FILE, NULL);
+  g_autofree char *index = g_build_filename (folder, EBB_WEIGHTS_INDEX, NULL);
+
+  return g_file_test (one, G_FILE_TEST_EXISTS) || g_file_test (index, G_FILE_TEST_EXISTS);
+}
+
 EbbWeightFiles *
 ebb_weight_files_open (const char *folder,
                        GError **error)

@@ -74,6 +74,8 @@ typedef struct
   GHashTable *homes;  /* EbbSafetensorsEntry -> EbbSafetensorsReader */
 } EbbWeightFiles;
 
+/* Whether the folder has weights at all. */
+gboolean ebb_weight_files_are_there (const char *folder);
 EbbWeightFiles *ebb_weight_files_open (const char *folder,
                                        GError **error);
 /* NULL: there is no such tensor. */
