@@ -201,6 +201,18 @@ take_seconds (Trainer *trainer,
   return failure == NULL;
 }
 
+/* Of other ranks than the first the options name no file. */
+static gboolean
+save_timeline (Trainer *trainer,
+               EbbMemoryEstimate *estimate,
+               GError **error)
+{
+  EbbMemoryTimeline *timeline = ebb_memory_estimate_get_timeline (estimate);
+
+  ebb_memory_timeline_set_name (timeline, memory_timeline_get_title (trainer));
+  return trainer->options->memory_timeline == NULL || memory_timeline_save (timeline, trainer, error);
+}
+
 /* All parts of the training are made in a dry run. */
 static EbbMemoryEstimate *
 make_estimate (Options *options,
@@ -220,24 +232,12 @@ make_estimate (Options *options,
        && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, run_step, &trainer, error)) != NULL;
   if (ok)
     take_figures (figures, estimate);
-  ok = ok && take_seconds (&trainer, estimate, figures, error) && find_least (&trainer, figures, error);
+  ok = ok && take_seconds (&trainer, estimate, figures, error) && find_least (&trainer, figures, error)
+       && save_timeline (&trainer, estimate, error);
   trainer_clear (&trainer);
   ebb_pop_dry_run ();
   planning_clear (&planning);
   return ok ? g_steal_pointer (&estimate) : NULL;
-}
-
-static gboolean
-save_timeline (EbbMemoryEstimate *estimate,
-               const Options *options,
-               guint64 budget,
-               GError **error)
-{
-  if (!memory_timeline_save (ebb_memory_estimate_get_timeline (estimate), options->memory_timeline, budget, error))
-    return FALSE;
-  if (!options->quiet)
-    printf ("Picture of the memory of a step: %s\n", options->memory_timeline);
-  return TRUE;
 }
 
 gboolean
@@ -253,14 +253,13 @@ estimate_run (Options *options,
   ok = ranks != NULL ? ranks_agree (ranks, estimate != NULL, error) : estimate != NULL;
   if (!ok)
     return FALSE;
-  ebb_memory_timeline_set_name (ebb_memory_estimate_get_timeline (estimate), options->checkpoint);
   if (!exchange (ranks, &figures, error))
     return FALSE;
   if (ranks != NULL && ranks->rank > 0)
     return TRUE;
   if (!options->quiet)
     print (options, ranks, estimate, &figures);
-  if (options->memory_timeline != NULL && !save_timeline (estimate, options, options->memory, error))
-    return FALSE;
+  if (!options->quiet && options->memory_timeline != NULL)
+    printf ("Picture of the memory of a step: %s\n", options->memory_timeline);
   return write_report (options, estimate, &figures, error);
 }

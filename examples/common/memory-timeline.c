@@ -5,6 +5,12 @@
 /* The first step makes the optimizer's state, so the second is the first of which all others are like. */
 #define N_LEFT_OUT 1
 
+const char *
+memory_timeline_get_title (const Trainer *trainer)
+{
+  return trainer->plan != NULL ? "planned" : trainer->options->checkpoint;
+}
+
 void
 memory_timeline_init (MemoryTimeline *self,
                       const Trainer *trainer)
@@ -14,7 +20,7 @@ memory_timeline_init (MemoryTimeline *self,
   *self = (MemoryTimeline){ .trainer = trainer };
   if (trainer->options->memory_timeline == NULL || n_steps <= 0)
     return;
-  self->timeline = ebb_memory_timeline_new (trainer->options->checkpoint);
+  self->timeline = ebb_memory_timeline_new (memory_timeline_get_title (trainer));
   self->step = trainer->step + MIN (n_steps - 1, N_LEFT_OUT);
 }
 
@@ -51,13 +57,18 @@ was_recorded (const MemoryTimeline *self)
 
 gboolean
 memory_timeline_save (EbbMemoryTimeline *timeline,
-                      const char *path,
-                      guint64 budget,
+                      const Trainer *trainer,
                       GError **error)
 {
+  const Options *options = trainer->options;
+  const char *path = options->memory_timeline;
+  const guint64 budget = trainer->plan != NULL ? trainer->limit : options->memory;
+  EbbMemoryTimeline *both[] = { trainer->unplanned, timeline };
+  EbbMemoryTimeline **timelines = trainer->unplanned != NULL ? both : both + 1;
+  const guint n = trainer->unplanned != NULL ? 2 : 1;
   const gboolean ok = g_str_has_suffix (path, ".svg")
-                          ? ebb_memory_timeline_save_svg (&timeline, 1, budget, path, error)
-                          : ebb_memory_timeline_save_html (&timeline, 1, budget, path, error);
+                          ? ebb_memory_timeline_save_svg (timelines, n, budget, path, error)
+                          : ebb_memory_timeline_save_html (timelines, n, budget, path, error);
 
   if (!ok)
     g_prefix_error (error, "--memory-timeline: ");
@@ -78,7 +89,7 @@ memory_timeline_finish (MemoryTimeline *self,
       progress_note (progress, "No step was recorded: %s was not written", path);
       return TRUE;
     }
-  if (!memory_timeline_save (self->timeline, path, self->trainer->options->memory, error))
+  if (!memory_timeline_save (self->timeline, self->trainer, error))
     return FALSE;
   if (!progress->quiet)
     {

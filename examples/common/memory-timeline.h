@@ -32,10 +32,12 @@ gboolean memory_timeline_finish (MemoryTimeline *self,
 void memory_timeline_add_json (const MemoryTimeline *self,
                                JsonBuilder *builder);
 
-/* Of any timeline: writes the file that --memory-timeline names, its numbers for --report. */
+/* The name of a timeline of the training's step. */
+const char *memory_timeline_get_title (const Trainer *trainer);
+/* Of any timeline: writes the file that --memory-timeline names, beside the step without a plan if there is a plan; and
+ * its numbers for --report. */
 gboolean memory_timeline_save (EbbMemoryTimeline *timeline,
-                               const char *path,
-                               guint64 budget,
+                               const Trainer *trainer,
                                GError **error);
 void memory_timeline_write_json (EbbMemoryTimeline *timeline,
                                  JsonBuilder *builder);

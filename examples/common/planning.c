@@ -195,6 +195,31 @@ check_plan (Planning *self,
   return self->json != NULL;
 }
 
+/* The step without the plan, to be drawn beside the one with it. */
+static gboolean
+record_unplanned (Planning *self,
+                  Trainer *trainer,
+                  GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  GError *failure = NULL;
+
+  if (trainer->options->memory_timeline == NULL)
+    return TRUE;
+  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
+  if (estimate == NULL)
+    return FALSE;
+  ebb_memory_estimate_measure_seconds (estimate, 0, &failure); /* as the planner has measured them */
+  if (failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  self->unplanned = g_object_ref (ebb_memory_estimate_get_timeline (estimate));
+  ebb_memory_timeline_set_name (self->unplanned, "none");
+  return TRUE;
+}
+
 /* Peaks are those of the training, not of measuring kernels. */
 static void
 reset_peaks (const Options *options)
@@ -221,7 +246,8 @@ planning_init (Planning *self,
   if (!has_file && options->memory == 0 && !options->memory_is_auto)
     return options_refuse (error, "--plan %s: there is no such file; say --memory SIZE to make it", options->plan);
   ebb_push_dry_run ();
-  ok = trainer_init (&trainer, options, NULL, error) && (has_file ? check_plan : make_plan) (self, &trainer, error);
+  ok = trainer_init (&trainer, options, NULL, error) && (has_file ? check_plan : make_plan) (self, &trainer, error)
+       && record_unplanned (self, &trainer, error);
   trainer_clear (&trainer);
   ebb_pop_dry_run ();
   reset_peaks (options);
@@ -233,6 +259,7 @@ planning_clear (Planning *self)
 {
   g_free (self->json);
   g_free (self->text);
+  g_clear_object (&self->unplanned);
 }
 
 /* -- applying ------------------------------------------------------------------------------------------------------ */
@@ -251,6 +278,8 @@ planning_apply (Planning *self,
       || (options->plan != NULL && !ebb_memory_plan_save (trainer->plan, options->plan, error)))
     return FALSE;
   trainer->budget = self->budget;
+  trainer->limit = self->limit;
+  g_set_object (&trainer->unplanned, self->unplanned);
   if (self->limit > 0)
     ebb_memory_set_limit (trainer->device, self->limit);
   if (!options->quiet)

@@ -10,9 +10,10 @@ G_BEGIN_DECLS
 typedef struct
 {
   guint64 budget; /* bytes; on the CPU of the whole process. 0: the plan is that of a file, without a budget */
-  guint64 limit;  /* what of it is for tensors */
-  char *json;     /* the plan; NULL: there is none */
-  char *text;     /* the same as a table */
+  guint64 limit;                /* what of it is for tensors */
+  char *json;                   /* the plan; NULL: there is none */
+  char *text;                   /* the same as a table */
+  EbbMemoryTimeline *unplanned; /* of a step without the plan, by a dry run, for --memory-timeline; or NULL */
 } Planning;
 
 /* Plans, by dry runs of the training, before any memory is taken for it. Refuses a budget that is too small. */

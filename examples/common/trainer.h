@@ -31,8 +31,9 @@ typedef struct
   char **spared; /* parameters of one dimension: norms and biases */
   EbbSchedule *schedule;
   EbbSavedTensorHooks *store;
-  EbbMemoryPlan *plan; /* of --memory; NULL: there is none */
-  guint64 budget;
+  EbbMemoryPlan *plan;          /* of --memory; NULL: there is none */
+  guint64 budget, limit;        /* of --memory; what of it is for tensors */
+  EbbMemoryTimeline *unplanned; /* of a step without the plan, for --memory-timeline; or NULL */
   EbbTrainingState *state;
   EbbFolderLock *lock;      /* on the folder of --resume; one rank holds it for all */
   guint found;              /* FoundState bits of that folder */

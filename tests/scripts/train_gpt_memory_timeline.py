@@ -26,8 +26,8 @@ class MemoryTimelineTest(unittest.TestCase):
 
     def run_program(self, *words, program="train_gpt"):
         return subprocess.run([os.path.join(EXAMPLES, program), "--data", "text.txt", *MODEL, *words], cwd=self.folder,
-                              check=False, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=200)
+                              env={**os.environ, "EBB_COST_FILE": self.path("costs")}, check=False, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=200)
 
     def read_report(self):
         with open(self.path("report.json"), encoding="utf-8") as file:
@@ -59,6 +59,21 @@ class MemoryTimelineTest(unittest.TestCase):
             run = self.check_run("train_gpt", "--steps", "3", "--checkpoint", checkpoint)
             self.assertEqual(set(run["spans"][::3]) - {4}, phases)  # 4: in none of the phases
             self.assertLessEqual({"h.0.mlp.c_proj", "h.1.attn.c_attn"}, set(run["texts"]))
+
+    def test_a_plan_is_drawn_beside_the_step_without_it(self):
+        large = ["--width", "128", "--batch", "32", "--quiet", "--report", "report.json", "--memory-timeline",
+                 "step.html"]
+        for words in ["--device", "sim", "--steps", "2"], ["--device", "sim", "--estimate"]:
+            done = self.run_program(*large, "--memory", "15MiB", *words)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), words)
+            report, page = self.read_report(), self.read_page()
+            none, planned = page["runs"]
+            self.assertEqual((none["name"], planned["name"]), ("none", "planned"))
+            self.assertEqual((none["dry"], planned["dry"]), (True, "--estimate" in words))
+            self.assertEqual(planned["peak"][-1], report["memory_timeline"]["peak_bytes"])
+            self.assertLessEqual(planned["peak"][-1], page["budget"])
+            self.assertGreater(none["peak"][-1], page["budget"])
+            self.assertEqual(page["budget"], 15 << 20)
 
     def test_a_rank_records_its_own(self):
         self.check_run("fsdp_gpt", "--steps", "3", "--ranks", "2", "--checkpoint", "full")
