@@ -1,4 +1,4 @@
-"""Memory timelines and estimates from Python."""
+"""Memory timelines, estimates and plans from Python."""
 import json
 import os
 import re
@@ -153,6 +153,61 @@ class Estimates(TestCase):
             with Ebb.dry_run():
                 raise ValueError("inside")
         self.assertFalse(Ebb.is_dry_run())
+
+
+class Plans(TestCase):
+    def make(self):
+        Ebb.manual_seed(1)
+        model = Ebb.Sequential(*(Ebb.TransformerBlock(32, 2, 0.1, True, True) for _ in range(3)))
+        optimizer, x = Ebb.AdamW(model, 1e-3), Ebb.randn(4, 32, 32)
+
+        def step():
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+        return model, step
+
+    def train(self, step):
+        Ebb.manual_seed(2)
+        return [step().item() for _ in range(3)]
+
+    def test_a_plan_keeps_its_budget_and_the_losses(self):
+        losses = self.train(self.make()[1])
+        model, step = self.make()
+        estimate = Ebb.estimate_memory(model, step)
+        plan = Ebb.plan_memory(model, step, estimate.peak * 9 // 10)
+        self.assertEqual(plan.props.unplanned_peak_bytes, estimate.peak)
+        self.assertEqual([row["block"] for row in plan.as_dict()["blocks"]], ["0", "1", "2"])
+        self.assertIn("no plan needs less than", str(plan))
+        plan.apply()
+        planned = Ebb.estimate_memory(model, step)
+        self.assertEqual(planned.peak, plan.props.predicted_peak_bytes)
+        self.assertLessEqual(planned.peak, estimate.peak * 9 // 10)
+        self.assertEqual(self.train(step), losses)
+
+    def test_a_plan_is_kept_in_a_file(self):
+        model, step = self.make()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            Ebb.plan_memory(model, step, "1GiB", device="cpu").save(path)
+            other = self.make()[0]
+            self.assertEqual(Ebb.MemoryPlan.load(other, path).props.budget_bytes, 1 << 30)
+
+    def test_mistakes_are_exceptions(self):
+        model, step = self.make()
+        with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least"):
+            Ebb.plan_memory(model, step, "10kB")
+        with self.assertRaisesRegex(Ebb.Error, "1.5XB"):
+            Ebb.plan_memory(model, step, "1.5XB")
+        for budget in (-1, 1.5, None):
+            with self.assertRaisesRegex(TypeError, r"plan_memory\(\): budget is"):
+                Ebb.plan_memory(model, step, budget)
+        with self.assertRaises(ZeroDivisionError):
+            Ebb.plan_memory(model, lambda: 1 / 0, "1GiB")
+        with self.assertRaisesRegex(TypeError, r"plan_memory\(\): model is"):
+            Ebb.plan_memory(step, model, "1GiB")
 
 
 if __name__ == "__main__":

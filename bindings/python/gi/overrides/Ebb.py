@@ -11,8 +11,8 @@ from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, 
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
 from gi.overrides import (_ebb_checkpointing, _ebb_estimate, _ebb_functions, _ebb_generation, _ebb_models,
-                          _ebb_options, _ebb_parallel, _ebb_profile, _ebb_ranks, _ebb_stores, _ebb_tensor_ranks,
-                          _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
+                          _ebb_options, _ebb_parallel, _ebb_plan, _ebb_profile, _ebb_ranks, _ebb_stores,
+                          _ebb_tensor_ranks, _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_fields, add_init
@@ -117,7 +117,7 @@ _overridden = {cls.__name__: cls for cls in (_ebb_tensor.Tensor, _ebb_tensor.Dev
                                              _ebb_module.Sequential, _ebb_module.ModuleList,
                                              _ebb_wrap.SavedTensorHooks, _ebb_stores.ActivationStore,
                                              _ebb_profile.Profiler, _ebb_timeline.MemoryTimeline,
-                                             _ebb_estimate.MemoryEstimate,
+                                             _ebb_estimate.MemoryEstimate, _ebb_plan.MemoryPlan,
                                              _ebb_ranks.ProcessGroup,
                                              _ebb_tensor_ranks.GeneratorTracker)}
 
@@ -189,6 +189,7 @@ _export("profile", _ebb_profile.profile)
 _export("memory_timeline", _ebb_timeline.memory_timeline)
 _export("estimate_memory", _ebb_estimate.estimate_memory)
 _export("dry_run", _ebb_estimate.dry_run)
+_export("plan_memory", _ebb_plan.plan_memory)
 for _value in _Ebb.Error.__enum_values__.values():  # Ebb.Error is the exception; its codes stay where they were
     setattr(Error, _value.value_nick.upper().replace("-", "_"), _value)
 _export("Error", Error)

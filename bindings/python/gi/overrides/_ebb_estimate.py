@@ -40,6 +40,20 @@ class MemoryEstimate(Ebb.MemoryEstimate):
     __str__ = table
 
 
+def run_step(caller, model, step):
+    """The function of C for a step of Python."""
+    if not isinstance(model, Ebb.Module):
+        raise TypeError(f"{caller}(): model is {show(model)}: it must be a module")
+    if not callable(step):
+        raise TypeError(f"{caller}(): step is {show(step)}: it must be a function of one training step")
+
+    def run(*_):
+        call_back(step)
+        return True
+
+    return run
+
+
 def estimate_memory(model, step, device=None):
     """The memory of a training step, by a dry run: step() is called twice, and nothing is computed or allocated.
 
@@ -47,16 +61,8 @@ def estimate_memory(model, step, device=None):
     device: where the step is to run; None stands for the default device. A model that was made inside dry_run() or on
     the device "meta" is good as well. Returns an Ebb.MemoryEstimate.
     """
-    if not isinstance(model, Ebb.Module):
-        raise TypeError(f"estimate_memory(): model is {show(model)}: it must be a module")
-    if not callable(step):
-        raise TypeError(f"estimate_memory(): step is {show(step)}: it must be a function of one training step")
-
-    def run(*_):
-        call_back(step)
-        return True
-
-    return _new(model, Ebb.get_default_device() if device is None else to_device(device), run, None)
+    function = run_step("estimate_memory", model, step)
+    return _new(model, Ebb.get_default_device() if device is None else to_device(device), function, None)
 
 
 @contextlib.contextmanager

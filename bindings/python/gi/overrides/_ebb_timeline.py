@@ -7,6 +7,7 @@ from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_sizes import get_bytes
 from gi.overrides._ebb_tensor import to_device
 
 Ebb = get_introspection_module("Ebb")
@@ -14,17 +15,6 @@ Ebb = get_introspection_module("Ebb")
 _start = guard(Ebb.MemoryTimeline.start)
 _stop = Ebb.MemoryTimeline.stop
 _save = {".html": guard(Ebb.MemoryTimeline.save_html), ".svg": guard(Ebb.MemoryTimeline.save_svg)}
-_parse_size = guard(Ebb.memory_parse_size)
-
-
-def _get_bytes(budget):
-    if isinstance(budget, str):
-        return _parse_size(budget)[1]
-    if budget is None:
-        return 0
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
-        raise TypeError(f"save(): budget is {show(budget)}: it must be a number of bytes, or a text as \"1.5GiB\"")
-    return budget
 
 
 @override
@@ -54,7 +44,7 @@ class MemoryTimeline(Ebb.MemoryTimeline):
                 raise TypeError(f"save(): {show(other)} must be an Ebb.MemoryTimeline")
         for ending, save in _save.items():
             if path.endswith(ending):
-                save([self, *others], _get_bytes(budget), path)
+                save([self, *others], get_bytes("save", 0 if budget is None else budget), path)
                 return
         raise ValueError(f"save(): path is {show(path)}: it must end in .html or in .svg")
 

@@ -1,0 +1,42 @@
+"""Training within a budget of bytes: `Ebb.plan_memory(model, step, budget="1.5GiB").apply()`."""
+import json
+
+from gi.module import get_introspection_module
+from gi.overrides import override
+from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_estimate import run_step
+from gi.overrides._ebb_sizes import get_bytes
+from gi.overrides._ebb_tensor import to_device
+
+Ebb = get_introspection_module("Ebb")
+
+_new = guard(Ebb.MemoryPlan.new)
+
+
+@override
+class MemoryPlan(Ebb.MemoryPlan):
+    """What each block of a model keeps, recomputes and moves; see plan_memory()."""
+
+    __module__ = "gi.overrides.Ebb"
+
+    def table(self):
+        """One row for blocks that are alike, the peak, what it is bound by, and the time that the plan takes."""
+        return self.to_string()
+
+    def as_dict(self):
+        """The same as numbers: those of the plan's file."""
+        return json.loads(self.to_json())
+
+    __str__ = table
+
+
+def plan_memory(model, step, budget, device=None):
+    """The fastest plan that keeps a training step within a budget; plan.apply() makes the model follow it.
+
+    step: one training step as the program does it, with the optimizer's step and zero_grad(); it runs dry, several
+    times, and reads no values. budget: bytes of the device, or a text as "1.5GiB". device: where the step is to run;
+    None stands for the default device. A budget below the least that would do is an Ebb.Error that names it.
+    """
+    function = run_step("plan_memory", model, step)
+    return _new(model, Ebb.get_default_device() if device is None else to_device(device), function, None,
+                get_bytes("plan_memory", budget))
