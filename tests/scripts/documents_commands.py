@@ -21,8 +21,8 @@ from gpt2_folder import write_gpt2_folder  # noqa: E402
 
 LONG = {
     "build/release/examples/train_gpt --data my-book.txt --preset gpt2-xl --batch 32 --checkpoint full --estimate",
-    "build/release/examples/train_bert --preset bert-large --data my-book.txt --batch 32 --context 128 --checkpoint full "
-    "--estimate",
+    "build/release/examples/train_bert --preset bert-large --data my-book.txt --batch 32 --context 128 "
+    "--checkpoint full --estimate",
     "build/release/examples/train_gpt --preset gpt2 --batch 128 --context 128 --tensor-parallel 4 --checkpoint full "
     "--partition --store host --device sim --estimate",
     "scripts/quickstart",

@@ -53,7 +53,8 @@ def parse(words):
     if options.device != "cpu":
         for name in ("quick", "programs", "write", "source", "check"):
             if getattr(options, name):
-                parser.error(f"--{'from' if name == 'source' else name} is for the CPU; leave it out on {options.device}")
+                option = "from" if name == "source" else name
+                parser.error(f"--{option} is for the CPU; leave it out on {options.device}")
         return options
     available = [row.name for row in offered_rows(options)] + list(PARTS + LONG_PARTS)
     for name in options.only or ():
