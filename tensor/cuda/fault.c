@@ -130,11 +130,12 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
   if (!read_and_clear (device, &fault, error))
     return FALSE;
   library_failure = __atomic_exchange_n (&self->library_failure, NULL, __ATOMIC_ACQ_REL);
-  if (library_failure != NULL)
+  if (library_failure != NULL && (fault.serial == 0 || fault.serial == G_MAXUINT32))
     {
       g_propagate_error (error, library_failure);
       return FALSE;
     }
+  g_clear_error (&library_failure); /* it came of the fault: ranks that report theirs leave others waiting */
   if (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES] == bad_weights)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
@@ -165,9 +166,10 @@ ebb_cuda_set_failure (int index,
       return;
     }
   previous = ebb_cuda_enter (index);
-  /* If CUDA fails, the device has ended and does nothing more anyway. */
-  cudaMemcpyAsync (self->record, &get_mirror (device)->library_failure, offsetof (EbbCudaFault, flag),
-                   cudaMemcpyHostToDevice, self->stream);
+  /* A fault that a kernel recorded stays. If CUDA fails, the device has ended and does nothing more anyway. */
+  if (*self->flag == 0)
+    cudaMemcpyAsync (self->record, &get_mirror (device)->library_failure, offsetof (EbbCudaFault, flag),
+                     cudaMemcpyHostToDevice, self->stream);
   cudaStreamSynchronize (self->stream);
   *self->flag = 1;
   ebb_cuda_leave (previous);

@@ -100,7 +100,7 @@ take_gradients (EbbShardUnit *self,
 }
 
 /* A parameter that no rank's graph reached must have no gradient afterwards, rather than zeros, with which an optimizer
- * would decay it. The flags that a rank sends reach every rank. */
+ * would decay it. The flags that a rank sends reach every rank. Where all are set, nothing is copied to the device. */
 static gboolean
 make_flags (EbbShardUnit *self,
             GError **error)
@@ -108,6 +108,7 @@ make_flags (EbbShardUnit *self,
   static const guint16 one = 0x3f80;
   const gint64 n = self->n_entries, n_ranks = ebb_process_group_get_size (self->group);
   const gint64 n_all = n * n_ranks;
+  gboolean all_present = TRUE;
   g_autofree guint16 *values = g_new0 (guint16, (gsize) n_all + 1);
 
   self->reduction->present = g_new0 (gboolean, (gsize) n + 1);
@@ -116,15 +117,29 @@ make_flags (EbbShardUnit *self,
       self->reduction->present[i % n] =
           *ebb_shard_full_grad (self, &self->entries[i % n]) != NULL;
       values[i] = self->reduction->present[i % n] ? one : 0;
+      all_present = all_present && self->reduction->present[i % n];
     }
   if (n_ranks == 1 && self->replicas == NULL)
     return TRUE;
-  self->reduction->flags = ebb_tensor_new_from_values (values, (gsize) n_all, &n_all, 1,
-                                                       EBB_DTYPE_BF16, self->device, error);
+  self->reduction->flags =
+      all_present ? ebb_ones (&n_all, 1, EBB_DTYPE_BF16, self->device, error)
+                  : ebb_tensor_new_from_values (values, (gsize) n_all, &n_all, 1, EBB_DTYPE_BF16, self->device, error);
   self->reduction->flag_shard = ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_BF16, self->device, error);
   return self->reduction->flags != NULL && self->reduction->flag_shard != NULL;
 }
 
+/* TRUE if another rank may have a gradient of a trained parameter that this one has none of. */
+static gboolean
+lacks_gradient (const EbbShardUnit *self,
+                const Reduction *reduction)
+{
+  for (guint i = 0; i < self->n_entries; i++)
+    if (!reduction->present[i] && self->entries[i].tensor->requires_grad)
+      return TRUE;
+  return FALSE;
+}
+
+/* To read them, the host waits for the device: only where this rank's own flags don't say enough. */
 static gboolean
 read_flags (EbbShardUnit *self,
             Reduction *reduction,
@@ -132,7 +147,8 @@ read_flags (EbbShardUnit *self,
 {
   g_autoptr (EbbTensor) host = NULL;
 
-  if (reduction->flags == NULL || ebb_is_dry ()) /* a dry run has this rank's own */
+  if (reduction->flags == NULL || ebb_is_dry () /* a dry run has this rank's own */
+      || !lacks_gradient (self, reduction))
     return TRUE;
   host = ebb_to_device (reduction->flag_shard, ebb_device_get_cpu (), error);
   for (guint i = 0; host != NULL && i < self->n_entries; i++)

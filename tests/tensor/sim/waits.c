@@ -1,11 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only */
-
+/* test: cpu-only cudaemu */
 #include "support/device.h"
 #include "support/shard-runs.h"
 #include "support/sharding.h"
 #include "support/tensors.h"
-#include "tensor/backend/backend-private.h"
+#include "support/waits.h"
 
 /* A training step makes the host wait for the device nowhere: forward, backward, clipping and the optimizer only
  * enqueue work. What the caller asks for, waits once. */
@@ -13,59 +12,15 @@
 #define BATCH 2
 #define CONTEXT 8
 
-static guint n_waits, n_synchronized;
-static const EbbBackend *sim_backend;
-
-static gboolean
-counting_copy (int index,
-               void *destination,
-               const void *source,
-               gsize size,
-               gboolean to_host,
-               GError **error)
-{
-  __atomic_add_fetch (&n_waits, 1, __ATOMIC_RELAXED);
-  return sim_backend->copy (index, destination, source, size, to_host, error);
-}
-
-static gboolean
-counting_synchronize (int index,
-                      GError **error)
-{
-  __atomic_add_fetch (&n_waits, 1, __ATOMIC_RELAXED);
-  __atomic_add_fetch (&n_synchronized, 1, __ATOMIC_RELAXED);
-  return sim_backend->synchronize (index, error);
-}
-
-static gboolean
-counting_synchronize_event (gpointer event,
-                            GError **error)
-{
-  __atomic_add_fetch (&n_waits, 1, __ATOMIC_RELAXED);
-  __atomic_add_fetch (&n_synchronized, 1, __ATOMIC_RELAXED);
-  return sim_backend->streams->synchronize_event (event, error);
-}
-
+/* The one under test, or sim where that is the CPU. */
 static EbbDevice *
 open_counting (void)
 {
-  static EbbBackend backend;
-  static EbbStreamFuncs streams;
   g_autoptr (GError) error = NULL;
-  EbbDevice *device = ebb_device_get ("sim", &error);
+  EbbDevice *device = test_device_is_cpu () ? ebb_device_get ("sim", &error) : test_device ();
 
   g_assert_no_error (error);
-  if (sim_backend == NULL)
-    {
-      sim_backend = device->backend;
-      backend = *sim_backend;
-      streams = *sim_backend->streams;
-      backend.copy = counting_copy;
-      backend.synchronize = counting_synchronize;
-      backend.streams = &streams;
-      streams.synchronize_event = counting_synchronize_event;
-      device->backend = &backend;
-    }
+  test_waits_begin (device);
   return device;
 }
 
@@ -132,6 +87,11 @@ a_step_waits_nowhere (gconstpointer data)
   double value;
 
   config->dropout = kind->dropout;
+  if (test_device_is_slow ())
+    {
+      config->layers = 1;
+      config->width = 32;
+    }
   ebb_set_default_device (device);
   gpt = ebb_gpt_new (config, &error);
   tokens = test_tokens (1, 256, BATCH, CONTEXT, -1);
@@ -143,15 +103,15 @@ a_step_waits_nowhere (gconstpointer data)
   if (!kind->sgd)
     g_object_set (optimizer, "moment-format", kind->moments, NULL);
   take_step (kind, gpt, optimizer, tokens, targets);
-  n_waits = 0;
+  test_waits_reset ();
   take_step (kind, gpt, optimizer, tokens, targets);
   take_step (kind, gpt, optimizer, tokens, targets);
-  g_assert_cmpuint (n_waits, ==, 0);
+  g_assert_cmpuint (test_waits_get_n (), ==, 0);
 
   loss = take_loss (kind, gpt, tokens, targets, &error);
-  g_assert_cmpuint (n_waits, ==, 0);
+  g_assert_cmpuint (test_waits_get_n (), ==, 0);
   g_assert_true (ebb_tensor_get_item (loss, &value, &error));
-  g_assert_cmpuint (n_waits, ==, 1);
+  g_assert_cmpuint (test_waits_get_n (), ==, 1);
   ebb_set_default_device (NULL);
 }
 
@@ -183,9 +143,8 @@ static void
 a_sharded_step_synchronizes_nowhere (void)
 {
   ebb_set_default_device (open_counting ());
-  n_synchronized = 0;
   test_run_ranks (2, train_sharded, NULL);
-  g_assert_cmpuint (n_synchronized, ==, 0);
+  g_assert_cmpuint (test_waits_get_n_synchronized (), ==, 0);
   ebb_set_default_device (NULL);
 }
 
@@ -207,10 +166,10 @@ main (int argc,
   test_init (&argc, &argv);
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
     {
-      g_autofree char *path = g_strdup_printf ("/sim/waits/%s", cases[i].name);
+      g_autofree char *path = g_strdup_printf ("/waits/%s", cases[i].name);
 
       g_test_add_data_func (path, &cases[i], a_step_waits_nowhere);
     }
-  g_test_add_func ("/sim/waits/fully-shard", a_sharded_step_synchronizes_nowhere);
+  g_test_add_func ("/waits/fully-shard", a_sharded_step_synchronizes_nowhere);
   return g_test_run ();
 }
