@@ -1,0 +1,540 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers cpu-only */
+/* The planner beside other ways to wrap the same blocks, each shown by a dry step. No launch is measured, so seconds
+ * are those of fixed rates. */
+#include "support/device.h"
+#include "support/tensors.h"
+#include "nn/module-private.h"
+#include "wrap/checkpoint/target-private.h"
+#include "wrap/plan/choices-private.h"
+
+#define VOCAB 100
+#define LARGE_VOCAB 4000
+#define BATCH 4
+#define CONTEXT 32
+#define N_BUDGETS 8
+
+typedef struct
+{
+  EbbModule *gpt;
+  EbbOptimizer *optimizer;
+  int vocab;
+  guint64 others; /* bytes that are in use without it */
+  guint n_steps;
+} Training;
+
+static guint64
+count_bytes (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+
+  return ebb_memory_stats_get_total (stats);
+}
+
+static void
+training_init (Training *self,
+               int layers,
+               int vocab)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+
+  *self = (Training){ .vocab = vocab, .others = count_bytes () };
+  config->layers = layers;
+  config->width = 48;
+  config->heads = 4;
+  config->context = CONTEXT;
+  config->vocab = vocab;
+  config->dropout = 0.1;
+  ebb_manual_seed (7);
+  self->gpt = ebb_gpt_new (config, NULL);
+  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->gpt, 1e-3, NULL));
+}
+
+static void
+training_clear (Training *self)
+{
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->gpt);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
+
+static gboolean
+step (EbbModule *model,
+      gpointer user_data,
+      GError **error)
+{
+  Training *self = user_data;
+  g_autoptr (EbbTensor) tokens = test_tokens (11, self->vocab, BATCH, CONTEXT, -1);
+  g_autoptr (EbbTensor) targets = test_tokens (12, self->vocab, BATCH, CONTEXT, -1);
+  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), tokens, targets, error);
+
+  self->n_steps++;
+  if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (self->optimizer);
+  return TRUE;
+}
+
+/* Real steps. Returns the bytes of the third one at most. */
+static guint64
+train (Training *self)
+{
+  g_autoptr (EbbMemoryStats) stats = NULL;
+
+  for (guint i = 0; i < 3; i++)
+    {
+      ebb_memory_reset_peaks (NULL);
+      g_assert_true (step (self->gpt, self, NULL));
+    }
+  stats = ebb_memory_get_stats (NULL);
+  return ebb_memory_stats_get_peak_total (stats) - self->others;
+}
+
+static EbbMemoryPlan *
+plan_for (Training *self,
+          guint64 budget)
+{
+  g_autoptr (GError) error = NULL;
+  EbbMemoryPlan *plan = ebb_memory_plan_make (self->gpt, NULL, step, self, budget, 0, &error);
+
+  g_assert_no_error (error);
+  return plan;
+}
+
+/* The budget number @i of @n from the least to what the step takes without a plan. */
+static guint64
+get_budget (EbbMemoryPlan *any,
+            guint i,
+            guint n)
+{
+  return any->least_bytes + (any->unplanned_peak_bytes - any->least_bytes) * i / n;
+}
+
+static EbbPlanChoices *
+find_choices (Training *self)
+{
+  g_autoptr (GError) error = NULL;
+  EbbPlanChoices *choices = ebb_plan_choices_new (self->gpt, ebb_device_get_cpu (), step, self, 0, 0, &error);
+
+  g_assert_no_error (error);
+  return choices;
+}
+
+/* -- ways to wrap the blocks --------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  guint64 peak;
+  double seconds; /* of recomputes */
+} Outcome;
+
+static Outcome
+get_outcome (const EbbProbeStep *ran)
+{
+  Outcome outcome = { .peak = ran->peak };
+
+  for (guint i = 0; i < ran->n_stages; i++)
+    outcome.seconds += ran->stages[i].seconds[EBB_PROBE_RECOMPUTE];
+  return outcome;
+}
+
+static Outcome
+try_numbers (EbbPlanChoices *choices,
+             const guint *numbers)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_new_empty (choices->model);
+  g_autoptr (EbbProbeStep) ran = NULL;
+
+  ebb_plan_choices_fill (choices, numbers, plan);
+  ran = ebb_plan_choices_try (choices, plan, &error);
+  g_assert_no_error (error);
+  return get_outcome (ran);
+}
+
+/* All combinations in which a block does one of its choices of the numbers @allowed. */
+static GArray *
+try_all (Training *self,
+         const guint *allowed,
+         guint n_allowed)
+{
+  g_autoptr (EbbPlanChoices) choices = find_choices (self);
+  const guint n_blocks = choices->blocks->len;
+  GArray *outcomes = g_array_new (FALSE, FALSE, sizeof (Outcome));
+  guint n_all = 1;
+
+  for (guint i = 0; i < n_blocks; i++)
+    n_all *= n_allowed;
+  for (guint i = 0; i < n_all; i++)
+    {
+      g_autofree guint *numbers = g_new (guint, n_blocks);
+      Outcome outcome;
+
+      for (guint b = 0, rest = i; b < n_blocks; b++, rest /= n_allowed)
+        numbers[b] = allowed[rest % n_allowed];
+      outcome = try_numbers (choices, numbers);
+      g_array_append_val (outcomes, outcome);
+    }
+  return outcomes;
+}
+
+/* The least seconds within @budget; G_MAXDOUBLE: nothing is. */
+static double
+find_best (GArray *outcomes,
+           guint64 budget)
+{
+  double best = G_MAXDOUBLE;
+
+  for (guint i = 0; i < outcomes->len; i++)
+    {
+      const Outcome *outcome = &g_array_index (outcomes, Outcome, i);
+
+      if (outcome->peak <= budget)
+        best = MIN (best, outcome->seconds);
+    }
+  return best;
+}
+
+static guint64
+find_least (GArray *outcomes)
+{
+  guint64 least = G_MAXUINT64;
+
+  for (guint i = 0; i < outcomes->len; i++)
+    least = MIN (least, g_array_index (outcomes, Outcome, i).peak);
+  return least;
+}
+
+/* -- the best of all ----------------------------------------------------------------------------------------------- */
+
+static void
+check_beside_all (Training *training,
+                  GArray *outcomes)
+{
+  g_autoptr (EbbMemoryPlan) first = plan_for (training, G_MAXUINT64);
+  const double none_seconds = first->step_seconds - first->seconds;
+
+  g_assert_cmpfloat ((double) first->least_bytes, <=, 1.005 * (double) find_least (outcomes));
+  for (guint i = 0; i <= N_BUDGETS; i++)
+    {
+      const guint64 budget = get_budget (first, i, N_BUDGETS);
+      g_autoptr (EbbMemoryPlan) plan = plan_for (training, budget);
+      const double best = find_best (outcomes, budget);
+
+      g_test_message ("budget %" G_GUINT64_FORMAT ": peak %" G_GUINT64_FORMAT ", %g s of recompute, at best %g s",
+                      budget, plan->predicted_peak_bytes, plan->seconds, best);
+      g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+      if (best == G_MAXDOUBLE)
+        continue;
+      g_assert_cmpfloat (none_seconds + plan->seconds, <=, 1.03 * (none_seconds + best));
+      if (plan->seconds > best * (1 + 1e-9)) /* there is a better plan: then hardly a byte is left */
+        g_assert_cmpfloat ((double) plan->predicted_peak_bytes, >=, 0.995 * (double) budget);
+    }
+}
+
+static void
+test_all_of_two_blocks (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (GArray) outcomes = NULL;
+  g_autofree guint *allowed = NULL;
+  guint n;
+
+  training_init (&training, 2, VOCAB);
+  {
+    g_autoptr (EbbPlanChoices) choices = find_choices (&training);
+
+    g_assert_cmpuint (choices->classes->len, ==, 1);
+    n = ((EbbPlanClass *) choices->classes->pdata[0])->choices->len;
+  }
+  allowed = g_new (guint, n);
+  for (guint i = 0; i < n; i++)
+    allowed[i] = i;
+  outcomes = try_all (&training, allowed, n);
+  check_beside_all (&training, outcomes);
+}
+
+static void
+test_all_of_six_blocks (void)
+{
+  const guint allowed[] = { 0, 1, 2 };
+  g_auto (Training) training = { 0 };
+  g_autoptr (GArray) outcomes = NULL;
+
+  training_init (&training, 6, VOCAB);
+  outcomes = try_all (&training, allowed, G_N_ELEMENTS (allowed));
+  check_beside_all (&training, outcomes);
+}
+
+/* -- the ways that have a name ------------------------------------------------------------------------------------- */
+
+static Outcome
+try_strategy (EbbPlanChoices *choices,
+              EbbCheckpointOptions *options)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbProbeStep) ran = NULL;
+
+  for (guint i = 0; i < choices->blocks->len; i++)
+    {
+      EbbModule *block = g_array_index (choices->blocks, EbbPlanBlock, i).module;
+      g_autoptr (EbbModule) wrapped = ebb_checkpoint_wrapper (block, options, &error);
+
+      g_assert_no_error (error);
+    }
+  ran = ebb_probe_run (choices->probe, &error);
+  g_assert_no_error (error);
+  ebb_probe_price (choices->probe, ran);
+  for (guint i = 0; i < choices->blocks->len; i++)
+    ebb_checkpoint_unwrap (g_array_index (choices->blocks, EbbPlanBlock, i).module);
+  return get_outcome (ran);
+}
+
+static void
+test_named_strategies (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbCheckpointOptions) selective = ebb_checkpoint_options_new_selective ();
+  g_autoptr (EbbCheckpointOptions) full = ebb_checkpoint_options_new ();
+  g_autoptr (EbbMemoryPlan) first = NULL;
+  g_autoptr (GArray) outcomes = g_array_new (FALSE, FALSE, sizeof (Outcome));
+  Outcome outcome;
+
+  training_init (&training, 6, VOCAB);
+  {
+    g_autoptr (EbbPlanChoices) choices = find_choices (&training);
+
+    outcome = get_outcome (choices->none);
+    g_array_append_val (outcomes, outcome);
+    outcome = try_strategy (choices, selective);
+    g_array_append_val (outcomes, outcome);
+    outcome = try_strategy (choices, full);
+    g_array_append_val (outcomes, outcome);
+  }
+  first = plan_for (&training, G_MAXUINT64);
+  g_assert_cmpuint (first->least_bytes, <=, find_least (outcomes));
+  /* Their own peaks are the budgets at which they are hardest to beat. */
+  for (guint i = 0; i < outcomes->len; i++)
+    {
+      const guint64 budget = g_array_index (outcomes, Outcome, i).peak;
+      g_autoptr (EbbMemoryPlan) plan = plan_for (&training, budget);
+
+      g_test_message ("budget %" G_GUINT64_FORMAT ": %g s, the strategies' best %g s", budget, plan->seconds,
+                      find_best (outcomes, budget));
+      g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+      g_assert_cmpfloat (plan->seconds, <=, find_best (outcomes, budget) * (1 + 1e-9));
+    }
+}
+
+/* -- ladders ------------------------------------------------------------------------------------------------------- */
+
+/* A budget of 0.05, 0.15 and 0.35 of what activations take had peaks of 1145, 275 and 457 MB there. */
+static void
+test_pytorch_197838 (void)
+{
+  const double shares[] = { 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1 };
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) first = NULL;
+  guint64 before = 0;
+
+  training_init (&training, 6, VOCAB);
+  first = plan_for (&training, G_MAXUINT64);
+  for (guint i = 0; i < G_N_ELEMENTS (shares); i++)
+    {
+      const double room = (double) (first->unplanned_peak_bytes - first->least_bytes);
+      const guint64 budget = first->least_bytes + (guint64) (shares[i] * room);
+      g_autoptr (EbbMemoryPlan) plan = plan_for (&training, budget);
+
+      g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+      g_assert_cmpuint (plan->predicted_peak_bytes, >=, before);
+      before = plan->predicted_peak_bytes;
+    }
+}
+
+/* -- what the user has wrapped ------------------------------------------------------------------------------------- */
+
+static void
+test_wrapped_by_the_user (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbModule) block = NULL;
+  g_autoptr (EbbModule) wrapped = NULL;
+  g_autoptr (EbbMemoryPlan) first = NULL;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (GArray) blocks = NULL;
+  guint interceptor;
+  guint64 budget;
+
+  training_init (&training, 5, VOCAB);
+  blocks = ebb_plan_find_blocks (training.gpt);
+  block = g_object_ref (g_array_index (blocks, EbbPlanBlock, 2).module);
+  wrapped = ebb_checkpoint_wrapper (block, NULL, NULL);
+  g_assert_nonnull (wrapped);
+  interceptor = ebb_module_find_interceptor (block, EBB_CHECKPOINT_INTERCEPTOR);
+
+  first = plan_for (&training, G_MAXUINT64);
+  budget = get_budget (first, 1, 3);
+  plan = plan_for (&training, budget);
+  for (guint i = 0; i < plan->rows->len; i++)
+    g_assert_cmpint (g_array_index (plan->rows, EbbPlanRow, i).is_taken, ==, i == 2);
+  g_assert_true (ebb_memory_plan_apply (plan, NULL));
+  g_assert_cmpuint (ebb_module_find_interceptor (block, EBB_CHECKPOINT_INTERCEPTOR), ==, interceptor);
+  g_assert_cmpuint (train (&training), ==, plan->predicted_peak_bytes);
+  g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+  ebb_memory_plan_unapply (plan);
+  g_assert_cmpuint (ebb_module_find_interceptor (block, EBB_CHECKPOINT_INTERCEPTOR), ==, interceptor);
+}
+
+/* -- how often things run ------------------------------------------------------------------------------------------ */
+
+static gboolean
+count_forward (EbbModule *module,
+               EbbArgs *args,
+               EbbArgs *result,
+               gpointer user_data,
+               GError **error)
+{
+  ++*(guint *) user_data;
+  return TRUE;
+}
+
+/* Its backward comes next, so that recomputing it frees nothing that counts at the peak. */
+static void
+test_last_block (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (GArray) blocks = NULL;
+  guint n_forwards[6] = { 0 };
+  guint n_wrapped = 0;
+
+  training_init (&training, 6, VOCAB);
+  {
+    g_autoptr (EbbMemoryPlan) first = plan_for (&training, G_MAXUINT64);
+
+    plan = plan_for (&training, get_budget (first, 1, 4));
+  }
+  blocks = ebb_plan_find_blocks (training.gpt);
+  g_assert_true (ebb_memory_plan_apply (plan, NULL));
+  for (guint i = 0; i < blocks->len; i++)
+    ebb_module_add_forward_pre_hook (g_array_index (blocks, EbbPlanBlock, i).module, count_forward, &n_forwards[i],
+                                     NULL);
+  g_assert_true (step (training.gpt, &training, NULL));
+  for (guint i = 0; i < blocks->len; i++)
+    {
+      const EbbPlanRow *row = &g_array_index (plan->rows, EbbPlanRow, i);
+
+      g_test_message ("%s: %u forwards", row->path, n_forwards[i]);
+      g_assert_cmpuint (n_forwards[i], ==, row->is_checkpoint ? 2 : 1);
+      n_wrapped += row->is_checkpoint;
+    }
+  g_assert_cmpuint (n_wrapped, >, 0);
+  g_assert_cmpuint (n_forwards[5], ==, 1);
+}
+
+static EbbMemoryPlan *
+copy_but_keep_last (EbbModule *model,
+                    EbbMemoryPlan *plan)
+{
+  EbbMemoryPlan *copy = ebb_memory_plan_new_empty (model);
+
+  for (guint i = 0; i < plan->rows->len; i++)
+    {
+      EbbPlanRow row = g_array_index (plan->rows, EbbPlanRow, i);
+
+      row.path = g_strdup (row.path);
+      row.saved = g_memdup2 (row.saved, row.n_saved * sizeof *row.saved);
+      if (i + 1 == plan->rows->len)
+        {
+          g_clear_pointer (&row.saved, g_free);
+          row.n_saved = 0;
+          row.is_checkpoint = FALSE;
+        }
+      ebb_memory_plan_add_row (copy, &row);
+    }
+  return copy;
+}
+
+/* Where a plan does recompute the last block, keeping it would pass the budget. Returns how many plans do. */
+static guint
+check_last_block (int vocab)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) first = NULL;
+  g_autoptr (GPtrArray) plans = g_ptr_array_new_with_free_func (g_object_unref);
+  g_autoptr (EbbPlanChoices) choices = NULL;
+  guint n_recompute = 0;
+
+  training_init (&training, 6, vocab);
+  first = plan_for (&training, G_MAXUINT64);
+  for (guint i = 0; i <= N_BUDGETS; i++)
+    g_ptr_array_add (plans, plan_for (&training, get_budget (first, i, N_BUDGETS)));
+  choices = find_choices (&training);
+  for (guint i = 0; i < plans->len; i++)
+    {
+      EbbMemoryPlan *plan = plans->pdata[i];
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbMemoryPlan) kept = copy_but_keep_last (training.gpt, plan);
+      g_autoptr (EbbProbeStep) ran = NULL;
+
+      if (!g_array_index (plan->rows, EbbPlanRow, plan->rows->len - 1).is_checkpoint)
+        continue;
+      ran = ebb_plan_choices_try (choices, kept, &error);
+      g_assert_no_error (error);
+      g_test_message ("budget %" G_GUINT64_FORMAT ": %" G_GUINT64_FORMAT " with the last block kept",
+                      plan->budget_bytes, ran->peak);
+      g_assert_cmpuint (ran->peak, >, plan->budget_bytes);
+      n_recompute++;
+    }
+  return n_recompute;
+}
+
+/* The backward of the head, which comes before that of the last block, is small beside it with a small vocabulary. */
+static void
+test_last_block_of_each_budget (void)
+{
+  g_assert_cmpuint (check_last_block (VOCAB), ==, 0);
+  g_assert_cmpuint (check_last_block (LARGE_VOCAB), >, 0);
+}
+
+static guint
+count_steps (int layers)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) first = NULL;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+
+  training_init (&training, layers, VOCAB);
+  first = plan_for (&training, G_MAXUINT64);
+  training.n_steps = 0;
+  plan = plan_for (&training, get_budget (first, 1, 3));
+  return training.n_steps;
+}
+
+/* Equal blocks try choices side by side: a deep model takes no more steps than a shallow one. */
+static void
+test_n_dry_steps (void)
+{
+  const guint n_shallow = count_steps (6), n_deep = count_steps (48);
+
+  g_test_message ("%u dry steps for 6 blocks, %u for 48", n_shallow, n_deep);
+  g_assert_cmpuint (n_deep, <=, 16);
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  g_setenv ("EBB_COST_FILE", "", TRUE);
+  test_init (&argc, &argv);
+  g_test_add_func ("/plan/planner/all-plans-of-two-blocks", test_all_of_two_blocks);
+  g_test_add_func ("/plan/planner/plans-of-six-blocks", test_all_of_six_blocks);
+  g_test_add_func ("/plan/planner/none-selective-full", test_named_strategies);
+  g_test_add_func ("/plan/planner/pytorch-197838", test_pytorch_197838);
+  g_test_add_func ("/plan/planner/wrapped-by-the-user", test_wrapped_by_the_user);
+  g_test_add_func ("/plan/planner/last-block", test_last_block);
+  g_test_add_func ("/plan/planner/last-block-of-each-budget", test_last_block_of_each_budget);
+  g_test_add_func ("/plan/planner/dry-steps", test_n_dry_steps);
+  return g_test_run ();
+}
