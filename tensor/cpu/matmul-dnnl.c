@@ -540,34 +540,118 @@ run_whole (const EbbProduct *product,
   return result;
 }
 
-/* -- shares of the rows -------------------------------------------------------------------------------------------- */
+/* -- blocks -------------------------------------------------------------------------------------------------------- */
+
+/* The number of blocks whose sums a product adds up. */
+static gint64
+get_n_blocks (const EbbProduct *product)
+{
+  return product->k_block > 0 ? product->k / product->k_block : 1;
+}
+
+/* Block @block of a product; gives its first element of k. The last one has what is left over as well, and comes
+ * first. */
+static gint64
+find_block (const EbbProduct *product,
+            gint64 block,
+            EbbProduct *part)
+{
+  const gint64 n_blocks = get_n_blocks (product), begin = block * product->k_block;
+
+  *part = *product;
+  part->k_block = 0;
+  part->k = block + 1 < n_blocks ? product->k_block : product->k - begin;
+  part->accumulate = product->accumulate || block + 1 < n_blocks;
+  return begin;
+}
+
+/* Runs the product block by block, each as one primitive on product->n_threads threads. */
+static EbbProductResult
+run_blocks (const EbbProduct *product,
+            const EbbProductData *data,
+            void *workspace,
+            GError **error)
+{
+  const gint64 size = (gint64) ebb_dtype_get_size ((EbbDType) product->ab_dtype);
+  EbbProductResult result = EBB_PRODUCT_DONE;
+
+  for (gint64 block = get_n_blocks (product) - 1; block >= 0 && result == EBB_PRODUCT_DONE; block--)
+    {
+      EbbProduct part;
+      EbbProductData at = *data;
+      gint64 begin = find_block (product, block, &part);
+
+      at.a = (const char *) data->a + begin * product->a_column * size;
+      at.b = (const char *) data->b + begin * product->b_row * size;
+      result = run_whole (&part, &at, workspace, error);
+    }
+  return result;
+}
+
+/* FALSE: unsupported. */
+static gboolean
+get_blocks_workspace (const EbbProduct *product,
+                      gsize *size)
+{
+  const gint64 n_blocks = get_n_blocks (product);
+  gboolean is_supported = TRUE;
+
+  *size = 0;
+  /* All blocks but the last are the same product. */
+  for (gint64 block = MAX (n_blocks - 2, 0); block < n_blocks; block++)
+    {
+      EbbProduct part;
+      gsize one;
+
+      find_block (product, block, &part);
+      is_supported &= get_whole_workspace (&part, &one);
+      *size = MAX (*size, one);
+    }
+  return is_supported;
+}
+
+/* -- shares of the threads ----------------------------------------------------------------------------------------- */
 
 /* With so many rows for each thread, threads that multiply rows of their own are up to 5 % faster than oneDNN's own
  * division of an f32 product (tests/bench/step --floor), and tiles of so many rows for each thread give the bits of all
  * rows at once: no register tile but the last ends early. */
 #define ROWS_OF_A_THREAD EBB_HOST_ROW_BLOCK
 #define ROW_UNIT 96 /* a multiple of the rows of any of oneDNN's register tiles */
+/* Of a product in blocks, threads share the rows or the columns, whichever are more, and wait for each other once. */
+#define LINES_OF_A_THREAD 192
+#define LINE_UNIT 48
 
 G_STATIC_ASSERT (EBB_HOST_ROW_BLOCK % ROW_UNIT == 0);
 
 static gboolean
-shares_rows (const EbbProduct *product)
+is_shared (const EbbProduct *product)
 {
-  return product->n_threads > 1 && product->n_batch == 0 && ebb_product_is_plain (product)
-         && product->m / product->n_threads >= ROWS_OF_A_THREAD;
+  if (product->n_threads < 2 || product->n_batch != 0 || !ebb_product_is_plain (product))
+    return FALSE;
+  if (product->k_block > 0)
+    return MAX (product->m, product->n) / product->n_threads >= LINES_OF_A_THREAD;
+  return product->m / product->n_threads >= ROWS_OF_A_THREAD;
 }
 
-/* The share of part @part of product->n_threads; gives its first row. */
+static gboolean
+shares_columns (const EbbProduct *product)
+{
+  return product->k_block > 0 && product->n > product->m;
+}
+
+/* The share of part @part of product->n_threads; gives its first row or column. */
 static gint64
 find_share (const EbbProduct *product,
             gint64 part,
             EbbProduct *share)
 {
-  const gint64 n_parts = product->n_threads, n_units = (product->m + ROW_UNIT - 1) / ROW_UNIT;
-  const gint64 begin = n_units * part / n_parts * ROW_UNIT, end = n_units * (part + 1) / n_parts * ROW_UNIT;
+  const gint64 unit = product->k_block > 0 ? LINE_UNIT : ROW_UNIT;
+  const gint64 n_lines = shares_columns (product) ? product->n : product->m;
+  const gint64 n_parts = product->n_threads, n_units = (n_lines + unit - 1) / unit;
+  const gint64 begin = n_units * part / n_parts * unit, end = n_units * (part + 1) / n_parts * unit;
 
   *share = *product;
-  share->m = MIN (end, product->m) - begin;
+  *(shares_columns (product) ? &share->n : &share->m) = MIN (end, n_lines) - begin;
   share->n_threads = 1;
   return begin;
 }
@@ -583,9 +667,17 @@ run_share (const EbbProduct *product,
   EbbProductData at = *data;
   gint64 begin = find_share (product, part, &share);
 
-  at.a = (const float *) data->a + begin * product->a_row;
-  at.c = (float *) data->c + begin * product->c_row;
-  return run_whole (&share, &at, workspace, error);
+  if (shares_columns (product))
+    {
+      at.b = (const float *) data->b + begin * product->b_column;
+      at.c = (float *) data->c + begin;
+    }
+  else
+    {
+      at.a = (const float *) data->a + begin * product->a_row;
+      at.c = (float *) data->c + begin * product->c_row;
+    }
+  return run_blocks (&share, &at, workspace, error);
 }
 
 /* As much for each of them as the one that needs the most. */
@@ -600,7 +692,7 @@ get_shares_workspace (const EbbProduct *product)
       gsize size;
 
       find_share (product, part, &share);
-      get_whole_workspace (&share, &size);
+      get_blocks_workspace (&share, &size);
       most = MAX (most, (size + 63) / 64 * 64);
     }
   return most * (gsize) product->n_threads;
@@ -645,16 +737,16 @@ ebb_product_run_dnnl (const EbbProduct *product,
                       gsize workspace_size,
                       GError **error)
 {
-  return shares_rows (product) ? run_shares (product, data, workspace, workspace_size, error)
-                               : run_whole (product, data, workspace, error);
+  return is_shared (product) ? run_shares (product, data, workspace, workspace_size, error)
+                             : run_blocks (product, data, workspace, error);
 }
 
 gboolean
 ebb_product_get_dnnl_workspace (const EbbProduct *product,
                                 gsize *size)
 {
-  if (!shares_rows (product))
-    return get_whole_workspace (product, size);
+  if (!is_shared (product))
+    return get_blocks_workspace (product, size);
   *size = get_shares_workspace (product);
   return TRUE;
 }

@@ -20,6 +20,7 @@ typedef struct
   gint32 ab_dtype, c_dtype, bias_dtype; /* bias_dtype: -1 without a bias */
   gint32 accumulate;
   gint64 n_threads;
+  gint64 k_block; /* k is at least as great, and added up in blocks of so many, the last one first; 0: as one sum */
 } EbbProduct;
 
 typedef struct

@@ -173,7 +173,8 @@ product_init (EbbProduct *p,
               const EbbView *b,
               const EbbView *bias,
               const EbbView *c,
-              gboolean accumulate)
+              gboolean accumulate,
+              gint64 k_block)
 {
   gint64 c_column = 1;
   double work;
@@ -204,6 +205,7 @@ product_init (EbbProduct *p,
   p->bias_dtype = bias ? (gint32) bias->dtype : -1;
   p->bias_stride = bias && p->n > 1 ? bias->strides[bias->n_dims - 1] : 1;
   p->accumulate = accumulate;
+  p->k_block = k_block > 0 && p->k >= k_block ? k_block : 0;
   merge_batches (p);
   fold_batches_into_rows (p);
   normalize_matrix (p->m, p->k, &p->a_row, &p->a_column);
@@ -211,8 +213,9 @@ product_init (EbbProduct *p,
   normalize_matrix (p->m, p->n, &p->c_row, &c_column);
   if (p->m == 1 || p->c_row < p->n)
     p->c_row = p->n;
-  /* As a double, which no shape overflows. */
-  work = (double) p->m * (double) p->n * (double) p->k * (double) ebb_product_get_n_batches (p);
+  /* As a double, which no shape overflows. With blocks it does not depend on their number. */
+  work = (double) p->m * (double) p->n * (double) (p->k_block > 0 ? p->k_block : p->k)
+         * (double) ebb_product_get_n_batches (p);
   p->n_threads = ebb_cpu_get_n_parts ((gint64) MIN (work, 1e15), EBB_CPU_PRODUCT_GRAIN);
 }
 
@@ -571,10 +574,10 @@ find_way (const EbbLaunch *launch,
     if (c->shape[i] == 0)
       return WAY_EMPTY;
   *data = (EbbProductData){ a->data, b->data, bias ? bias->data : NULL, c->data };
-  product_init (product, a, b, bias, c, launch->params.matmul.accumulate);
-  if (is_small (product))
+  product_init (product, a, b, bias, c, launch->params.matmul.accumulate, launch->params.matmul.row_block);
+  if (product->k_block == 0 && is_small (product))
     return WAY_DIRECT;
-  if (has_few_rows (product))
+  if (product->k_block == 0 && has_few_rows (product))
     return WAY_FEW_ROWS;
   return product->bias_stride == 1 ? WAY_DNNL : WAY_COPIES;
 }

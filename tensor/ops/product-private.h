@@ -42,20 +42,8 @@ gboolean ebb_launch_matmul (EbbDevice *device,
                             gboolean accumulate,
                             GError **error);
 
-/* A gradient that is a sum over rows adds up blocks of them: see EbbBackend. The last block, which comes first, has the
- * rows that are left over as well. */
-typedef struct
-{
-  gint64 first, n_rows; /* of the block */
-  gint64 size, n_left;
-} EbbRowBlocks;
-
-void ebb_row_blocks_init (EbbRowBlocks *self,
-                          EbbTensor *sum,
-                          gint64 n_rows);
-/* Goes on to the next block; FALSE: there is none. */
-gboolean ebb_row_blocks_next (EbbRowBlocks *self);
-/* sum (+)= the sums of the columns of a dense matrix, by row blocks. */
+/* sum (+)= the sums of the columns of a dense matrix, by row blocks: see EbbBackend. The last
+ * block, which comes first, has the rows that are left over as well. */
 gboolean ebb_launch_column_sum (const EbbView *rows,
                                 EbbTensor *sum,
                                 gboolean accumulate,

@@ -417,7 +417,15 @@ linear_give_x (EbbBackward *ctx,
   return ebb_launch_matmul (EBB_DEVICE_OF (dy), dy_rows, &weight->view, NULL, &dx_rows, accumulate, error);
 }
 
-/* sum (+)= a^T b, over the rows of both. */
+/* A gradient that is a sum over rows adds up blocks of so many: see EbbBackend. Another dtype than f32 would be rounded
+ * after each block. 0: all rows at once. */
+static gint64
+get_row_block (EbbTensor *sum)
+{
+  return sum->view.dtype == EBB_DTYPE_F32 ? EBB_DEVICE_OF (sum)->backend->row_block : 0;
+}
+
+/* sum (+)= a^T b, over the rows of both, by row blocks. */
 static gboolean
 launch_product_of_rows (const EbbView *a,
                         const EbbView *b,
@@ -425,20 +433,11 @@ launch_product_of_rows (const EbbView *a,
                         gboolean accumulate,
                         GError **error)
 {
-  EbbRowBlocks blocks;
-  EbbView a_block, b_block;
+  const EbbKernelParams params = { .matmul = { accumulate, get_row_block (sum) } };
+  EbbView a_columns = *a;
 
-  ebb_row_blocks_init (&blocks, sum, a->shape[0]);
-  while (ebb_row_blocks_next (&blocks))
-    {
-      ebb_view_slice_rows (&a_block, a, blocks.first, blocks.n_rows);
-      ebb_view_slice_rows (&b_block, b, blocks.first, blocks.n_rows);
-      ebb_view_transpose (&a_block);
-      if (!ebb_launch_matmul (EBB_DEVICE_OF (sum), &a_block, &b_block, NULL, &sum->view, accumulate, error))
-        return FALSE;
-      accumulate = TRUE;
-    }
-  return TRUE;
+  ebb_view_transpose (&a_columns);
+  return EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (sum), EBB_KERNEL_MATMUL, &params, 3, error, &a_columns, b, NULL, &sum->view);
 }
 
 /* dW = dy^T x */
@@ -680,52 +679,25 @@ ebb_launch_matmul (EbbDevice *device,
   return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_MATMUL, &params, 3, error, a, b, bias, c);
 }
 
-/* -- sums over rows ------------------------------------------------------------------------------------------------ */
-
-void
-ebb_row_blocks_init (EbbRowBlocks *self,
-                     EbbTensor *sum,
-                     gint64 n_rows)
-{
-  /* Another dtype would be rounded after each block. */
-  gint64 size = sum->view.dtype == EBB_DTYPE_F32 ? EBB_DEVICE_OF (sum)->backend->row_block : 0;
-
-  self->size = size > 0 ? size : MAX (n_rows, 1);
-  self->n_left = MAX (n_rows / self->size, 1);
-  self->first = n_rows;
-  self->n_rows = 0;
-}
-
-gboolean
-ebb_row_blocks_next (EbbRowBlocks *self)
-{
-  gint64 end = self->first;
-
-  if (self->n_left == 0)
-    return FALSE;
-  self->n_left--;
-  self->first = self->n_left * self->size;
-  self->n_rows = end - self->first;
-  return TRUE;
-}
-
 gboolean
 ebb_launch_column_sum (const EbbView *rows,
                        EbbTensor *sum,
                        gboolean accumulate,
                        GError **error)
 {
-  EbbRowBlocks blocks;
+  gint64 size = get_row_block (sum), end = rows->shape[0];
   EbbView block;
 
-  ebb_row_blocks_init (&blocks, sum, rows->shape[0]);
-  while (ebb_row_blocks_next (&blocks))
+  if (size == 0)
+    size = MAX (end, 1);
+  for (gint64 i = MAX (end / size, 1) - 1; i >= 0; i--)
     {
       const EbbKernelParams params = { .column_sum = { accumulate } };
 
-      ebb_view_slice_rows (&block, rows, blocks.first, blocks.n_rows);
+      ebb_view_slice_rows (&block, rows, i * size, end - i * size);
       if (!EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (sum), EBB_KERNEL_COLUMN_SUM, &params, 1, error, &block, &sum->view))
         return FALSE;
+      end = i * size;
       accumulate = TRUE;
     }
   return TRUE;

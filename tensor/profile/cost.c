@@ -218,7 +218,7 @@ list_params (const EbbLaunch *launch,
       words[n++] = (guint64) (p->rotary.ntk != 1.0);
       break;
     case EBB_KERNEL_MATMUL:
-      words[n++] = p->matmul.accumulate != 0;
+      words[n++] = (guint64) (p->matmul.accumulate != 0) | (guint64) p->matmul.row_block << 1;
       break;
     case EBB_KERNEL_ATTENTION:
     case EBB_KERNEL_ATTENTION_GRAD:

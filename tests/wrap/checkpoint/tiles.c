@@ -197,6 +197,20 @@ bits_are_the_same_on_an_odd_number_of_threads (void)
   ebb_set_num_threads (before);
 }
 
+/* Tiles of few rows have no row blocks. */
+static void
+compare_with_small_tiles (int width)
+{
+  g_autoptr (EbbModule) module = new_gelu (width);
+  g_autoptr (EbbTensor) x = new_input (2 * ebb_tile_get_least_rows () + 256, width, EBB_DTYPE_F32);
+  g_autoptr (TestOutcome) expected = test_train1 (module, x);
+  g_autoptr (TestOutcome) outcome = test_train1 (tile (module, 100), x);
+
+  for (guint i = 0; i < expected->tensors->len; i++)
+    test_assert_near (expected->tensors->pdata[i], outcome->tensors->pdata[i],
+                      1e-5 * largest (expected->tensors->pdata[i]));
+}
+
 /* oneDNN chooses its kernels by the sizes of a product: as wide as in real models. */
 static void
 bits_are_the_same_at_real_widths (gconstpointer data)
@@ -210,6 +224,7 @@ bits_are_the_same_at_real_widths (gconstpointer data)
 
       ebb_set_num_threads (n_threads);
       compare_tiles (&kinds[0], &mode, width, 2 * ebb_tile_get_least_rows () + 256);
+      compare_with_small_tiles (width);
     }
   ebb_set_num_threads (before);
 }
