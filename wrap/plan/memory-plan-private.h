@@ -28,7 +28,7 @@ typedef struct
   double seconds;       /* what it takes longer than without the plan */
 } EbbPlanRow;
 
-/* A choice for the whole step: "mlp-tiles" and their number. */
+/* A choice for the whole step, as "mlp-tiles" and the rows of a tile. */
 typedef struct
 {
   char *name;
@@ -69,6 +69,9 @@ void ebb_memory_plan_add_row (EbbMemoryPlan *self,
 void ebb_memory_plan_add_rung (EbbMemoryPlan *self,
                                const char *name,
                                gint64 value);
+/* FALSE with EBB_ERROR_STATE if there is no such rung, or not with this value. */
+gboolean ebb_plan_rung_check (const EbbPlanRung *rung,
+                              GError **error);
 gboolean ebb_plan_row_equal (const EbbPlanRow *a,
                              const EbbPlanRow *b);
 

@@ -2,15 +2,18 @@
 /* A memory plan: what each block keeps, recomputes and moves, and how that is put onto a model and taken off again. */
 #include "wrap/plan/memory-plan-private.h"
 
+#include "nn/files/json-scanner-private.h"
 #include "nn/module-private.h"
 #include "offload/disk/store.h"
 #include "offload/host/store.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
 #include "wrap/checkpoint/target-private.h"
+#include "wrap/checkpoint/tiles.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/offload-wrapper.h"
 #include "wrap/plan/blocks-private.h"
+#include "wrap/plan/mlp-tiles-private.h"
 
 #include <string.h>
 
@@ -64,6 +67,25 @@ ebb_memory_plan_add_rung (EbbMemoryPlan *self,
   const EbbPlanRung rung = { g_strdup (name), value };
 
   g_array_append_val (self->rungs, rung);
+}
+
+gboolean
+ebb_plan_rung_check (const EbbPlanRung *rung,
+                     GError **error)
+{
+  g_autofree char *name = NULL;
+
+  if (strcmp (rung->name, EBB_PLAN_MLP_TILES) == 0 && rung->value > 0)
+    return TRUE;
+  if (strcmp (rung->name, EBB_PLAN_MLP_TILES) == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the plan has tiles of %" G_GINT64_FORMAT " rows; a tile has one or more", rung->value);
+      return FALSE;
+    }
+  name = ebb_json_quote (rung->name);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the plan wants %s, which this Ebb doesn't know: plan again", name);
+  return FALSE;
 }
 
 gboolean
@@ -127,7 +149,8 @@ ensure_store (EbbMemoryPlan *self,
 typedef struct
 {
   EbbModuleWeak *module;
-  guint checkpoint; /* the interceptor; 0: an offload wrapper */
+  gboolean is_tiles;
+  guint checkpoint; /* the interceptor; 0: an offload wrapper, if it isn't tiles */
 } Applied;
 
 static void
@@ -136,7 +159,9 @@ applied_clear (gpointer data)
   Applied *applied = data;
   g_autoptr (EbbModule) module = ebb_module_weak_get (applied->module);
 
-  if (module != NULL && applied->checkpoint == 0)
+  if (module != NULL && applied->is_tiles)
+    ebb_tile_unwrap (module);
+  else if (module != NULL && applied->checkpoint == 0)
     ebb_offload_unwrap (module);
   else if (module != NULL && ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) == applied->checkpoint)
     ebb_checkpoint_unwrap (module);
@@ -231,6 +256,37 @@ wrap (EbbMemoryPlan *self,
   return TRUE;
 }
 
+static gboolean
+put_mlp_tiles (EbbMemoryPlan *self,
+               gint64 n_rows,
+               GError **error)
+{
+  g_autoptr (GPtrArray) mlps = ebb_plan_mlp_tiles_put (self->model, n_rows, error);
+
+  for (guint i = 0; mlps != NULL && i < mlps->len; i++)
+    {
+      const Applied applied = { ebb_module_weak_new (mlps->pdata[i]), TRUE, 0 };
+
+      g_array_append_val (self->applied, applied);
+    }
+  return mlps != NULL;
+}
+
+/* What the plan does to the whole model, before its blocks are wrapped: with tiles they run other ops. */
+static gboolean
+put_rungs (EbbMemoryPlan *self,
+           GError **error)
+{
+  for (guint i = 0; i < self->rungs->len; i++)
+    {
+      const EbbPlanRung *rung = &g_array_index (self->rungs, EbbPlanRung, i);
+
+      if (!ebb_plan_rung_check (rung, error) || !put_mlp_tiles (self, rung->value, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
 static const EbbPlanBlock *
 find_block (GArray *blocks,
             const EbbPlanRow *row,
@@ -302,7 +358,7 @@ ebb_memory_plan_apply (EbbMemoryPlan *self,
   blocks = ebb_plan_find_blocks (self->model);
   self->applied = g_array_new (FALSE, FALSE, sizeof (Applied));
   g_array_set_clear_func (self->applied, applied_clear);
-  if (wrap_rows (self, blocks, error))
+  if (put_rungs (self, error) && wrap_rows (self, blocks, error))
     return TRUE;
   ebb_memory_plan_unapply (self);
   return FALSE;

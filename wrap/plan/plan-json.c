@@ -364,11 +364,14 @@ read_rungs (const Source *source,
     return fail_value (source, "", "rungs", "an object");
   for (gsize i = 0; i < object->n_items; i++)
     {
-      gint64 value;
+      g_autoptr (GError) unknown = NULL;
+      EbbPlanRung rung = { .name = object->items[i].key };
 
-      if (!ebb_json_as_int (&object->items[i], &value))
+      if (!ebb_json_as_int (&object->items[i], &rung.value))
         return fail_value (source, "", "rungs", "an object of integers");
-      ebb_memory_plan_add_rung (plan, object->items[i].key, value);
+      if (!ebb_plan_rung_check (&rung, &unknown))
+        return ebb_file_fail (source->path, source->error, "%s", unknown->message);
+      ebb_memory_plan_add_rung (plan, rung.name, rung.value);
     }
   return TRUE;
 }

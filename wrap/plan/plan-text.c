@@ -177,7 +177,7 @@ ebb_memory_plan_to_string (EbbMemoryPlan *self)
     {
       const EbbPlanRung *rung = &g_array_index (self->rungs, EbbPlanRung, i);
 
-      g_string_append_printf (text, "%s: %" G_GINT64_FORMAT "\n", rung->name, rung->value);
+      g_string_append_printf (text, "%s: each MLP on %" G_GINT64_FORMAT " rows at a time\n", rung->name, rung->value);
     }
   append_figures (text, self);
   return g_string_free (text, FALSE);

@@ -106,7 +106,7 @@ make_plan (EbbModule *gpt, gboolean takes)
         rows[i].saved[op].name = g_intern_string (rows[i].saved[op].name);
       ebb_memory_plan_add_row (plan, &rows[i]);
     }
-  ebb_memory_plan_add_rung (plan, "mlp-tiles", 4);
+  ebb_memory_plan_add_rung (plan, "mlp-tiles", ebb_tile_get_least_rows ());
   plan->budget_bytes = 20 << 20;
   plan->predicted_peak_bytes = 19 << 20;
   plan->unplanned_peak_bytes = 27 << 20;
@@ -268,7 +268,7 @@ test_table (void)
                    "h.0 to h.1  inputs      everything            0.3750        5.0\n"
                    "h.2         inputs      everything  to host   0.2500        3.0\n"
                    "h.3         everything  nothing               0.0000        0.0\n"
-                   "mlp-tiles: 4\n"
+                   "mlp-tiles: each MLP on 960 rows at a time\n"
                    "peak 19.0 MiB of 20.0 MiB, in the backward of h.3; without the plan 27.0 MiB, and no plan needs "
                    "less than 17.0 MiB\n"
                    "0.6250 s a step longer: 3.1250 s, 25.0 % more\n");
@@ -373,7 +373,11 @@ test_damaged_files (void)
                  "\"budget_bytes\" must be a number of bytes");
   check_damaged (gpt, json, "\"seconds\": 0.625", "\"seconds\": \"0.625\"",
                  "\"seconds\" must be a number of seconds");
-  check_damaged (gpt, json, "\"mlp-tiles\": 4", "\"mlp-tiles\": []", "\"rungs\" must be an object of integers");
+  check_damaged (gpt, json, "\"mlp-tiles\": 960", "\"mlp-tiles\": []", "\"rungs\" must be an object of integers");
+  check_damaged (gpt, json, "\"mlp-tiles\": 960", "\"mlp-tiles\": 0",
+                 "the plan has tiles of 0 rows; a tile has one or more");
+  check_damaged (gpt, json, "\"mlp-tiles\"", "\"chant\"",
+                 "the plan wants \"chant\", which this Ebb doesn't know: plan again");
 }
 
 static void
@@ -405,6 +409,7 @@ int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
+  ebb_set_num_threads (1); /* tiles of 960 rows */
   g_test_add_func ("/plan/blocks", test_finds_blocks);
   g_test_add_func ("/plan/apply/gradients-are-bitwise-equal", test_applies);
   g_test_add_func ("/plan/apply/leaves-wrappers-of-the-user", test_leaves_the_users_wrappers);

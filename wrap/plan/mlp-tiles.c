@@ -1,0 +1,135 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* A plan's tiles of MLPs: which sizes it may choose, and how they are put on. */
+#include "wrap/plan/mlp-tiles-private.h"
+
+#include "nn/layers/linear.h"
+#include "nn/layers/mlp.h"
+#include "nn/module-private.h"
+#include "tensor/backend/backend-private.h"
+#include "tensor/error-private.h"
+#include "wrap/checkpoint/tiles.h"
+
+/* The MLPs of @model that have no tiles, with references. */
+static GPtrArray *
+find_mlps (EbbModule *model)
+{
+  GPtrArray *mlps = g_ptr_array_new_with_free_func (g_object_unref);
+  g_autofree EbbModule **modules = NULL;
+  guint n_modules;
+
+  modules = ebb_module_get_modules (model, &n_modules);
+  for (guint i = 0; i < n_modules; i++)
+    if (EBB_IS_MLP (modules[i]) && !ebb_tile_is_wrapped (modules[i]))
+      g_ptr_array_add (mlps, modules[i]);
+    else
+      g_object_unref (modules[i]);
+  return mlps;
+}
+
+/* -- bits ---------------------------------------------------------------------------------------------------------- */
+
+/* Layers that are divided among ranks add up gradients in their own order. */
+static gboolean
+is_plain (EbbModule *mlp)
+{
+  const guint n_children = ebb_module_get_n_children (mlp);
+  g_autofree EbbTensor **parameters = NULL;
+  gboolean plain = TRUE;
+  guint n;
+
+  for (guint i = 0; i < n_children; i++)
+    plain &= G_OBJECT_TYPE (ebb_module_peek_child (mlp, i)) == EBB_TYPE_LINEAR;
+  parameters = ebb_module_get_parameters (mlp, TRUE, &n);
+  for (guint i = 0; i < n; i++)
+    {
+      plain &= ebb_tensor_get_dtype (parameters[i]) == EBB_DTYPE_F32;
+      ebb_tensor_unref (parameters[i]);
+    }
+  return plain;
+}
+
+gboolean
+ebb_plan_mlp_tiles_keep_bits (EbbModule *model,
+                              EbbDevice *device)
+{
+  g_autoptr (GPtrArray) mlps = find_mlps (model);
+  gboolean keep = device->backend->row_block != 0;
+
+  for (guint i = 0; i < mlps->len && keep; i++)
+    keep = is_plain (mlps->pdata[i]);
+  return keep;
+}
+
+GArray *
+ebb_plan_mlp_tiles_list (EbbModule *model,
+                         gint64 n_rows)
+{
+  GArray *sizes = g_array_new (FALSE, FALSE, sizeof (gint64));
+  g_autoptr (GPtrArray) mlps = find_mlps (model);
+
+  if (mlps->len == 0)
+    return sizes;
+  for (gint64 size = ebb_tile_get_least_rows (); size <= n_rows / 2; size *= 2)
+    g_array_append_val (sizes, size);
+  return sizes;
+}
+
+/* -- putting ------------------------------------------------------------------------------------------------------- */
+
+/* The device of the first parameter. */
+static EbbDevice *
+find_device (EbbModule *mlp)
+{
+  g_autofree EbbTensor **parameters = NULL;
+  EbbDevice *device = ebb_device_get_cpu ();
+  guint n;
+
+  parameters = ebb_module_get_parameters (mlp, TRUE, &n);
+  for (guint i = n; i > 0; i--)
+    {
+      device = ebb_tensor_get_device (parameters[i - 1]);
+      ebb_tensor_unref (parameters[i - 1]);
+    }
+  return device;
+}
+
+/* Where no tiles keep the bits, the plan was made by somebody who allowed others. */
+static gboolean
+check_bits (EbbModule *model,
+            GPtrArray *mlps,
+            gint64 n_rows,
+            GError **error)
+{
+  if (mlps->len == 0 || !ebb_plan_mlp_tiles_keep_bits (model, find_device (mlps->pdata[0]))
+      || (n_rows >= ebb_tile_get_least_rows () && n_rows % ebb_tile_get_row_block () == 0))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the plan's tiles of %" G_GINT64_FORMAT
+               " rows would change bits with %d threads: it takes a multiple of "
+               "%" G_GINT64_FORMAT " rows, %" G_GINT64_FORMAT " or more; plan again, or set the threads that the plan "
+               "was made with by ebb_set_num_threads ()",
+               n_rows, ebb_get_num_threads (), ebb_tile_get_row_block (), ebb_tile_get_least_rows ());
+  return FALSE;
+}
+
+GPtrArray *
+ebb_plan_mlp_tiles_put (EbbModule *model,
+                        gint64 n_rows,
+                        GError **error)
+{
+  g_autoptr (GPtrArray) mlps = find_mlps (model);
+
+  if (!check_bits (model, mlps, n_rows, error))
+    return NULL;
+  for (guint i = 0; i < mlps->len; i++)
+    {
+      g_autoptr (EbbModule) same = ebb_tile_wrapper (mlps->pdata[i], n_rows, error);
+
+      if (same != NULL)
+        continue;
+      while (i > 0)
+        ebb_tile_unwrap (mlps->pdata[--i]);
+      return NULL;
+    }
+  return g_steal_pointer (&mlps);
+}
