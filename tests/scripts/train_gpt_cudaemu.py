@@ -12,7 +12,8 @@ PROGRAM = os.path.join(BUILD, "examples", "train_gpt")
 MODEL = ["--layers", "4", "--width", "32", "--heads", "4", "--context", "16", "--batch", "2", "--dropout", "0.1",
          "--threads", "1", "--lr", "1e-3"]
 STEPS = 10
-PURPOSES = ("activation_bytes_peak", "host_peak_bytes")
+PURPOSES = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes_peak", "cache_bytes",
+            "host_peak_bytes")
 HAS_EMULATION = os.path.exists(os.path.join(BUILD, "ebb-1.0", "backends", "ebb-backend-cudaemu.so"))
 
 
