@@ -153,7 +153,7 @@ def make_names():
             "oslo_config": {"activation_checkpointing": {"enable": True, "cpu_checkpointing": True}},
             "mesh": Ebb.Mesh.new(Ebb.ProcessGroup.get_default(), ["data", "tensor"], [-1, 1]),
             "group": Ebb.ProcessGroup.get_default(), "optimizer": Ebb.AdamW(model, 1e-3),
-            "train_a_step": lambda: loss_of(model).backward(),
+            "tokens": tokens, "targets": tokens, "train_a_step": lambda: loss_of(model).backward(),
             "function": lambda x: block(x).tanh(), "pack": lambda tensor: tensor, "unpack": lambda tensor: tensor}
 
 

@@ -18,6 +18,13 @@ typedef struct
   double seconds;                /* of the recompute */
 } EbbPlanChoice;
 
+/* The first choices of each class. */
+enum
+{
+  EBB_PLAN_KEEP_ALL,
+  EBB_PLAN_RECOMPUTE_ALL
+};
+
 /* Blocks that run the same ops. */
 typedef struct
 {

@@ -7,6 +7,8 @@
 #include "wrap/plan/choices-private.h"
 #include "wrap/plan/estimate-private.h"
 
+#include <string.h>
+
 #define MIB (1024.0 * 1024.0)
 /* How often a plan whose dry step passes the budget is made again. */
 #define N_CORRECTIONS 8
@@ -154,16 +156,16 @@ count_recompute_seconds (const EbbProbeStep *step)
   return seconds;
 }
 
-/* The plan of the chain's @choices, and the dry step with it. */
+/* The plan in which each block makes its choice of @chosen, and the dry step with it. */
 static EbbMemoryPlan *
 make_plan (EbbPlanChoices *self,
-           const EbbChainPlan *chosen,
+           const guint *chosen,
            EbbProbeStep **step,
            GError **error)
 {
   g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_new_empty (self->model);
 
-  ebb_plan_choices_fill (self, chosen->choices + N_BEFORE_BLOCKS, plan);
+  ebb_plan_choices_fill (self, chosen, plan);
   *step = ebb_plan_choices_try (self, plan, error);
   if (*step == NULL)
     return NULL;
@@ -178,18 +180,59 @@ make_plan (EbbPlanChoices *self,
   return g_steal_pointer (&plan);
 }
 
-/* The plan of the lowest peak. */
+/* The choices of the lowest peak that a chain knows of in which blocks keep or recompute everything. */
+static void
+find_lowest (EbbPlanChoices *self,
+             const Chain *chain,
+             guint *choices)
+{
+  g_autofree EbbChainStage *stages = g_memdup2 (chain->stages, chain->n_stages * sizeof *stages);
+  g_auto (EbbChainPlan) chosen = { 0 };
+  guint64 budget;
+
+  for (guint i = 0; i < chain->n_stages; i++)
+    stages[i].n_options = MIN (stages[i].n_options, EBB_PLAN_RECOMPUTE_ALL + 1);
+  budget = ebb_chain_get_least (stages, chain->n_stages);
+  ebb_chain_solve (stages, chain->n_stages, &budget, 1, &chosen);
+  memcpy (choices, chosen.choices + N_BEFORE_BLOCKS, self->blocks->len * sizeof *choices);
+}
+
+/* The plan of the lowest peak. What it saves doesn't depend on seconds, which differ from one measurement to the next:
+ * the least budget of a step is always the same. */
 static EbbMemoryPlan *
 make_least (EbbPlanChoices *self,
             const Chain *chain,
             EbbProbeStep **step,
             GError **error)
 {
-  const guint64 budget = ebb_chain_get_least (chain->stages, chain->n_stages);
-  g_auto (EbbChainPlan) chosen = { 0 };
+  enum { FULL, ALL_BUT_THE_LAST, LOWEST, N_CANDIDATES };
+  const guint n = self->blocks->len;
+  g_autofree guint *choices = g_new0 (guint, n + 1);
+  g_autoptr (EbbMemoryPlan) least = NULL;
 
-  ebb_chain_solve (chain->stages, chain->n_stages, &budget, 1, &chosen);
-  return make_plan (self, &chosen, step, error);
+  *step = NULL;
+  for (guint candidate = 0; candidate < N_CANDIDATES; candidate++)
+    {
+      g_autoptr (EbbProbeStep) other = NULL;
+      g_autoptr (EbbMemoryPlan) plan = NULL;
+
+      for (guint i = 0; i < n; i++)
+        choices[i] = candidate == ALL_BUT_THE_LAST && i + 1 == n ? EBB_PLAN_KEEP_ALL : EBB_PLAN_RECOMPUTE_ALL;
+      if (candidate == LOWEST)
+        find_lowest (self, chain, choices);
+      plan = make_plan (self, choices, &other, error);
+      if (plan == NULL)
+        {
+          g_clear_pointer (step, ebb_probe_step_free);
+          return NULL;
+        }
+      if (least != NULL && plan->predicted_peak_bytes >= least->predicted_peak_bytes)
+        continue;
+      g_clear_pointer (step, ebb_probe_step_free);
+      *step = g_steal_pointer (&other);
+      g_set_object (&least, plan);
+    }
+  return g_steal_pointer (&least);
 }
 
 /* The fastest plan within the budget whose dry step is within it, too: a chain knows little of how blocks act on each
@@ -211,7 +254,7 @@ make_fastest (EbbPlanChoices *self,
       ebb_chain_solve (chain->stages, chain->n_stages, &allowed, 1, &chosen);
       if (!chosen.fits)
         return NULL;
-      plan = make_plan (self, &chosen, &step, error);
+      plan = make_plan (self, chosen.choices + N_BEFORE_BLOCKS, &step, error);
       if (plan == NULL || plan->predicted_peak_bytes <= budget)
         return g_steal_pointer (&plan);
       allowed = subtract (chosen.peak, plan->predicted_peak_bytes - budget);

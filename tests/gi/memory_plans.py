@@ -1,0 +1,78 @@
+"""Plans for a budget from Python: they keep the budget and the bits."""
+import os
+import tempfile
+
+from support import Ebb, TestCase, main
+
+
+class Plans(TestCase):
+    def make(self):
+        """A model, its step as a plan wants it, and the same step with the loss."""
+        Ebb.manual_seed(1)
+        model = Ebb.Gpt(Ebb.GptConfig(layers=4, width=32, heads=2, context=32, vocab=50, dropout=0.1))
+        optimizer = Ebb.AdamW(model, 1e-3)
+
+        def train():
+            tokens = Ebb.zeros(4, 32, dtype="int64")
+            loss = model.loss(tokens, tokens)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        return model, train
+
+    def measure(self, train, before):
+        """Losses of four steps, and the peak of the later ones."""
+        losses = [train().item()]
+        Ebb.memory_reset_peaks(None)
+        losses += [train().item() for _ in range(3)]
+        return losses, Ebb.memory_get_stats(None).get_peak_total() - before
+
+    def test_a_plan_keeps_the_budget_and_the_bits(self):
+        before = Ebb.memory_get_stats(None).get_total()
+        model, train = self.make()
+        peak = Ebb.estimate_memory(model, train).peak
+        least = Ebb.plan_memory(model, train, peak).props.least_bytes
+        losses, _ = self.measure(train, before)
+        del model, train
+        for budget in peak, (peak + least) // 2, least:
+            model, train = self.make()
+            plan = Ebb.plan_memory(model, train, budget)
+            self.assertLessEqual(plan.props.predicted_peak_bytes, budget)
+            plan.apply()
+            planned, used = self.measure(train, before)
+            self.assertEqual(planned, losses)
+            self.assertLessEqual(used, budget)
+            self.assertEqual(len(plan.as_dict()["blocks"]), 4)
+            self.assertIn("no plan needs less than", str(plan))
+            del model, train, plan
+
+    def test_a_plan_of_a_dry_run_is_for_the_real_model(self):
+        with Ebb.dry_run():
+            plan = Ebb.plan_memory(*self.make(), "1GiB")
+            json = plan.to_json()
+        model, train = self.make()
+        again = Ebb.MemoryPlan.new_from_json(model, json)
+        again.apply()
+        train()
+        again.unapply()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            again.save(path)
+            self.assertEqual(Ebb.MemoryPlan.load(model, path).as_dict(), plan.as_dict())
+
+    def test_mistakes(self):
+        model, train = self.make()
+        with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least") as raised:
+            Ebb.plan_memory(model, train, "10KiB")
+        self.assertEqual(raised.exception.code, Ebb.Error.NO_MEMORY)
+        for budget, message in (("10X", "is not a size"), (None, "a number of bytes"), (True, "a number of bytes")):
+            with self.assertRaisesRegex((Ebb.Error, TypeError), message):
+                Ebb.plan_memory(model, train, budget)
+        with self.assertRaisesRegex(TypeError, "plan_memory.*must be a function of one training step"):
+            Ebb.plan_memory(model, None, 5)
+
+
+if __name__ == "__main__":
+    main()
