@@ -205,7 +205,13 @@ make_least (EbbPlanChoices *self,
             EbbProbeStep **step,
             GError **error)
 {
-  enum { FULL, ALL_BUT_THE_LAST, LOWEST, N_CANDIDATES };
+  enum
+  {
+    FULL,
+    ALL_BUT_THE_LAST,
+    LOWEST,
+    N_CANDIDATES
+  };
   const guint n = self->blocks->len;
   g_autofree guint *choices = g_new0 (guint, n + 1);
   g_autoptr (EbbMemoryPlan) least = NULL;
@@ -235,13 +241,13 @@ make_least (EbbPlanChoices *self,
   return g_steal_pointer (&least);
 }
 
-/* The fastest plan within the budget whose dry step is within it, too: a chain knows little of how blocks act on each
- * other, so what a step passes the budget by is taken off it. NULL without an error: there is none. */
+/* The chain's fastest plan within the budget whose dry step is within it, too: what a step passes the budget by is
+ * taken off it. NULL without an error: there is none. */
 static EbbMemoryPlan *
-make_fastest (EbbPlanChoices *self,
-              const Chain *chain,
-              guint64 budget,
-              GError **error)
+make_mixed (EbbPlanChoices *self,
+            const Chain *chain,
+            guint64 budget,
+            GError **error)
 {
   guint64 allowed = budget;
 
@@ -260,6 +266,63 @@ make_fastest (EbbPlanChoices *self,
       allowed = subtract (chosen.peak, plan->predicted_peak_bytes - budget);
     }
   return NULL;
+}
+
+/* The fastest way within @budget, as the chain knows it, in which all blocks make the same choice; it doesn't fit if
+ * none is within it. */
+static void
+find_uniform (const Chain *chain,
+              guint64 budget,
+              EbbChainPlan *fastest)
+{
+  g_autofree guint *choices = g_new (guint, chain->n_stages);
+  guint n = 0;
+
+  for (guint i = 0; i < chain->n_stages; i++)
+    n = MAX (n, chain->stages[i].n_options);
+  for (guint k = 0; k < n; k++)
+    {
+      g_auto (EbbChainPlan) plan = { 0 };
+
+      for (guint i = 0; i < chain->n_stages; i++)
+        choices[i] = MIN (k, chain->stages[i].n_options - 1);
+      ebb_chain_evaluate (chain->stages, chain->n_stages, choices, &plan);
+      if (plan.peak > budget || (fastest->fits && plan.seconds >= fastest->seconds))
+        continue;
+      ebb_chain_plan_clear (fastest);
+      *fastest = plan;
+      fastest->fits = TRUE;
+      plan.choices = NULL;
+    }
+}
+
+/* What a block keeps may depend on what its neighbors do, which a chain doesn't know: near the least budget it may find
+ * nothing where all blocks could do the same. NULL without an error: there is no plan. */
+static EbbMemoryPlan *
+make_fastest (EbbPlanChoices *self,
+              const Chain *chain,
+              guint64 budget,
+              GError **error)
+{
+  GError *failure = NULL;
+  g_autoptr (EbbMemoryPlan) mixed = make_mixed (self, chain, budget, &failure), same = NULL;
+  g_autoptr (EbbProbeStep) step = NULL;
+  g_auto (EbbChainPlan) uniform = { 0 };
+
+  if (failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return NULL;
+    }
+  find_uniform (chain, budget, &uniform);
+  if (!uniform.fits || (mixed != NULL && mixed->seconds <= uniform.seconds))
+    return g_steal_pointer (&mixed);
+  same = make_plan (self, uniform.choices + N_BEFORE_BLOCKS, &step, error);
+  if (same == NULL)
+    return NULL;
+  return same->predicted_peak_bytes <= budget && (mixed == NULL || same->seconds < mixed->seconds)
+             ? g_steal_pointer (&same)
+             : g_steal_pointer (&mixed);
 }
 
 static void

@@ -16,9 +16,9 @@
 
 typedef struct
 {
-  EbbModule *gpt;
+  EbbModule *model;
   EbbOptimizer *optimizer;
-  int vocab;
+  EbbTensor *tokens, *targets;
   guint64 others; /* bytes that are in use without it */
   guint n_steps;
 } Training;
@@ -32,13 +32,23 @@ count_bytes (void)
 }
 
 static void
+training_init_data (Training *self,
+                    int vocab)
+{
+  *self = (Training){ 0 };
+  self->tokens = test_tokens (11, vocab, BATCH, CONTEXT, -1);
+  self->targets = test_tokens (12, vocab, BATCH, CONTEXT, -1);
+  self->others = count_bytes ();
+}
+
+static void
 training_init (Training *self,
                int layers,
                int vocab)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
 
-  *self = (Training){ .vocab = vocab, .others = count_bytes () };
+  training_init_data (self, vocab);
   config->layers = layers;
   config->width = 48;
   config->heads = 4;
@@ -46,15 +56,36 @@ training_init (Training *self,
   config->vocab = vocab;
   config->dropout = 0.1;
   ebb_manual_seed (7);
-  self->gpt = ebb_gpt_new (config, NULL);
-  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->gpt, 1e-3, NULL));
+  self->model = ebb_gpt_new (config, NULL);
+  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->model, 1e-3, NULL));
+}
+
+/* Its blocks normalize after each part, so that they keep other things than those of a GPT. */
+static void
+training_init_bert (Training *self,
+                    int layers)
+{
+  g_autoptr (EbbBertConfig) config = ebb_bert_config_new ();
+
+  training_init_data (self, VOCAB);
+  config->layers = layers;
+  config->width = 48;
+  config->heads = 4;
+  config->hidden = 192;
+  config->context = CONTEXT;
+  config->vocab = VOCAB;
+  ebb_manual_seed (7);
+  self->model = ebb_bert_new (config, NULL);
+  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->model, 1e-3, NULL));
 }
 
 static void
 training_clear (Training *self)
 {
   g_clear_object (&self->optimizer);
-  g_clear_object (&self->gpt);
+  g_clear_object (&self->model);
+  g_clear_pointer (&self->tokens, ebb_tensor_unref);
+  g_clear_pointer (&self->targets, ebb_tensor_unref);
 }
 
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
@@ -65,9 +96,9 @@ step (EbbModule *model,
       GError **error)
 {
   Training *self = user_data;
-  g_autoptr (EbbTensor) tokens = test_tokens (11, self->vocab, BATCH, CONTEXT, -1);
-  g_autoptr (EbbTensor) targets = test_tokens (12, self->vocab, BATCH, CONTEXT, -1);
-  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), tokens, targets, error);
+  g_autoptr (EbbTensor) loss = EBB_IS_BERT (model)
+                                   ? ebb_bert_loss (EBB_BERT (model), self->tokens, NULL, NULL, self->targets, error)
+                                   : ebb_gpt_loss (EBB_GPT (model), self->tokens, self->targets, error);
 
   self->n_steps++;
   if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
@@ -85,7 +116,7 @@ train (Training *self)
   for (guint i = 0; i < 3; i++)
     {
       ebb_memory_reset_peaks (NULL);
-      g_assert_true (step (self->gpt, self, NULL));
+      g_assert_true (step (self->model, self, NULL));
     }
   stats = ebb_memory_get_stats (NULL);
   return ebb_memory_stats_get_peak_total (stats) - self->others;
@@ -96,7 +127,7 @@ plan_for (Training *self,
           guint64 budget)
 {
   g_autoptr (GError) error = NULL;
-  EbbMemoryPlan *plan = ebb_memory_plan_make (self->gpt, NULL, step, self, budget, 0, &error);
+  EbbMemoryPlan *plan = ebb_memory_plan_make (self->model, NULL, step, self, budget, 0, &error);
 
   g_assert_no_error (error);
   return plan;
@@ -115,7 +146,7 @@ static EbbPlanChoices *
 find_choices (Training *self)
 {
   g_autoptr (GError) error = NULL;
-  EbbPlanChoices *choices = ebb_plan_choices_new (self->gpt, ebb_device_get_cpu (), step, self, 0, 0, &error);
+  EbbPlanChoices *choices = ebb_plan_choices_new (self->model, ebb_device_get_cpu (), step, self, 0, 0, &error);
 
   g_assert_no_error (error);
   return choices;
@@ -327,29 +358,109 @@ test_named_strategies (void)
     }
 }
 
+/* Each peak at which all blocks do the same is a budget that a plan keeps, and not slower. */
+static void
+check_beside_uniform (Training *training)
+{
+  g_autoptr (GArray) outcomes = g_array_new (FALSE, FALSE, sizeof (Outcome));
+
+  {
+    g_autoptr (EbbPlanChoices) choices = find_choices (training);
+    g_autofree guint *numbers = g_new (guint, choices->blocks->len);
+
+    g_assert_cmpuint (choices->classes->len, ==, 1);
+    for (guint k = 0; k < ((EbbPlanClass *) choices->classes->pdata[0])->choices->len; k++)
+      {
+        Outcome outcome;
+
+        for (guint i = 0; i < choices->blocks->len; i++)
+          numbers[i] = k;
+        outcome = try_numbers (choices, numbers);
+        g_array_append_val (outcomes, outcome);
+      }
+  }
+  for (guint i = 0; i < outcomes->len; i++)
+    {
+      const guint64 budget = g_array_index (outcomes, Outcome, i).peak;
+      g_autoptr (EbbMemoryPlan) plan = plan_for (training, budget);
+      const double best = find_best (outcomes, budget);
+
+      g_test_message ("budget %" G_GUINT64_FORMAT ": peak %" G_GUINT64_FORMAT ", %g s, at best %g s", budget,
+                      plan->predicted_peak_bytes, plan->seconds, best);
+      g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+      g_assert_cmpfloat (plan->seconds, <=, best * (1 + 1e-9));
+    }
+}
+
+static void
+test_uniform_gpt (void)
+{
+  g_auto (Training) training = { 0 };
+
+  training_init (&training, 8, VOCAB);
+  check_beside_uniform (&training);
+}
+
+static void
+test_uniform_bert (void)
+{
+  g_auto (Training) training = { 0 };
+
+  training_init_bert (&training, 8);
+  check_beside_uniform (&training);
+}
+
 /* -- ladders ------------------------------------------------------------------------------------------------------- */
 
-/* A budget of 0.05, 0.15 and 0.35 of what activations take had peaks of 1145, 275 and 457 MB there. */
+/* Returns the peak for @budget, which is none above that of a larger budget: @before. */
+static guint64
+check_ladder_step (Training *training,
+                   guint64 budget,
+                   guint64 before)
+{
+  g_autoptr (EbbMemoryPlan) plan = plan_for (training, budget);
+
+  g_test_message ("budget %" G_GUINT64_FORMAT ": peak %" G_GUINT64_FORMAT ", %g s", budget, plan->predicted_peak_bytes,
+                  plan->seconds);
+  g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+  g_assert_cmpuint (plan->predicted_peak_bytes, <=, before);
+  return plan->predicted_peak_bytes;
+}
+
+/* Budgets of 0.05, 0.15 and 0.35 of what activations take had peaks of 1145, 275 and 457 MB there. */
 static void
 test_pytorch_197838 (void)
 {
-  const double shares[] = { 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1 };
+  const double shares[] = { 1, 0.75, 0.5, 0.35, 0.25, 0.2, 0.15, 0.1, 0.05, 0 };
   g_auto (Training) training = { 0 };
   g_autoptr (EbbMemoryPlan) first = NULL;
-  guint64 before = 0;
+  guint64 before = G_MAXUINT64;
 
   training_init (&training, 6, VOCAB);
   first = plan_for (&training, G_MAXUINT64);
   for (guint i = 0; i < G_N_ELEMENTS (shares); i++)
     {
       const double room = (double) (first->unplanned_peak_bytes - first->least_bytes);
-      const guint64 budget = first->least_bytes + (guint64) (shares[i] * room);
-      g_autoptr (EbbMemoryPlan) plan = plan_for (&training, budget);
 
-      g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
-      g_assert_cmpuint (plan->predicted_peak_bytes, >=, before);
-      before = plan->predicted_peak_bytes;
+      before = check_ladder_step (&training, first->least_bytes + (guint64) (shares[i] * room), before);
     }
+}
+
+static void
+test_ladder_of_bert (void)
+{
+  enum
+  {
+    N = 32
+  };
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) first = NULL;
+  guint64 before = G_MAXUINT64;
+
+  training_init_bert (&training, 6);
+  first = plan_for (&training, G_MAXUINT64);
+  for (guint i = N + 1; i-- > 0;)
+    before = check_ladder_step (&training, get_budget (first, i, N), before);
 }
 
 /* -- what the user has wrapped ------------------------------------------------------------------------------------- */
@@ -367,7 +478,7 @@ test_wrapped_by_the_user (void)
   guint64 budget;
 
   training_init (&training, 5, VOCAB);
-  blocks = ebb_plan_find_blocks (training.gpt);
+  blocks = ebb_plan_find_blocks (training.model);
   block = g_object_ref (g_array_index (blocks, EbbPlanBlock, 2).module);
   wrapped = ebb_checkpoint_wrapper (block, NULL, NULL);
   g_assert_nonnull (wrapped);
@@ -415,12 +526,12 @@ test_last_block (void)
 
     plan = plan_for (&training, get_budget (first, 1, 4));
   }
-  blocks = ebb_plan_find_blocks (training.gpt);
+  blocks = ebb_plan_find_blocks (training.model);
   g_assert_true (ebb_memory_plan_apply (plan, NULL));
   for (guint i = 0; i < blocks->len; i++)
     ebb_module_add_forward_pre_hook (g_array_index (blocks, EbbPlanBlock, i).module, count_forward, &n_forwards[i],
                                      NULL);
-  g_assert_true (step (training.gpt, &training, NULL));
+  g_assert_true (step (training.model, &training, NULL));
   for (guint i = 0; i < blocks->len; i++)
     {
       const EbbPlanRow *row = &g_array_index (plan->rows, EbbPlanRow, i);
@@ -475,7 +586,7 @@ check_last_block (int vocab)
     {
       EbbMemoryPlan *plan = plans->pdata[i];
       g_autoptr (GError) error = NULL;
-      g_autoptr (EbbMemoryPlan) kept = copy_but_keep_last (training.gpt, plan);
+      g_autoptr (EbbMemoryPlan) kept = copy_but_keep_last (training.model, plan);
       g_autoptr (EbbProbeStep) ran = NULL;
 
       if (!g_array_index (plan->rows, EbbPlanRow, plan->rows->len - 1).is_checkpoint)
@@ -531,7 +642,10 @@ main (int argc,
   g_test_add_func ("/plan/planner/all-plans-of-two-blocks", test_all_of_two_blocks);
   g_test_add_func ("/plan/planner/plans-of-six-blocks", test_all_of_six_blocks);
   g_test_add_func ("/plan/planner/none-selective-full", test_named_strategies);
+  g_test_add_func ("/plan/planner/uniform-gpt", test_uniform_gpt);
+  g_test_add_func ("/plan/planner/uniform-bert", test_uniform_bert);
   g_test_add_func ("/plan/planner/pytorch-197838", test_pytorch_197838);
+  g_test_add_func ("/plan/planner/ladder-of-bert", test_ladder_of_bert);
   g_test_add_func ("/plan/planner/wrapped-by-the-user", test_wrapped_by_the_user);
   g_test_add_func ("/plan/planner/last-block", test_last_block);
   g_test_add_func ("/plan/planner/last-block-of-each-budget", test_last_block_of_each_budget);
