@@ -59,6 +59,7 @@ struct _Options
   gboolean saved_taken;
 
   /* machine and memory */
+  char *allow;
   char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
   char *memory_text, *store_limit_text; /* as they were typed, for the messages */
   guint64 memory, store_limit;          /* bytes; 0: no budget, no limit */

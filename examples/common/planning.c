@@ -80,6 +80,17 @@ run_step (EbbModule *model,
   return trainer_step (user_data, &loss, error);
 }
 
+/* What of the budget isn't for tensors, as it is at first: what planning leaves behind is used again by the training.
+ */
+static guint64
+find_own_bytes (Planning *self,
+                const Trainer *trainer)
+{
+  if (self->own == 0 && trainer->device == ebb_device_get_cpu ())
+    self->own = get_own_bytes () + RESERVE;
+  return self->own;
+}
+
 /* The address space that the heap takes up with the plan. */
 static gboolean
 measure_extent (Trainer *trainer,
@@ -130,7 +141,7 @@ make_plan (Planning *self,
 {
   const Options *options = trainer->options;
   const gboolean on_cpu = trainer->device == ebb_device_get_cpu ();
-  const guint64 own = on_cpu ? get_own_bytes () + RESERVE : 0;
+  const guint64 own = find_own_bytes (self, trainer);
   g_autofree char *name = options->memory_text != NULL ? g_strdup_printf ("--memory %s", options->memory_text)
                                                        : g_strdup ("--checkpoint auto");
   g_autoptr (EbbMemoryPlan) plan = NULL;
@@ -164,7 +175,7 @@ check_plan (Planning *self,
             GError **error)
 {
   const Options *options = trainer->options;
-  const guint64 own = trainer->device == ebb_device_get_cpu () ? get_own_bytes () + RESERVE : 0;
+  const guint64 own = find_own_bytes (self, trainer);
   g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_load (trainer->model, options->plan, error);
   g_autoptr (EbbMemoryEstimate) estimate = NULL;
   guint64 peak;
@@ -231,18 +242,16 @@ reset_peaks (const Options *options)
   ebb_memory_reset_peaks (NULL);
 }
 
-gboolean
-planning_init (Planning *self,
-               Options *options,
-               GError **error)
+/* One plan, for the options as they are. */
+static gboolean
+attempt (Planning *self,
+         Options *options,
+         GError **error)
 {
   const gboolean has_file = options->plan != NULL && g_file_test (options->plan, G_FILE_TEST_EXISTS);
   Trainer trainer;
   gboolean ok;
 
-  *self = (Planning){ .budget = options->memory };
-  if (!wants_plan (options) || options->steps == 0)
-    return TRUE;
   if (!has_file && options->memory == 0 && !options->memory_is_auto)
     return options_refuse (error, "--plan %s: there is no such file; say --memory SIZE to make it", options->plan);
   ebb_push_dry_run ();
@@ -250,6 +259,159 @@ planning_init (Planning *self,
        && record_unplanned (self, &trainer, error);
   trainer_clear (&trainer);
   ebb_pop_dry_run ();
+  return ok;
+}
+
+/* -- what --allow names -------------------------------------------------------------------------------------------- */
+
+static gboolean
+set_text (char **option,
+          const char *from,
+          const char *to)
+{
+  if (strcmp (*option, from) != 0)
+    return FALSE;
+  g_free (*option);
+  *option = g_strdup (to);
+  return TRUE;
+}
+
+static gboolean
+take_bf16_moments (Options *options)
+{
+  return set_text (&options->moments, "f32", "bf16");
+}
+
+static gboolean
+take_eight_bit_moments (Options *options)
+{
+  return set_text (&options->moments, "f32", "8bit") || set_text (&options->moments, "bf16", "8bit");
+}
+
+/* Clipping and accumulation need all gradients at once, and neither is ever dropped. */
+static gboolean
+take_step_in_backward (Options *options)
+{
+  if (options->step_in_backward || options->clip > 0 || options->accumulate > 1)
+    return FALSE;
+  options->step_in_backward = TRUE;
+  return TRUE;
+}
+
+static gboolean
+take_bf16_residual (Options *options)
+{
+  return strcmp (options->dtype, "bf16") == 0 && set_text (&options->residual, "f32", "bf16");
+}
+
+/* They change values or the order of sums, so they are taken only if they are named. FALSE: of no use here. */
+static const struct
+{
+  const char *name;
+  gboolean (*take) (Options *options);
+} rungs[] = {
+  { "bf16-moments", take_bf16_moments },
+  { "8bit-moments", take_eight_bit_moments },
+  { "step-in-backward", take_step_in_backward },
+  { "bf16-residual", take_bf16_residual },
+};
+
+static gboolean
+check_names (char **names,
+             GError **error)
+{
+  for (guint i = 0; names[i] != NULL; i++)
+    {
+      gboolean is_known = FALSE;
+
+      for (guint j = 0; j < G_N_ELEMENTS (rungs); j++)
+        is_known |= strcmp (names[i], rungs[j].name) == 0;
+      if (!is_known)
+        return options_refuse (
+            error,
+            "--allow: there is no \"%s\"; it must be bf16-moments, 8bit-moments, step-in-backward or "
+            "bf16-residual",
+            names[i]);
+    }
+  return TRUE;
+}
+
+/* Tries again with one rung after the other: those that @names has, or else the others. */
+static gboolean
+climb (Planning *self,
+       Options *options,
+       char **names,
+       gboolean named,
+       GString *taken,
+       GError **error)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (rungs); i++)
+    {
+      g_autoptr (GError) failure = NULL;
+
+      if (g_strv_contains ((const char *const *) names, rungs[i].name) != named || !rungs[i].take (options))
+        continue;
+      g_string_append_printf (taken, "%s%s", taken->len > 0 ? "," : "", rungs[i].name);
+      if (attempt (self, options, &failure))
+        return TRUE;
+      g_clear_error (error);
+      g_propagate_error (error, g_steal_pointer (&failure));
+      if (!g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+        return FALSE;
+    }
+  return FALSE;
+}
+
+/* FALSE with the first error, which names what would have been enough. */
+static gboolean
+take_allowed (Planning *self,
+              Options *options,
+              char **names,
+              GError **error)
+{
+  g_autoptr (GString) taken = g_string_new (NULL);
+  GError *failure = NULL;
+
+  if (attempt (self, options, &failure))
+    return TRUE;
+  if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY) && climb (self, options, names, TRUE, taken, &failure))
+    {
+      self->taken = g_strdup (taken->str);
+      g_clear_error (&failure);
+      return TRUE;
+    }
+  if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+    {
+      GError *last = NULL;
+
+      if (climb (self, options, names, FALSE, taken, &last))
+        g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message,
+                     taken->str);
+      g_clear_error (&last);
+    }
+  if (error == NULL || *error == NULL)
+    g_propagate_error (error, failure);
+  else
+    g_error_free (failure);
+  return FALSE;
+}
+
+gboolean
+planning_init (Planning *self,
+               Options *options,
+               GError **error)
+{
+  g_auto (GStrv) names = g_strsplit (options->allow != NULL ? options->allow : "", ",", -1);
+  gboolean ok;
+
+  *self = (Planning){ .budget = options->memory };
+  if (!check_names (names, error))
+    return FALSE;
+  if (!wants_plan (options))
+    return options->allow == NULL || options_refuse (error, "--allow %s: it needs --memory", options->allow);
+  if (options->steps == 0)
+    return TRUE;
+  ok = take_allowed (self, options, names, error);
   reset_peaks (options);
   return ok;
 }
@@ -259,6 +421,7 @@ planning_clear (Planning *self)
 {
   g_free (self->json);
   g_free (self->text);
+  g_free (self->taken);
   g_clear_object (&self->unplanned);
 }
 
@@ -283,7 +446,8 @@ planning_apply (Planning *self,
   if (self->limit > 0)
     ebb_memory_set_limit (trainer->device, self->limit);
   if (!options->quiet)
-    printf ("%s\n", self->text);
+    printf ("%s%s%s\n", self->text, self->taken != NULL ? "taken, as --allow says: " : "",
+            self->taken != NULL ? self->taken : "");
   return TRUE;
 }
 

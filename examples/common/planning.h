@@ -11,8 +11,10 @@ typedef struct
 {
   guint64 budget; /* bytes; on the CPU of the whole process. 0: the plan is that of a file, without a budget */
   guint64 limit;                /* what of it is for tensors */
+  guint64 own;                  /* what is not; 0 on an accelerator */
   char *json;                   /* the plan; NULL: there is none */
   char *text;                   /* the same as a table */
+  char *taken;                  /* of what --allow names; NULL: nothing */
   EbbMemoryTimeline *unplanned; /* of a step without the plan, by a dry run, for --memory-timeline; or NULL */
 } Planning;
 

@@ -8,7 +8,7 @@ import unittest
 
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 PROGRAM = os.path.join(os.path.abspath(BUILD), "examples", "train_gpt")
-MODEL = ["--layers", 4, "--width", 128, "--heads", 4, "--context", 128, "--batch", 8, "--dropout", 0.1, "--steps", 3]
+MODEL = ["--layers", 4, "--width", 128, "--heads", 4, "--context", 128, "--batch", 16, "--dropout", 0.1, "--steps", 3]
 SIM = ["--device", "sim"]
 
 
@@ -91,6 +91,39 @@ class Budgets(MemoryTest):
         self.refuse('--memory 5X: "5X" is not a size', "--memory", "5X", status=2)
 
 
+class Allowed(MemoryTest):
+    """What changes values is taken where it is named, and only as far as it is needed."""
+
+    def setUp(self):
+        self.least = self.train(*SIM, "--memory", "1G")["least_bytes"]
+
+    def test_moments(self):
+        budget = self.least - (1 << 20)
+        report = self.train(*SIM, "--memory", budget, "--allow", "8bit-moments,bf16-moments")
+        self.assertEqual((report["config"]["moments"], report["config"]["step_in_backward"]), ("bf16", False))
+        self.assertEqual(report["peak_bytes"], report["predicted_peak_bytes"])
+        self.assertLessEqual(report["peak_bytes"], budget)
+        bf16 = self.train(*SIM, "--moments", "bf16")
+        self.assertEqual(report["losses"], bf16["losses"])
+        enough = self.train(*SIM, "--memory", self.least, "--allow", "bf16-moments")
+        self.assertEqual(enough["config"]["moments"], "f32")
+
+    def test_what_excludes_each_other_is_left_out(self):
+        budget = self.least - (1 << 20)
+        for words in ["--clip", 1], ["--accumulate", 2]:
+            self.refuse("is too small: .*; with --allow .*moments it fits", *SIM, "--memory", budget, *words,
+                        "--allow", "step-in-backward")
+
+    def test_what_would_be_enough_is_named(self):
+        self.refuse("is too small: .*; with --allow bf16-moments it fits", *SIM, "--memory", self.least - (1 << 20))
+        self.refuse("too small: the step needs at least .*[^s]$", *SIM, "--memory", "1MiB", "--allow", "bf16-moments")
+
+    def test_mistakes(self):
+        self.refuse('--allow: there is no "magic"; it must be bf16-moments, 8bit-moments,', "--memory", "1G", "--allow",
+                    "magic", status=2)
+        self.refuse("--allow 8bit-moments: it needs --memory", "--allow", "8bit-moments", status=2)
+
+
 class Files(MemoryTest):
     def setUp(self):
         self.peak = self.plain["sim"]["peak_bytes"]
@@ -110,7 +143,7 @@ class Files(MemoryTest):
         self.refuse("a plan for another model: it has 52 parameters, and this one 40", *SIM, *self.plan(),
                     "--layers", 3)
         self.refuse("with it a step of this training needs .* remove the file to plan again", *SIM, *self.plan(),
-                    "--batch", 12)
+                    "--batch", 24)
         self.refuse("with it a training needs .*, and --memory is .*: remove the file to plan again", *SIM,
                     *self.plan(), "--memory", self.budget // 2)
         self.refuse("--plan none.json: there is no such file; say --memory SIZE to make it", "--plan", "none.json",
