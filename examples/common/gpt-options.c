@@ -161,8 +161,8 @@ const OptionRow gpt_options[] = {
             "those of the process, stay within SIZE: 1.5GiB, 1500MB, or auto: all that is free",
     .help_on_ranks = "Limit of the bytes of all tensors, with or without a unit: 1.5GiB, 1500MB" },
   { OPTION_TEXT, "allow", AT (allow), .metavar = "NAMES", .shown = "",
-    .help = "What --memory may take, in this order, where no plan that keeps all bits fits: bf16-moments, 8bit-moments, "
-            "step-in-backward, bf16-residual; several with commas" },
+    .help = "What --memory may take, in this order, where no plan that keeps all bits fits: bf16-moments, "
+            "8bit-moments, step-in-backward, bf16-residual; several with commas" },
   { OPTION_PATH, "plan", AT (plan), .metavar = "FILE",
     .help = "Write the plan of --memory to FILE, or train by the one that is there" },
   { OPTION_FLAG, "estimate", AT (estimate), .shown = "",
