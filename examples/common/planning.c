@@ -396,6 +396,24 @@ take_allowed (Planning *self,
   return FALSE;
 }
 
+/* On ranks --memory is a limit alone. */
+static gboolean
+check_ranks (const Options *options,
+             GError **error)
+{
+  const char *option = options->plan != NULL          ? "--plan"
+                       : options->allow != NULL       ? "--allow"
+                       : !options->memory_is_auto     ? NULL
+                       : options->memory_text != NULL ? "--memory auto"
+                                                      : "--checkpoint auto";
+
+  return !options_on_ranks (options) || option == NULL
+         || options_refuse (error,
+                            "%s: a training on ranks is not planned: name --checkpoint and --store yourself, and "
+                            "see by --estimate what they take",
+                            option);
+}
+
 gboolean
 planning_init (Planning *self,
                Options *options,
@@ -405,7 +423,7 @@ planning_init (Planning *self,
   gboolean ok;
 
   *self = (Planning){ .budget = options->memory };
-  if (!check_names (names, error))
+  if (!check_names (names, error) || !check_ranks (options, error))
     return FALSE;
   if (!wants_plan (options))
     return options->allow == NULL || options_refuse (error, "--allow %s: it needs --memory", options->allow);

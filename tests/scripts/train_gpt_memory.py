@@ -85,6 +85,11 @@ class Budgets(MemoryTest):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("h.0 to h.3  as you wrapped it", done.stdout)
 
+    def test_ranks_have_a_limit_alone(self):
+        for words in ["--plan", "p"], ["--allow", "8bit-moments"], ["--memory", "auto"], ["--checkpoint", "auto"]:
+            self.refuse(f"{words[0]}.*: a training on ranks is not planned: name --checkpoint and --store yourself",
+                        "--tensor-parallel", 2, *words, status=2)
+
     def test_no_budget(self):
         self.refuse("--memory 0: leave the option out to train without a budget", "--memory", 0, status=2)
         self.refuse('--memory -1: "-1" is not a size', "--memory", -1, status=2)
