@@ -189,6 +189,7 @@ tally_forward (EbbCheckpointFrame *self,
   self->dropped_bytes = count_dropped (self);
   ebb_checkpoint_level_add (&tally->saved, self->saved_bytes);
   ebb_checkpoint_level_add (&tally->dropped, self->dropped_bytes);
+  ebb_checkpoint_savings_add (self->target->savings, self->dropped_bytes);
 }
 
 /* -- saved tensors ------------------------------------------------------------------------------------------------- */
@@ -353,6 +354,7 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
     }
   if (!ebb_frame_begin_backward (self, error))
     return NULL;
+  ebb_checkpoint_savings_note_backward (self->target->savings);
   if (!packed->is_slot)
     return ebb_frame_get_input (self, &packed->view, error);
   slot = ebb_frame_slot (self, packed->index);
@@ -441,6 +443,7 @@ release_all (EbbCheckpointFrame *self)
 {
   ebb_checkpoint_level_subtract (&self->target->tally.saved, self->saved_bytes);
   ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
+  ebb_checkpoint_savings_subtract (self->target->savings, self->dropped_bytes);
   self->saved_bytes = self->dropped_bytes = 0;
   drop_unpacked (self);
   ebb_frame_drop_values (self);

@@ -213,6 +213,7 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
   if (self->call_args == NULL)
     ebb_frame_count_down (self);
   ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
+  ebb_checkpoint_savings_subtract (self->target->savings, self->dropped_bytes);
   self->dropped_bytes = 0;
   return ok;
 }

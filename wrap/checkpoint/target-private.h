@@ -28,6 +28,9 @@ typedef struct
   guint64 forward_us, backward_us; /* with the option to profile */
 } EbbCheckpointTally;
 
+/* What all wrappers on modules of one type free together: see savings.c. */
+typedef struct _EbbCheckpointSavings EbbCheckpointSavings;
+
 typedef struct _EbbCheckpointTarget EbbCheckpointTarget;
 
 struct _EbbCheckpointTarget
@@ -42,6 +45,7 @@ struct _EbbCheckpointTarget
   char *name; /* of a module: its type, for when it is gone */
   EbbCheckpointOptions *options;
   EbbCheckpointTally tally;
+  EbbCheckpointSavings *savings; /* of a wrapped module; else NULL */
 };
 
 /* The forward of @module from its interceptor inwards, which the caller sets. */
@@ -75,6 +79,20 @@ void ebb_checkpoint_level_add (EbbCheckpointLevel *level,
                                guint64 n_bytes);
 void ebb_checkpoint_level_subtract (EbbCheckpointLevel *level,
                                     guint64 n_bytes);
+
+/* Those of modules of @type, which live as long as the process. */
+EbbCheckpointSavings *ebb_checkpoint_savings_get (GType type);
+/* @savings may be NULL in all of these. */
+void ebb_checkpoint_savings_add (EbbCheckpointSavings *savings,
+                                 guint64 n_bytes);
+void ebb_checkpoint_savings_subtract (EbbCheckpointSavings *savings,
+                                      guint64 n_bytes);
+/* A backward goes through one of them. */
+void ebb_checkpoint_savings_note_backward (EbbCheckpointSavings *savings);
+/* Called before a forward of @module, one of theirs: once a backward is behind them, says so if they save next to
+ * nothing. */
+void ebb_checkpoint_savings_judge (EbbCheckpointSavings *savings,
+                                   EbbModule *module);
 
 /* wrapper.c: TRUE if this thread runs plain forwards: without gradients, or with checkpointing disabled. */
 gboolean ebb_checkpoint_is_plain (void);

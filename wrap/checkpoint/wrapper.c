@@ -28,6 +28,7 @@ checkpointed_forward (EbbModule *module,
 {
   if (ebb_checkpoint_is_plain ())
     return ebb_forward_chain_call (inside, module, args, error);
+  ebb_checkpoint_savings_judge (((EbbCheckpointTarget *) user_data)->savings, module);
   return ebb_checkpoint_frame_run (user_data, inside, args, error);
 }
 
@@ -46,6 +47,7 @@ wrap (EbbModule *module,
   EbbCheckpointTarget *target = ebb_checkpoint_target_new (module, options);
   gboolean is_first = !ebb_checkpoint_is_wrapped (module);
 
+  target->savings = ebb_checkpoint_savings_get (G_OBJECT_TYPE (module));
   ebb_module_add_idle_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR, checkpointed_forward, is_idle, target,
                                    (GDestroyNotify) ebb_checkpoint_target_unref, &target->interceptor);
   if (is_first)
