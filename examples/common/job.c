@@ -210,6 +210,8 @@ run (Options *options,
       memory_timeline_clear (&timeline);
       profile_clear (&profile);
       progress_clear (&progress);
+      if (ok && !options->silenced)
+        output_print_message (); /* as that checkpoints save next to nothing */
     }
   trainer_clear (&trainer);
   planning_clear (&planning);

@@ -78,6 +78,17 @@ class TrainGptTest(unittest.TestCase):
             return file.read()
 
 
+class Messages(TrainGptTest):
+    def test_checkpoints_that_save_next_to_nothing(self):
+        words = ["--data", "text.txt", "--preset", "tiny", "--batch", "1", "--context", "4", "--steps", "3"]
+        done = self.run_program(*words, "--checkpoint", "selective")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count(b"\n"), 1)
+        self.assertIn(b"checkpoints of TransformerBlock, as h.0, free ", done.stderr)
+        done = self.run_program(*words)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+
+
 class SameBits(TrainGptTest):
     def test_checkpointing_changes_no_loss(self):
         for threads in 1, 2:

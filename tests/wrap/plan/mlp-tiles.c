@@ -313,9 +313,12 @@ main (int argc,
 {
   test_init (&argc, &argv);
   ebb_set_num_threads (1);
-  g_test_add_data_func ("/plan/mlp-tiles/bits-and-bytes/keep", GINT_TO_POINTER (FALSE), test_bits_and_bytes);
-  g_test_add_data_func ("/plan/mlp-tiles/bits-and-bytes/checkpoint", GINT_TO_POINTER (TRUE), test_bits_and_bytes);
-  g_test_add_func ("/plan/mlp-tiles/dry-steps", test_dry_steps);
+  if (!test_device_is_slow ()) /* steps of thousands of rows */
+    {
+      g_test_add_data_func ("/plan/mlp-tiles/bits-and-bytes/keep", GINT_TO_POINTER (FALSE), test_bits_and_bytes);
+      g_test_add_data_func ("/plan/mlp-tiles/bits-and-bytes/checkpoint", GINT_TO_POINTER (TRUE), test_bits_and_bytes);
+      g_test_add_func ("/plan/mlp-tiles/dry-steps", test_dry_steps);
+    }
   g_test_add_func ("/plan/mlp-tiles/files-and-table", test_files_and_table);
   g_test_add_func ("/plan/mlp-tiles/what-is-kept-and-refused", test_what_is_kept_and_refused);
   g_test_add_func ("/plan/mlp-tiles/sizes", test_sizes);
