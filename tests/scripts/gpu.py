@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """scripts/gpu, which is for machines with a GPU, on the emulated one: each command runs its parts to the end, keeps
 what they gave, and goes on where it stopped. The speed of an emulated GPU says nothing, so none is asked for."""
+import glob
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -41,8 +43,8 @@ class GpuScript(unittest.TestCase):
             return json.load(file)["parts"]
 
     def test_check_runs_tests_and_trainings(self):
-        parts = self.run_parts("check", "--only", "^(queues|products|losses as on the cpu)$")
-        self.assertEqual(sorted(parts), ["losses as on the cpu", "products", "queues"])
+        parts = self.run_parts("check", "--only", "^(queues|products|waits|losses as on the cpu)$")
+        self.assertEqual(sorted(parts), ["losses as on the cpu", "products", "queues", "waits"])
         self.assertLessEqual(parts["losses as on the cpu"]["figures"]["worst"], 1e-5)
 
     def test_a_call_goes_on_where_one_stopped(self):
@@ -58,6 +60,23 @@ class GpuScript(unittest.TestCase):
                                  "^losses", status=1, EBB_CUDAEMU_MEMORY="1M")
         self.assertIn("FAIL", output)
         self.assertIn("cudaemu", output)
+
+    def test_a_packed_build_runs_elsewhere(self):
+        build, packed = os.path.join(self.folder, "build"), os.path.join(self.folder, "packed")
+        for pattern in ("libebb-1.0.so*", "ebb-1.0/backends/*cudaemu*", "tests/cudaemu/libcudaemu.so",
+                        "tests/tensor/cuda/queues"):
+            for path in glob.glob(os.path.join(BUILD, pattern)):
+                target = os.path.join(build, os.path.relpath(path, BUILD))
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                shutil.copy2(path, target)
+        self.run_script("pack", packed, "--build", build)
+        self.assertIn("is there already", self.run_script("pack", packed, "--build", build, status=1))
+        self.assertTrue(glob.glob(os.path.join(packed, "build", "release", "lib", "libglib-2.0.so*")))
+        shutil.rmtree(build)
+        words = ["check", "--device", "cudaemu", "--only", "^queues$"]
+        done = subprocess.run([os.path.join(packed, "scripts", "gpu"), *words],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_sanitize_hands_each_tool_each_test(self):
         tool = os.path.join(self.folder, "compute-sanitizer")
