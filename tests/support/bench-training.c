@@ -38,7 +38,7 @@ make_gpt (const BenchSettings *settings,
   if (is_llama)
     choose_llama (config);
   config->context = settings->context;
-  config->dropout = 0;
+  config->dropout = settings->dropout;
   if (g_strcmp0 (settings->residual, "bf16") == 0)
     config->residual_dtype = EBB_DTYPE_BF16;
   if (settings->layers > 0)
@@ -66,7 +66,7 @@ make_bert (const BenchSettings *settings,
   g_autoptr (EbbBertConfig) config = ebb_bert_config_new_preset (settings->preset);
 
   config->context = MAX (settings->context, config->context);
-  config->dropout = 0;
+  config->dropout = settings->dropout;
   if (settings->layers > 0)
     config->layers = settings->layers;
   if (settings->width > 0)

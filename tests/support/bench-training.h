@@ -13,6 +13,7 @@ typedef struct
   const char *folder;              /* of a model that is opened; NULL: one is made of the preset */
   int layers, width, heads, vocab; /* 0: the preset's */
   int batch, context;
+  double dropout;
   const char *strategy; /* none (or NULL), selective, full */
   gboolean bf16;        /* products in bf16 */
   const char *residual; /* with bf16, of GPT: f32 (or NULL), bf16 */
