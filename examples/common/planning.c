@@ -13,6 +13,8 @@
 #define RESERVE ((guint64) 18 << 20)
 /* How often a plan whose heap has too large gaps is made again. */
 #define N_CORRECTIONS 4
+/* How long kernels are timed that weren't timed before. */
+#define MAX_SECONDS 5
 
 /* -- the budget ---------------------------------------------------------------------------------------------------- */
 
@@ -220,7 +222,7 @@ record_unplanned (Planning *self,
   estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
   if (estimate == NULL)
     return FALSE;
-  ebb_memory_estimate_measure_seconds (estimate, 0, &failure); /* as the planner has measured them */
+  ebb_memory_estimate_measure_seconds (estimate, MAX_SECONDS, &failure); /* mostly the planner has measured them */
   if (failure != NULL)
     {
       g_propagate_error (error, failure);
