@@ -126,6 +126,24 @@ append_table (GString *text,
     append_line (text, &g_array_index (lines, Line, i), widths);
 }
 
+/* A last block that is kept is worth a word: its backward comes first, so there is little time to use its memory. */
+static void
+append_counts (GString *text,
+               GArray *rows)
+{
+  guint n_recompute = 0;
+
+  for (guint i = 0; i < rows->len; i++)
+    n_recompute += g_array_index (rows, EbbPlanRow, i).is_checkpoint;
+  if (n_recompute == 0)
+    return;
+  g_string_append_printf (text, "%u of %u blocks recompute", n_recompute, rows->len);
+  if (!g_array_index (rows, EbbPlanRow, rows->len - 1).is_checkpoint
+      && !g_array_index (rows, EbbPlanRow, rows->len - 1).is_taken)
+    g_string_append (text, ", the last one not: its backward comes first");
+  g_string_append_c (text, '\n');
+}
+
 static void
 append_figures (GString *text,
                 EbbMemoryPlan *self)
@@ -149,7 +167,7 @@ append_figures (GString *text,
  *
  * Describes the plan for people: a row for each run of blocks that do the same, with what they keep for backward (ops
  * by their number in the block's forward and their name), recompute and move, the seconds that this takes and the bytes
- * that it frees; then the peak, where it is, and how much longer a step takes.
+ * that it frees; then how many blocks recompute, the peak, where it is, and how much longer a step takes.
  *
  * Returns: (transfer full): the text, which ends with a newline
  */
@@ -179,6 +197,7 @@ ebb_memory_plan_to_string (EbbMemoryPlan *self)
 
       g_string_append_printf (text, "%s: each MLP on %" G_GINT64_FORMAT " rows at a time\n", rung->name, rung->value);
     }
+  append_counts (text, self->rows);
   append_figures (text, self);
   return g_string_free (text, FALSE);
 }

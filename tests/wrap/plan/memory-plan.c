@@ -269,6 +269,7 @@ test_table (void)
                    "h.2         inputs      everything  to host   0.2500        3.0\n"
                    "h.3         everything  nothing               0.0000        0.0\n"
                    "mlp-tiles: each MLP on 960 rows at a time\n"
+                   "3 of 4 blocks recompute, the last one not: its backward comes first\n"
                    "peak 19.0 MiB of 20.0 MiB, in the backward of h.3; without the plan 27.0 MiB, and no plan needs "
                    "less than 17.0 MiB\n"
                    "0.6250 s a step longer: 3.1250 s, 25.0 % more\n");

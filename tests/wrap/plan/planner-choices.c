@@ -8,6 +8,8 @@
 #include "wrap/checkpoint/target-private.h"
 #include "wrap/plan/choices-private.h"
 
+#include <string.h>
+
 #define VOCAB 100
 #define LARGE_VOCAB 4000
 #define BATCH 4
@@ -517,6 +519,7 @@ test_last_block (void)
   g_auto (Training) training = { 0 };
   g_autoptr (EbbMemoryPlan) plan = NULL;
   g_autoptr (GArray) blocks = NULL;
+  g_autofree char *text = NULL, *count = NULL;
   guint n_forwards[6] = { 0 };
   guint n_wrapped = 0;
 
@@ -542,6 +545,9 @@ test_last_block (void)
     }
   g_assert_cmpuint (n_wrapped, >, 0);
   g_assert_cmpuint (n_forwards[5], ==, 1);
+  text = ebb_memory_plan_to_string (plan);
+  count = g_strdup_printf ("\n%u of 6 blocks recompute, the last one not: its backward comes first\n", n_wrapped);
+  g_assert_nonnull (strstr (text, count));
 }
 
 static EbbMemoryPlan *
