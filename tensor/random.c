@@ -18,6 +18,7 @@ struct _EbbGenerator
 
   guint64 seed;
   guint64 offset;
+  EbbDryRun *kept_by; /* the innermost dry run that gives its state back */
 };
 
 G_DEFINE_FINAL_TYPE (EbbGenerator, ebb_generator, G_TYPE_OBJECT)
@@ -164,6 +165,40 @@ tell_observers (EbbGenerator *self)
       observer->draw (observer, self);
 }
 
+typedef struct
+{
+  EbbGenerator *generator;
+  guint64 seed, offset;
+  EbbDryRun *kept_by;
+} KeptState;
+
+static void
+give_state_back (gpointer data)
+{
+  KeptState *self = data;
+
+  self->generator->seed = self->seed;
+  self->generator->offset = self->offset;
+  self->generator->kept_by = self->kept_by;
+  g_object_unref (self->generator);
+  g_free (self);
+}
+
+/* Before the state of @self changes. In a dry run it is given back at the run's end. */
+static void
+keep_state (EbbGenerator *self)
+{
+  EbbDryRun *run = ebb_dry_run_get_current ();
+  KeptState *state;
+
+  if (G_LIKELY (run == NULL) || self->kept_by == run)
+    return;
+  state = g_new (KeptState, 1);
+  *state = (KeptState){ g_object_ref (self), self->seed, self->offset, self->kept_by };
+  self->kept_by = run;
+  ebb_dry_run_at_end (run, give_state_back, state);
+}
+
 /**
  * ebb_generator_set_state:
  * @self: a generator
@@ -180,6 +215,7 @@ ebb_generator_set_state (EbbGenerator *self,
   g_return_if_fail (EBB_IS_GENERATOR (self));
 
   tell_observers (self);
+  keep_state (self);
   self->seed = seed;
   self->offset = offset;
 }
@@ -222,6 +258,7 @@ ebb_generator_take (EbbGenerator *generator,
     generator = ebb_generator_get_default ();
   if (G_UNLIKELY (ebb_modes.observers != NULL || ebb_is_dry ()))
     tell_observers (generator);
+  keep_state (generator);
   draw.seed = generator->seed;
   draw.offset = generator->offset;
   if (G_UNLIKELY (ebb_modes.tile.of != 0))
