@@ -15,9 +15,8 @@
  * (storage->no_data), and reading it is EBB_ERROR_DRY_RUN. What the program itself writes is there if it is integers or
  * one number, and ops of few of them compute: no code chooses an allocation by others.
  *
- * Whatever lasts beyond a run is as it was before: the run's own generator draws where the program names none, those
- * that it names are put back, and at_end functions take back what objects did (parameters' storages and gradients,
- * optimizers' states). */
+ * Whatever lasts beyond a run is as it was before: the run's own generator draws, and at_end functions take back what
+ * objects did (parameters' storages and gradients, optimizers' states). */
 
 G_BEGIN_DECLS
 
@@ -53,9 +52,6 @@ gboolean ebb_dry_run_adopt (EbbDryRun *run,
                             GError **error);
 /* TRUE if the run works on tensors that outlive it, so that what it does to other objects has to be undone. */
 gboolean ebb_dry_run_has_adopted (EbbDryRun *run);
-/* @generator is about to draw, or to be set: at the end it is where it is now. */
-void ebb_dry_run_keep_generator (EbbDryRun *run,
-                                 EbbGenerator *generator);
 /* Calls @func at the end, the last one first. */
 void ebb_dry_run_at_end (EbbDryRun *run,
                          GDestroyNotify func,

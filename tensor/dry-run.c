@@ -12,18 +12,12 @@ typedef struct
   gpointer data;
 } AtEnd;
 
-typedef struct
-{
-  guint64 seed, offset;
-} GeneratorState;
-
 struct _EbbDryRun
 {
   EbbMemoryAccount *account, *outer_account;
   EbbGenerator *generator;
-  GHashTable *storages;   /* EbbStorage of an adopted tensor -> the run's in place of it */
-  GHashTable *generators; /* EbbGenerator -> its GeneratorState before the run */
-  GArray *at_end;         /* of AtEnd */
+  GHashTable *storages; /* EbbStorage of an adopted tensor -> the run's in place of it */
+  GArray *at_end;       /* of AtEnd */
 };
 
 EbbDryRun *
@@ -37,7 +31,6 @@ ebb_dry_run_new (void)
   self->generator = ebb_generator_new (0);
   self->storages = g_hash_table_new_full (NULL, NULL, (GDestroyNotify) ebb_storage_unref,
                                           (GDestroyNotify) ebb_storage_unref);
-  self->generators = g_hash_table_new_full (NULL, NULL, g_object_unref, g_free);
   self->at_end = g_array_new (FALSE, FALSE, sizeof (AtEnd));
   return self;
 }
@@ -247,32 +240,6 @@ ebb_dry_run_at_end (EbbDryRun *self,
 }
 
 void
-ebb_dry_run_keep_generator (EbbDryRun *self,
-                            EbbGenerator *generator)
-{
-  GeneratorState *state;
-
-  if (generator == self->generator || g_hash_table_contains (self->generators, generator))
-    return;
-  state = g_new (GeneratorState, 1);
-  *state = (GeneratorState){ ebb_generator_get_seed (generator), ebb_generator_get_offset (generator) };
-  g_hash_table_insert (self->generators, g_object_ref (generator), state);
-}
-
-static void
-put_back_generators (EbbDryRun *self)
-{
-  GHashTableIter iter;
-  gpointer generator;
-  gpointer state;
-
-  g_hash_table_iter_init (&iter, self->generators);
-  while (g_hash_table_iter_next (&iter, &generator, &state))
-    ebb_generator_set_state (generator, ((GeneratorState *) state)->seed, ((GeneratorState *) state)->offset);
-  g_hash_table_unref (self->generators);
-}
-
-void
 ebb_dry_run_free (EbbDryRun *self)
 {
   EbbDryScope outer;
@@ -287,7 +254,6 @@ ebb_dry_run_free (EbbDryRun *self)
     }
   g_hash_table_unref (self->storages);
   ebb_dry_run_leave (self, &outer);
-  put_back_generators (self);
   g_array_unref (self->at_end);
   g_object_unref (self->generator);
   self->account->run = NULL;

@@ -154,12 +154,10 @@ ebb_generator_get_offset (EbbGenerator *self)
   return self->offset;
 }
 
-/* A recompute has to know where the generator was before, and a dry run, which puts it back. */
+/* A recompute has to know where the generator was before. */
 static void
 tell_observers (EbbGenerator *self)
 {
-  if (G_UNLIKELY (ebb_is_dry ()))
-    ebb_dry_run_keep_generator (ebb_dry_run_get_current (), self);
   for (EbbOpObserver *observer = ebb_modes.observers; observer != NULL; observer = observer->outer)
     if (observer->draw != NULL)
       observer->draw (observer, self);
@@ -256,7 +254,7 @@ ebb_generator_take (EbbGenerator *generator,
 
   if (generator == NULL)
     generator = ebb_generator_get_default ();
-  if (G_UNLIKELY (ebb_modes.observers != NULL || ebb_is_dry ()))
+  if (G_UNLIKELY (ebb_modes.observers != NULL))
     tell_observers (generator);
   keep_state (generator);
   draw.seed = generator->seed;
