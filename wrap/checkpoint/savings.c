@@ -13,6 +13,8 @@
 
 /* A smaller part of the peak is not worth a second forward. */
 #define WORTHWHILE 0.01
+/* Who tries a wrapper on a toy knows that it saves little. */
+#define LEAST_PEAK ((guint64) 1 << 20)
 
 struct _EbbCheckpointSavings
 {
@@ -113,6 +115,6 @@ ebb_checkpoint_savings_judge (EbbCheckpointSavings *savings,
     return;
   freed = __atomic_load_n (&savings->dropped.peak, __ATOMIC_RELAXED);
   peak = get_peak (module);
-  if ((double) freed < WORTHWHILE * (double) peak)
+  if (peak >= LEAST_PEAK && (double) freed < WORTHWHILE * (double) peak)
     report (module, freed, peak);
 }

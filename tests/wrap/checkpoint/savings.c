@@ -64,6 +64,7 @@ small_modules_are_named_once (void)
 static void
 blocks_of_a_deep_model_are_not (void)
 {
+  g_autoptr (EbbTensor) large = hold ();
   g_autoptr (EbbModule) chain = EBB_MODULE (ebb_sequential_new ());
   g_autoptr (GError) error = NULL;
 
