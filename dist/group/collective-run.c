@@ -100,6 +100,18 @@ run_engine (EbbProcessGroup *self,
   return !*engine_failed;
 }
 
+/* Without a place for an error, a bad index that computing found stays for a later call. To report it, the host would
+ * wait for the device, and so for this call's ranks: nobody watches yet whether they come. */
+static gpointer
+record_end (EbbDevice *device,
+            GError **error)
+{
+  const EbbStreamFuncs *streams = device->backend->streams;
+  gpointer finished = streams->record (device->index, EBB_STREAM_COLLECTIVE, NULL);
+
+  return finished != NULL ? finished : streams->record (device->index, EBB_STREAM_COLLECTIVE, error);
+}
+
 static gboolean
 enqueue (EbbProcessGroup *self,
          EbbWork *work,
@@ -119,7 +131,7 @@ enqueue (EbbProcessGroup *self,
       || !run_engine (self, work, engine_failed, error))
     return FALSE;
   work->enqueued_at = g_get_monotonic_time ();
-  work->finished = device->backend->streams->record (device->index, EBB_STREAM_COLLECTIVE, error);
+  work->finished = record_end (device, error);
   return work->finished != NULL;
 }
 
