@@ -129,7 +129,9 @@ take_step (EbbModule *gpt)
   step.grads = g_new0 (EbbTensor *, step.n_grads);
   for (guint i = 0; i < step.n_grads; i++)
     {
-      step.grads[i] = ebb_copy (ebb_tensor_get_grad (parameters[i]), &error);
+      g_autoptr (EbbTensor) grad = ebb_tensor_get_grad (parameters[i]);
+
+      step.grads[i] = ebb_copy (grad, &error);
       g_assert_no_error (error);
       ebb_tensor_unref (parameters[i]);
     }
