@@ -55,10 +55,11 @@ typedef struct
 typedef struct
 {
   const Case *item;
-  BenchTraining *training;
+  BenchTraining *training; /* of the dry steps, for which its model is taken while there are choices */
+  BenchTraining *measured; /* of the real ones; NULL without --measure */
   EbbPlanChoices *choices;
   guint n_steps;  /* dry ones */
-  guint64 others; /* bytes in use without the training */
+  guint64 others; /* bytes in use without the measured training */
   Figures none;
   GArray *uniform; /* of Figures: all blocks do the same */
 } Bench;
@@ -68,6 +69,7 @@ bench_clear (Bench *self)
 {
   g_clear_pointer (&self->choices, ebb_plan_choices_free);
   g_clear_pointer (&self->training, bench_training_free);
+  g_clear_pointer (&self->measured, bench_training_free);
   g_clear_pointer (&self->uniform, g_array_unref);
 }
 
@@ -149,7 +151,7 @@ find_fastest_uniform (Bench *self, guint64 budget)
 
 /* -- rows ---------------------------------------------------------------------------------------------------------- */
 
-/* Real steps of the training as it is wrapped now. */
+/* Real steps of the measured training as it is wrapped now. */
 static gboolean
 print_measured (Bench *self, GError **error)
 {
@@ -162,7 +164,7 @@ print_measured (Bench *self, GError **error)
 
       if (i == N_LEFT_OUT)
         ebb_memory_reset_peaks (NULL);
-      if (!bench_training_step (self->training, seconds, NULL, error))
+      if (!bench_training_step (self->measured, seconds, NULL, error))
         return FALSE;
       if (i >= N_LEFT_OUT)
         times[i - N_LEFT_OUT] = seconds[BENCH_STEP];
@@ -178,6 +180,33 @@ print_figures (Bench *self, const char *name, const Figures *figures)
 {
   printf ("%-24s %9.1f %9.3f %+7.1f %%", name, (double) figures->peak / MIB, figures->seconds,
           100 * (figures->seconds / self->none.seconds - 1));
+}
+
+static gboolean
+measure_strategy (Bench *self, EbbCheckpointOptions *options, GError **error)
+{
+  EbbModule *model = self->measured->model;
+  g_autoptr (GArray) blocks = ebb_plan_find_blocks (model);
+  gboolean ok;
+
+  if (options == NULL)
+    return print_measured (self, error);
+  ok = ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, options, error) && print_measured (self, error);
+  for (guint i = 0; i < blocks->len; i++)
+    ebb_checkpoint_unwrap (g_array_index (blocks, EbbPlanBlock, i).module);
+  return ok;
+}
+
+static gboolean
+measure_plan (Bench *self, EbbMemoryPlan *plan, GError **error)
+{
+  g_autofree char *json = ebb_memory_plan_to_json (plan);
+  g_autoptr (EbbMemoryPlan) same = ebb_memory_plan_new_from_json (self->measured->model, json, error);
+  gboolean ok = same != NULL && ebb_memory_plan_apply (same, error) && print_measured (self, error);
+
+  if (same != NULL)
+    ebb_memory_plan_unapply (same);
+  return ok;
 }
 
 /* @options: of all blocks; NULL: nothing is wrapped. */
@@ -198,8 +227,9 @@ print_strategy (Bench *self, const char *name, EbbCheckpointOptions *options, GE
       ebb_probe_price (self->choices->probe, ran);
       figures = get_figures (self, ran);
       print_figures (self, name, &figures);
-      ok = !measures || print_measured (self, error);
+      ok = self->measured == NULL || measure_strategy (self, options, error);
       printf ("\n");
+      fflush (stdout);
     }
   for (guint i = 0; options != NULL && i < self->choices->blocks->len; i++)
     ebb_checkpoint_unwrap (g_array_index (self->choices->blocks, EbbPlanBlock, i).module);
@@ -220,15 +250,14 @@ print_plan (Bench *self, guint64 budget, GError **error)
     return FALSE;
   figures = (Figures){ plan->step_seconds, plan->predicted_peak_bytes };
   print_figures (self, name, &figures);
-  if (measures && !(ebb_memory_plan_apply (plan, error) && print_measured (self, error)))
+  if (self->measured != NULL && !measure_plan (self, plan, error))
     return FALSE;
   if (uniform != NULL)
     printf ("   uniform %9.1f %9.3f", (double) uniform->peak / MIB, uniform->seconds);
   else
     printf ("   uniform         -         -");
   printf (" %12u\n", self->n_steps);
-  if (measures)
-    ebb_memory_plan_unapply (plan);
+  fflush (stdout);
   return TRUE;
 }
 
@@ -255,7 +284,7 @@ print_all_plans (Bench *self, GError **error)
 static gboolean
 print_case (const Case *item, GError **error)
 {
-  g_auto (Bench) self = { .item = item, .others = count_bytes () };
+  g_auto (Bench) self = { .item = item };
   g_autoptr (EbbCheckpointOptions) selective = ebb_checkpoint_options_new_selective ();
   g_autoptr (EbbCheckpointOptions) full = ebb_checkpoint_options_new ();
   BenchSettings settings = item->settings;
@@ -267,6 +296,9 @@ print_case (const Case *item, GError **error)
   self.uniform = g_array_new (FALSE, FALSE, sizeof (Figures));
   self.training = bench_training_new (&settings, error);
   if (self.training == NULL)
+    return FALSE;
+  self.others = count_bytes ();
+  if (measures && (self.measured = bench_training_new (&settings, error)) == NULL)
     return FALSE;
   self.choices = ebb_plan_choices_new (self.training->model, ebb_device_get_cpu (), step, &self,
                                        fixed ? 0 : seconds_at_most, EBB_ESTIMATE_MEASURED_BYTES, error);
