@@ -39,6 +39,12 @@ options_on_ranks (const Options *self)
   return self->program->on_ranks || self->ranks.tensor_parallel > 1 || self->ranks.n_ranks > 0;
 }
 
+gboolean
+options_have_plan (const Options *self)
+{
+  return !options_on_ranks (self) && (self->memory > 0 || self->memory_is_auto || self->plan != NULL);
+}
+
 /* -- reading ------------------------------------------------------------------------------------------------------- */
 
 static GOptionContext *

@@ -94,6 +94,9 @@ void options_clear (Options *self);
 /* Whether the program trains on many ranks. */
 gboolean options_on_ranks (const Options *self);
 
+/* Whether a plan keeps the training within a budget. */
+gboolean options_have_plan (const Options *self);
+
 /* Reads and checks the command line; FALSE with an error for the user. */
 gboolean options_parse (Options *self,
                         int argc,

@@ -4,6 +4,7 @@
 
 #include "output.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -54,12 +55,6 @@ find_budget (EbbDevice *device)
   return device == ebb_device_get_cpu () ? MIN (limit, get_available_bytes ()) : limit;
 }
 
-static gboolean
-wants_plan (const Options *options)
-{
-  return !options_on_ranks (options) && (options->memory > 0 || options->memory_is_auto || options->plan != NULL);
-}
-
 static guint64
 get_bytes (EbbMemoryPlan *plan,
            const char *property)
@@ -93,25 +88,57 @@ find_own_bytes (Planning *self,
   return self->own;
 }
 
-/* The address space that the heap takes up with the plan. */
-static gboolean
-measure_extent (Trainer *trainer,
-                EbbMemoryPlan *plan,
-                guint64 *extent,
-                GError **error)
+/* A plan for @limit, and a dry run of the step with it. */
+static EbbMemoryPlan *
+plan_within (Trainer *trainer,
+             guint64 limit,
+             EbbMemoryEstimate **estimate,
+             GError **error)
 {
-  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  g_autoptr (EbbMemoryPlan) plan =
+      ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, limit, error);
 
-  if (!ebb_memory_plan_apply (plan, error))
-    return FALSE;
-  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
+  *estimate = NULL;
+  if (plan == NULL || !ebb_memory_plan_apply (plan, error))
+    return NULL;
+  *estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
   ebb_memory_plan_unapply (plan);
-  if (estimate != NULL)
-    *extent = ebb_memory_estimate_get_extent (estimate);
-  return estimate != NULL;
+  return *estimate != NULL ? g_steal_pointer (&plan) : NULL;
 }
 
-/* Takes from the limit what the gaps between tensors need: on the CPU a budget is one of resident bytes. */
+/* The plan that needs least. Where even that is too much, the error says what would do. */
+static EbbMemoryPlan *
+plan_least (Planning *self,
+            Trainer *trainer,
+            guint64 room,
+            GError **error)
+{
+  g_autoptr (EbbMemoryPlan) any =
+      ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, G_MAXINT64, error);
+  g_autoptr (EbbMemoryPlan) least = NULL;
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  guint64 extent, peak;
+
+  if (any == NULL)
+    return NULL;
+  self->limit = get_bytes (any, "least-bytes");
+  least = plan_within (trainer, self->limit, &estimate, error);
+  if (least == NULL)
+    return NULL;
+  extent = ebb_memory_estimate_get_extent (estimate);
+  if (extent <= room)
+    return g_steal_pointer (&least);
+  peak = ebb_memory_estimate_get_peak_total (estimate);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+               "%.1f MiB is too little: the training needs at least %.1f MiB (tensors %.1f, gaps between them %.1f, "
+               "the program itself %.1f)",
+               (double) (room + self->own) / MIB, ceil ((double) (extent + self->own) / MIB * 10) / 10,
+               (double) peak / MIB, (double) (extent - peak) / MIB, (double) self->own / MIB);
+  return NULL;
+}
+
+/* On the CPU a budget is one of resident bytes, so what the gaps between tensors need is taken from the limit. Each
+ * limit may have another plan with other gaps: near the least budget only the plan that needs least may be left. */
 static EbbMemoryPlan *
 plan_with_gaps (Planning *self,
                 Trainer *trainer,
@@ -121,19 +148,27 @@ plan_with_gaps (Planning *self,
 
   for (guint i = 0; i < N_CORRECTIONS; i++)
     {
-      g_autoptr (EbbMemoryPlan) plan =
-          ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, self->limit, error);
+      g_autoptr (EbbMemoryEstimate) estimate = NULL;
+      GError *failure = NULL;
+      g_autoptr (EbbMemoryPlan) plan = plan_within (trainer, self->limit, &estimate, &failure);
       guint64 extent;
 
-      if (plan == NULL || trainer->device != ebb_device_get_cpu ())
-        return g_steal_pointer (&plan);
-      if (!measure_extent (trainer, plan, &extent, error))
-        return NULL;
-      if (extent <= room || i + 1 == N_CORRECTIONS)
+      if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+        {
+          g_error_free (failure);
+          break;
+        }
+      if (plan == NULL)
+        {
+          g_propagate_error (error, failure);
+          return NULL;
+        }
+      extent = ebb_memory_estimate_get_extent (estimate);
+      if (extent <= room)
         return g_steal_pointer (&plan);
       self->limit -= MIN (self->limit / 2, extent - room);
     }
-  return NULL;
+  return plan_least (self, trainer, room, error);
 }
 
 static gboolean
@@ -142,7 +177,6 @@ make_plan (Planning *self,
            GError **error)
 {
   const Options *options = trainer->options;
-  const gboolean on_cpu = trainer->device == ebb_device_get_cpu ();
   const guint64 own = find_own_bytes (self, trainer);
   g_autofree char *name = options->memory_text != NULL ? g_strdup_printf ("--memory %s", options->memory_text)
                                                        : g_strdup ("--checkpoint auto");
@@ -156,13 +190,12 @@ make_plan (Planning *self,
       return FALSE;
     }
   self->limit = self->budget - own;
-  plan = plan_with_gaps (self, trainer, error);
+  plan = trainer->device == ebb_device_get_cpu ()
+             ? plan_with_gaps (self, trainer, error)
+             : ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, self->limit, error);
   if (plan == NULL)
     {
-      if (on_cpu)
-        g_prefix_error (error, "%s, of which the program itself takes %.1f MiB: ", name, (double) own / MIB);
-      else
-        g_prefix_error (error, "%s: ", name);
+      g_prefix_error (error, "%s: ", name);
       return FALSE;
     }
   self->json = ebb_memory_plan_to_json (plan);
@@ -188,6 +221,9 @@ check_plan (Planning *self,
   ebb_memory_plan_unapply (plan);
   if (estimate == NULL)
     return FALSE;
+  if (options->memory_is_auto)
+    self->budget = find_budget (trainer->device);
+  self->is_from_file = TRUE;
   peak = ebb_memory_estimate_get_peak_total (estimate);
   self->limit = get_bytes (plan, "budget-bytes");
   if (peak > self->limit)
@@ -254,6 +290,7 @@ attempt (Planning *self,
   Trainer trainer;
   gboolean ok;
 
+  planning_clear (self); /* of an earlier attempt */
   if (!has_file && options->memory == 0 && !options->memory_is_auto)
     return options_refuse (error, "--plan %s: there is no such file; say --memory SIZE to make it", options->plan);
   ebb_push_dry_run ();
@@ -403,11 +440,11 @@ static gboolean
 check_ranks (const Options *options,
              GError **error)
 {
-  const char *option = options->plan != NULL          ? "--plan"
-                       : options->allow != NULL       ? "--allow"
-                       : !options->memory_is_auto     ? NULL
-                       : options->memory_text != NULL ? "--memory auto"
-                                                      : "--checkpoint auto";
+  const char *option = options->plan != NULL                         ? "--plan"
+                       : options->allow != NULL                      ? "--allow"
+                       : options->checkpoint_kind == CHECKPOINT_AUTO ? "--checkpoint auto"
+                       : options->memory_is_auto                     ? "--memory auto"
+                                                                     : NULL;
 
   return !options_on_ranks (options) || option == NULL
          || options_refuse (error,
@@ -427,21 +464,23 @@ planning_init (Planning *self,
   *self = (Planning){ .budget = options->memory };
   if (!check_names (names, error) || !check_ranks (options, error))
     return FALSE;
-  if (!wants_plan (options))
+  if (!options_have_plan (options))
     return options->allow == NULL || options_refuse (error, "--allow %s: it needs --memory", options->allow);
   if (options->steps == 0)
     return TRUE;
   ok = take_allowed (self, options, names, error);
   reset_peaks (options);
+  if (!ok)
+    planning_clear (self);
   return ok;
 }
 
 void
 planning_clear (Planning *self)
 {
-  g_free (self->json);
-  g_free (self->text);
-  g_free (self->taken);
+  g_clear_pointer (&self->json, g_free);
+  g_clear_pointer (&self->text, g_free);
+  g_clear_pointer (&self->taken, g_free);
   g_clear_object (&self->unplanned);
 }
 
@@ -454,13 +493,19 @@ planning_apply (Planning *self,
 {
   const Options *options = trainer->options;
 
-  if (!wants_plan (options) || options->steps == 0)
+  if (options->steps == 0)
+    return TRUE;
+  if (options->checkpoint_kind == CHECKPOINT_AUTO && self->json == NULL)
+    return options_refuse (
+        error, "--resume %s: this training had --checkpoint auto: say it again, or --checkpoint none", options->resume);
+  if (self->json == NULL)
     return TRUE;
   trainer->plan = ebb_memory_plan_new_from_json (trainer->model, self->json, error);
   if (trainer->plan == NULL || !ebb_memory_plan_apply (trainer->plan, error)
-      || (options->plan != NULL && !ebb_memory_plan_save (trainer->plan, options->plan, error)))
+      || (options->plan != NULL && !self->is_from_file
+          && !ebb_memory_plan_save (trainer->plan, options->plan, error)))
     return FALSE;
-  trainer->budget = self->budget;
+  trainer->budget = self->budget > 0 ? self->budget : self->limit + self->own;
   trainer->limit = self->limit;
   g_set_object (&trainer->unplanned, self->unplanned);
   if (self->limit > 0)

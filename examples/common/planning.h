@@ -15,6 +15,7 @@ typedef struct
   char *json;                   /* the plan; NULL: there is none */
   char *text;                   /* the same as a table */
   char *taken;                  /* of what --allow names; NULL: nothing */
+  gboolean is_from_file;        /* the plan is that of --plan */
   EbbMemoryTimeline *unplanned; /* of a step without the plan, by a dry run, for --memory-timeline; or NULL */
 } Planning;
 

@@ -332,7 +332,8 @@ prepare (Trainer *self,
   if (!model_find (options, self->tokenizer, weights, metadata, saved, &source, error)
       || !model_check_tensor_ranks (options, error)
       || !data_open (options, self->tokenizer, &self->dataset, &self->held_out, error)
-      || (!ebb_is_dry_run () && !model_check_memory (options, self->device, n_ranks, error)))
+      || (!ebb_is_dry_run () && !options_have_plan (options)
+          && !model_check_memory (options, self->device, n_ranks, error)))
     return FALSE;
   self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
   return self->store != NULL && make_model (self, &source, weights, error) && make_optimizer (self, error)
@@ -544,7 +545,9 @@ compute_loss (Trainer *self,
               GError **error)
 {
   gboolean lowered = strcmp (self->options->dtype, "bf16") == 0;
-  gboolean offloads = self->options->store_kind != STORE_KEEP && self->options->checkpoint_kind == CHECKPOINT_NONE;
+  gboolean offloads = self->options->store_kind != STORE_KEEP
+                      && (self->options->checkpoint_kind == CHECKPOINT_NONE
+                          || self->options->checkpoint_kind == CHECKPOINT_AUTO);
   EbbTensor *loss;
 
   if (lowered)

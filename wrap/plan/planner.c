@@ -7,6 +7,7 @@
 #include "wrap/plan/choices-private.h"
 #include "wrap/plan/estimate-private.h"
 
+#include <math.h>
 #include <string.h>
 
 #define MIB (1024.0 * 1024.0)
@@ -171,7 +172,7 @@ make_plan (EbbPlanChoices *self,
     return NULL;
   plan->predicted_peak_bytes = (*step)->peak;
   plan->unplanned_peak_bytes = self->none->peak;
-  plan->seconds = count_recompute_seconds (*step) - count_recompute_seconds (self->none);
+  plan->seconds = MAX (0, count_recompute_seconds (*step) - count_recompute_seconds (self->none));
   plan->step_seconds = ebb_probe_get_seconds (self->probe, self->none) + plan->seconds;
   g_free (plan->step);
   plan->step = g_strdup (ebb_probe_get_input (self->probe));
@@ -338,7 +339,7 @@ fail_least (const EbbProbeStep *least,
                               (double) least->purposes[i] / MIB);
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                "a budget of %.1f MiB is too small: the step needs at least %.1f MiB (%s)", (double) budget / MIB,
-               (double) least->peak / MIB, parts->str);
+               ceil ((double) least->peak / MIB * 10) / 10, parts->str);
 }
 
 /**
@@ -411,7 +412,7 @@ ebb_memory_plan_make (EbbModule *model,
     }
   if (plan == NULL)
     plan = g_steal_pointer (&least);
-  plan->budget_bytes = budget_bytes;
+  plan->budget_bytes = MIN (budget_bytes, (guint64) G_MAXINT64); /* the largest number of a file */
   plan->least_bytes = least_bytes;
   return g_steal_pointer (&plan);
 }
