@@ -1,4 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The file of measured costs: one for each machine, device and number of threads. Lines of text: what it is, the
+ * machine, the host's seconds for a launch, a key and its seconds for each launch, and a checksum of all that. A file
+ * that isn't whole, or another machine's, counts as empty; the next measurement replaces it. */
 #include "tensor/profile/cost-private.h"
 
 #include "tensor/cpu/cpu-private.h"
@@ -11,10 +14,6 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
-
-/* The file of measured costs: one for each machine, device and number of threads. Lines of text: what it is, the
- * machine, the host's seconds for a launch, a key and its seconds for each launch, and a checksum of all that. A file
- * that isn't whole, or another machine's, counts as empty; the next measurement replaces it. */
 
 #define MAGIC "Ebb costs 1"
 #define MAX_FILE_BYTES (4 * 1024 * 1024)

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Measuring the launches of a table: each a few times, on memory that is as cold as in the step; the median counts. */
 #include "tensor/profile/cost-private.h"
 
 #include "tensor/n-threads-private.h"
@@ -8,8 +9,6 @@
 #include "tensor/thread-private.h"
 
 #include <stdlib.h>
-
-/* Measuring the launches of a table: each a few times, on memory that is as cold as in the step; the median counts. */
 
 #define LEAST_RUNS 3
 #define MOST_RUNS 15

@@ -1,4 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The operands of launches that are measured: random numbers, indices that are in range, and memory that lies in the
+ * cache or doesn't, as in the step. */
 #include "tensor/profile/cost-private.h"
 
 #include "tensor/profile/rerun-private.h"
@@ -7,9 +9,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-
-/* The operands of launches that are measured: random numbers, indices that are in range, and memory that lies in the
- * cache or doesn't, as in the step. */
 
 #define ALIGNMENT 256
 #define LEAST_RING (64 * 1024)
@@ -202,6 +201,16 @@ get_index_limit (const EbbCostRun *self,
     }
 }
 
+static gboolean
+is_random (const EbbCostRun *self,
+           guint k)
+{
+  const EbbDType dtype = self->views[k].dtype;
+
+  return dtype != EBB_DTYPE_I64 && dtype != EBB_DTYPE_I32 && dtype != EBB_DTYPE_BOOL
+         && self->launch.kernel != EBB_KERNEL_MULTINOMIAL;
+}
+
 /* What has no random bytes: indices, masks that are true everywhere, and starts and 64-bit floats that are 0. Weights
  * to draw by must not be negative. */
 static gboolean
@@ -215,6 +224,8 @@ fill_rest (EbbCostRun *self,
   gint64 limit = get_index_limit (self, k);
 
   flat.shape[0] = (gint64) (ebb_rerun_get_extent (view) / ebb_dtype_get_size (view->dtype));
+  if (!is_random (self, k)) /* it lies in the rest, which the next launch would take for random floats */
+    self->memory->filled = MIN (self->memory->filled, (gsize) ((guint8 *) view->data - self->memory->rest.data));
   if (limit > 0)
     return fill_indices (device, &flat, limit, error);
   if (view->dtype == EBB_DTYPE_BOOL)
@@ -227,12 +238,6 @@ fill_rest (EbbCostRun *self,
 }
 
 /* -- one launch ---------------------------------------------------------------------------------------------------- */
-
-static gboolean
-is_random (EbbDType dtype)
-{
-  return dtype != EBB_DTYPE_I64 && dtype != EBB_DTYPE_I32 && dtype != EBB_DTYPE_BOOL;
-}
 
 /* Decides where operands lie; returns the bytes that are wanted of the rest. */
 static gsize
@@ -251,7 +256,7 @@ choose_places (EbbCostRun *self)
 
       if (view->n_dims < 0)
         continue;
-      if (k < EBB_LAUNCH_MAX_INPUTS && (!is_random (view->dtype) || self->launch.kernel == EBB_KERNEL_MULTINOMIAL))
+      if (k < EBB_LAUNCH_MAX_INPUTS && !is_random (self, k))
         place = PLACE_REST;
       self->places[root] = MAX (self->places[root], place);
       self->sizes[root] = MAX (self->sizes[root], ebb_rerun_get_extent (view));

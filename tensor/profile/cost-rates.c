@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* How fast bytes go between a device and the host, and between the host and a folder. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* O_DIRECT, O_TMPFILE */
 #endif
@@ -13,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* How fast bytes go between a device and the host, and between the host and a folder. */
 
 #define HOST_BYTES (16 * 1024 * 1024)
 #define N_ROUNDS 3

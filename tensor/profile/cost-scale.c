@@ -1,10 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Leaves some of the rows of a launch that would take long or much memory, so that its time can be extrapolated: its
+ * kernel, dtypes and the order of its dimensions in memory stay. */
 #include "tensor/profile/cost-private.h"
 
 #include <math.h>
-
-/* Leaves some of the rows of a launch that would take long or much memory, so that its time can be extrapolated: its
- * kernel, dtypes and the order of its dimensions in memory stay. */
 
 /* Sizes above it stay multiples of it, as real ones are. */
 #define WHOLE 16

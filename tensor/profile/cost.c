@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The table of costs: finds a launch among those that were seen, follows what lies in the cache, and estimates. */
 #include "tensor/profile/cost-private.h"
 
 #include "tensor/backend/launch-item-private.h"
@@ -9,8 +10,6 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
-
-/* The table of costs: finds a launch among those that were seen, follows what lies in the cache, and estimates. */
 
 /* Smaller operands are always taken to be in the cache: reading them from memory takes no time to speak of. */
 #define SMALL_BYTES (64 * 1024)
