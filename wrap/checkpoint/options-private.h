@@ -32,6 +32,7 @@ struct _EbbCheckpointOptions
   gboolean retain_recomputed;
   gboolean synchronize;
   gboolean profile;
+  gboolean is_planned; /* what it frees was weighed: nothing is said if that is little */
   EbbCheckpointTimes times;
   EbbRecomputeListener *listener; /* NULL: none */
   EbbPolicy *policy;              /* NULL: everything is recomputed */

@@ -8,6 +8,7 @@
 #include "wrap/checkpoint/stack-private.h"
 #include "wrap/checkpoint/report.h"
 #include "wrap/checkpoint/frame-private.h"
+#include "wrap/checkpoint/options-private.h"
 
 /* Wrapping installs an interceptor on the module, which owns it. The interceptor has a weak reference to the module. */
 
@@ -47,7 +48,8 @@ wrap (EbbModule *module,
   EbbCheckpointTarget *target = ebb_checkpoint_target_new (module, options);
   gboolean is_first = !ebb_checkpoint_is_wrapped (module);
 
-  target->savings = ebb_checkpoint_savings_get (G_OBJECT_TYPE (module));
+  if (options == NULL || !options->is_planned)
+    target->savings = ebb_checkpoint_savings_get (G_OBJECT_TYPE (module));
   ebb_module_add_idle_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR, checkpointed_forward, is_idle, target,
                                    (GDestroyNotify) ebb_checkpoint_target_unref, &target->interceptor);
   if (is_first)

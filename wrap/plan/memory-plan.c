@@ -8,6 +8,7 @@
 #include "offload/host/store.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
+#include "wrap/checkpoint/options-private.h"
 #include "wrap/checkpoint/target-private.h"
 #include "wrap/checkpoint/tiles.h"
 #include "wrap/checkpoint/wrapper.h"
@@ -217,6 +218,7 @@ make_options (EbbMemoryPlan *self,
   EbbCheckpointOptions *options = ebb_checkpoint_options_new ();
   SavedOps *saved;
 
+  options->is_planned = TRUE;
   ebb_checkpoint_options_set_store (options, self->stores[row->place]);
   if (row->n_saved == 0)
     return options;

@@ -1,7 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers */
 #include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
+#include "wrap/plan/memory-plan-private.h"
 
 #include <string.h>
 
@@ -114,6 +116,33 @@ nothing_is_said_before_a_backward (void)
   g_ptr_array_set_size (messages, 0);
 }
 
+/* A plan wraps what its budget needs, however little that is. */
+static void
+wrappers_of_a_plan_are_not_judged (void)
+{
+  g_autoptr (EbbTensor) large = hold ();
+  g_autoptr (EbbModule) chain = EBB_MODULE (ebb_sequential_new ());
+  g_autoptr (EbbMemoryPlan) any = NULL, least = NULL;
+  g_autoptr (GError) error = NULL;
+
+  for (guint i = 0; i < 3; i++)
+    {
+      g_autoptr (EbbModule) block =
+          test_chain_new (ebb_linear_new (8, 8, TRUE, NULL), ebb_gelu_new (EBB_GELU_TANH), NULL);
+
+      g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (chain), block, &error));
+    }
+  any = ebb_memory_plan_make (chain, test_device (), step, NULL, G_MAXINT64, 0, &error);
+  g_assert_no_error (error);
+  least = ebb_memory_plan_make (chain, test_device (), step, NULL, any->least_bytes, 0, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_memory_plan_apply (least, &error));
+  g_assert_true (ebb_checkpoint_is_wrapped (ebb_module_get_child (chain, "0")));
+  for (guint i = 0; i < 3; i++)
+    take_step (chain);
+  g_assert_cmpuint (messages->len, ==, 0);
+}
+
 int
 main (int argc,
       char **argv)
@@ -124,5 +153,6 @@ main (int argc,
   g_test_add_func ("/savings/small-modules-are-named-once", small_modules_are_named_once);
   g_test_add_func ("/savings/blocks-of-a-deep-model-are-not", blocks_of_a_deep_model_are_not);
   g_test_add_func ("/savings/nothing-is-said-before-a-backward", nothing_is_said_before_a_backward);
+  g_test_add_func ("/savings/wrappers-of-a-plan-are-not-judged", wrappers_of_a_plan_are_not_judged);
   return g_test_run ();
 }
