@@ -656,6 +656,28 @@ ebb_memory_get_limit (EbbDevice *device)
 }
 
 /**
+ * ebb_memory_get_available:
+ * @device: (nullable): a device; %NULL for the CPU
+ *
+ * What of the limit no tensor uses; on the CPU no more than the machine, or the control group of the process, could
+ * still give.
+ *
+ * Returns: the bytes that tensors could take besides those that they have
+ */
+guint64
+ebb_memory_get_available (EbbDevice *device)
+{
+  guint64 limit, total, available;
+
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  limit = effective_limit (device);
+  total = __atomic_load_n (&device->current[TOTAL], __ATOMIC_RELAXED);
+  available = limit > total ? limit - total : 0;
+  return device == ebb_device_get_cpu () ? MIN (available, ebb_host_get_available_memory ()) : available;
+}
+
+/**
  * ebb_memory_trim:
  * @device: (nullable): a device; %NULL for the CPU
  *

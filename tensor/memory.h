@@ -85,6 +85,9 @@ EBB_AVAILABLE_IN_ALL
 guint64 ebb_memory_get_limit (EbbDevice *device);
 
 EBB_AVAILABLE_IN_ALL
+guint64 ebb_memory_get_available (EbbDevice *device);
+
+EBB_AVAILABLE_IN_ALL
 void ebb_memory_trim (EbbDevice *device);
 
 EBB_AVAILABLE_IN_ALL

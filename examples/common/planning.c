@@ -32,27 +32,13 @@ get_own_bytes (void)
   return n_resident * (guint64) sysconf (_SC_PAGESIZE);
 }
 
-/* What the machine could still give this process, as the kernel says it. */
-static guint64
-get_available_bytes (void)
-{
-  g_autofree char *text = NULL;
-  const char *line;
-  guint64 n_kib;
-
-  if (!g_file_get_contents ("/proc/meminfo", &text, NULL, NULL))
-    return G_MAXUINT64;
-  line = strstr (text, "MemAvailable:");
-  return line != NULL && sscanf (line, "MemAvailable: %" G_GUINT64_FORMAT, &n_kib) == 1 ? n_kib << 10 : G_MAXUINT64;
-}
-
 /* All that is free where the training computes. */
 static guint64
 find_budget (EbbDevice *device)
 {
-  const guint64 limit = ebb_memory_get_limit (device);
+  const guint64 available = ebb_memory_get_available (device);
 
-  return device == ebb_device_get_cpu () ? MIN (limit, get_available_bytes ()) : limit;
+  return device == ebb_device_get_cpu () ? get_own_bytes () + available : available;
 }
 
 static guint64

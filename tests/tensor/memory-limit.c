@@ -104,6 +104,23 @@ fails_cleanly_at_any_point (gconstpointer data)
   test_step_clear (&after);
 }
 
+/* What is available is what the limit leaves, and never more than the machine has. */
+static void
+what_is_available_is_within_the_limit (void)
+{
+  g_autoptr (EbbTensor) held = test_randn (2, 256, 1024, -1);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
+  const guint64 used = ebb_memory_stats_get_total (stats);
+
+  g_assert_cmpuint (used, >=, 1 << 20);
+  ebb_memory_set_limit (test_device (), used + 4096);
+  g_assert_cmpuint (ebb_memory_get_available (test_device ()), ==, 4096);
+  ebb_memory_set_limit (test_device (), used - 1);
+  g_assert_cmpuint (ebb_memory_get_available (test_device ()), ==, 0);
+  ebb_memory_set_limit (test_device (), 0);
+  g_assert_cmpuint (ebb_memory_get_available (test_device ()), <=, ebb_memory_get_limit (test_device ()) - used);
+}
+
 int
 main (int argc,
       char **argv)
@@ -114,5 +131,6 @@ main (int argc,
                         fails_cleanly_at_any_point);
   g_test_add_data_func ("/memory-limit/fails-cleanly/full", GINT_TO_POINTER (FULL), fails_cleanly_at_any_point);
   g_test_add_data_func ("/memory-limit/fails-cleanly/nested", GINT_TO_POINTER (NESTED), fails_cleanly_at_any_point);
+  g_test_add_func ("/memory-limit/available", what_is_available_is_within_the_limit);
   return g_test_run ();
 }

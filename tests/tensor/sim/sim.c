@@ -211,6 +211,7 @@ no_memory_names_its_users (void)
   ebb_tensor_set_requires_grad (x, TRUE, &error);
   y = ebb_tensor_new_empty (odd, 1, EBB_DTYPE_U8, device, &error);
   g_assert_no_error (error);
+  g_assert_cmpuint (ebb_memory_get_available (device), ==, 638912);
   sum = ebb_tensor_new_empty (large, 1, EBB_DTYPE_F32, device, &error);
   test_assert_error (error, EBB_ERROR_NO_MEMORY, "sim:10", "2457600 bytes asked for", "638912 of 1048576 free",
                      "in use: workspace 409664");
