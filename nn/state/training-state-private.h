@@ -8,6 +8,24 @@
 
 G_BEGIN_DECLS
 
+typedef struct _EbbTrainingMark EbbTrainingMark;
+
+struct _EbbTrainingState
+{
+  GObject parent_instance;
+
+  EbbModule *module;
+  EbbOptimizer *optimizer;
+  EbbDataset *dataset;
+  GHashTable *generators; /* name to EbbGenerator; the thread's default one is looked up when it is needed */
+  EbbArgs *values;
+  char *config;
+  guint keep;
+  EbbTrainingMark *mark; /* of ebb_training_state_mark (); NULL: none */
+};
+
+void ebb_training_mark_free (EbbTrainingMark *mark);
+
 EbbArgs *ebb_training_state_get_rest (EbbTrainingState *self,
                                       gint64 step);
 /* Whether a state of this step can be saved. */
@@ -43,6 +61,8 @@ typedef struct
 } EbbNamedGenerators;
 #define EBB_TRAINING_STATE_NAMED_GENERATORS "tracker" /* where a tree has them */
 void ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs);
+/* NULL: there never were any. */
+const EbbNamedGenerators *ebb_training_state_get_named_generators (void);
 
 char *ebb_training_state_get_saved_config (EbbArgs *tree,
                                            const char *folder,

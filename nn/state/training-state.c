@@ -14,19 +14,6 @@
 
 #define STATE_VERSION 1
 
-struct _EbbTrainingState
-{
-  GObject parent_instance;
-
-  EbbModule *module;
-  EbbOptimizer *optimizer;
-  EbbDataset *dataset;
-  GHashTable *generators; /* name to EbbGenerator; the thread's default one is looked up when it is needed */
-  EbbArgs *values;
-  char *config;
-  guint keep;
-};
-
 G_DEFINE_FINAL_TYPE (EbbTrainingState, ebb_training_state, G_TYPE_OBJECT)
 
 static const EbbNamedGenerators *named_generators; /* NULL: there never were any */
@@ -35,6 +22,12 @@ void
 ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs)
 {
   g_atomic_pointer_set (&named_generators, (gpointer) funcs);
+}
+
+const EbbNamedGenerators *
+ebb_training_state_get_named_generators (void)
+{
+  return g_atomic_pointer_get (&named_generators);
 }
 
 /* -- saving -------------------------------------------------------------------------------------------------------- */
@@ -519,6 +512,7 @@ ebb_training_state_finalize (GObject *object)
   g_clear_object (&self->module);
   g_clear_object (&self->optimizer);
   g_clear_object (&self->dataset);
+  g_clear_pointer (&self->mark, ebb_training_mark_free);
   g_clear_pointer (&self->generators, g_hash_table_unref);
   g_clear_pointer (&self->values, ebb_args_unref);
   g_free (self->config);

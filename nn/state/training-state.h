@@ -45,6 +45,14 @@ gboolean ebb_training_state_load (EbbTrainingState *self,
                                   GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_training_state_mark (EbbTrainingState *self,
+                                  GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_training_state_rewind (EbbTrainingState *self,
+                                    GError **error);
+
+EBB_AVAILABLE_IN_ALL
 char *ebb_training_state_read_config (const char *folder,
                                       GError **error);
 

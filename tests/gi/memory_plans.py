@@ -62,6 +62,30 @@ class Plans(TestCase):
             again.save(path)
             self.assertEqual(Ebb.MemoryPlan.load(model, path).as_dict(), plan.as_dict())
 
+    def test_a_step_that_lacks_memory_runs_again(self):
+        before = Ebb.memory_get_stats(None).get_total()
+        model, train = self.make()
+        losses, _ = self.measure(train, before)
+        del model, train
+        model, train = self.make()
+        optimizer = Ebb.AdamW(model, 1e-3)
+        training = Ebb.TrainingState(module=model, optimizer=optimizer)
+        plan = Ebb.plan_memory(model, train, "1GiB")
+        plan.apply()
+        planned = []
+        Ebb.memory_set_limit(None, before + plan.props.predicted_peak_bytes - 1024)
+        try:
+            for _ in range(4):
+                plan.run_step(training, lambda: planned.append(train().item()))
+        finally:
+            Ebb.memory_set_limit(None, 0)
+        self.assertEqual((planned, plan.props.n_lowered), (losses, 1))
+        with self.assertRaisesRegex(TypeError, "training is None: it must be an Ebb.TrainingState"):
+            plan.run_step(None, train)
+        with self.assertRaisesRegex(Ebb.Error, "no plan needs less than"):
+            while True:
+                plan.lower()
+
     def test_mistakes(self):
         model, train = self.make()
         with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least") as raised:

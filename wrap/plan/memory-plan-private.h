@@ -48,6 +48,8 @@ struct _EbbMemoryPlan
   double seconds;               /* what a step takes longer than that one */
   double step_seconds;          /* with the plan; 0: not estimated */
   char *binds;                  /* where the peak is: "the backward of h.11" */
+  EbbMemoryPlan *lower;         /* that takes less, made together with this one; NULL: none does */
+  guint n_lowered;              /* how often a lower one has taken the place of what this was */
 
   EbbSavedTensorHooks *stores[EBB_N_MEMORY_PLACES];
   GArray *applied; /* of the wrappers that this has put on; NULL: not applied */
@@ -62,6 +64,8 @@ EbbMemoryPlan *ebb_memory_plan_make (EbbModule *model,
                                      double max_seconds,
                                      GError **error);
 EbbMemoryPlan *ebb_memory_plan_new_empty (EbbModule *model);
+/* An empty plan for the same model and budget, to which @self may be lowered. */
+EbbMemoryPlan *ebb_memory_plan_new_below (EbbMemoryPlan *self);
 void ebb_plan_row_clear (EbbPlanRow *row);
 /* Takes the row. */
 void ebb_memory_plan_add_row (EbbMemoryPlan *self,

@@ -410,6 +410,7 @@ ebb_memory_plan_finalize (GObject *object)
     g_clear_object (&self->stores[i]);
   g_array_unref (self->rows);
   g_array_unref (self->rungs);
+  g_clear_object (&self->lower);
   g_clear_object (&self->model);
   g_free (self->step);
   g_free (self->binds);
@@ -489,6 +490,14 @@ ebb_memory_plan_class_init (EbbMemoryPlanClass *klass)
    * How long the step takes with the plan; 0 if that was not estimated.
    */
   install_seconds (object_class, offsetof (EbbMemoryPlan, step_seconds), "step-seconds");
+  /**
+   * EbbMemoryPlan:n-lowered:
+   *
+   * How often ebb_memory_plan_lower() has replaced what the plan was.
+   */
+  g_object_class_install_property (object_class, offsetof (EbbMemoryPlan, n_lowered),
+                                   g_param_spec_uint ("n-lowered", NULL, NULL, 0, G_MAXUINT, 0,
+                                                      G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
   /**
    * EbbMemoryPlan:binds:
    *

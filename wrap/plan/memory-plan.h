@@ -6,6 +6,7 @@
 #endif
 
 #include "nn/module.h"
+#include "nn/state/training-state.h"
 #include "tensor/autograd/saved-tensor.h"
 #include "wrap/plan/estimate.h"
 
@@ -73,11 +74,6 @@ EBB_AVAILABLE_IN_ALL
 char *ebb_memory_plan_to_json (EbbMemoryPlan *self);
 
 EBB_AVAILABLE_IN_ALL
-gboolean ebb_memory_plan_check_step (EbbMemoryPlan *self,
-                                     const char *step,
-                                     GError **error);
-
-EBB_AVAILABLE_IN_ALL
 void ebb_memory_plan_set_store (EbbMemoryPlan *self,
                                 EbbMemoryPlace place,
                                 EbbSavedTensorHooks *store);
@@ -88,5 +84,16 @@ gboolean ebb_memory_plan_apply (EbbMemoryPlan *self,
 
 EBB_AVAILABLE_IN_ALL
 void ebb_memory_plan_unapply (EbbMemoryPlan *self);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_plan_lower (EbbMemoryPlan *self,
+                                GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_plan_run_step (EbbMemoryPlan *self,
+                                   EbbTrainingState *training,
+                                   EbbStepFunc step,
+                                   gpointer user_data,
+                                   GError **error);
 
 G_END_DECLS

@@ -63,12 +63,7 @@ static void
 append_figures (GString *json,
                 EbbMemoryPlan *self)
 {
-  g_string_append (json, "  \"step\": ");
-  ebb_json_append_string (json, self->step);
-  g_string_append_printf (json, ",\n  \"budget_bytes\": %" G_GUINT64_FORMAT, self->budget_bytes);
-  g_string_append_printf (json, ",\n  \"predicted_peak_bytes\": %" G_GUINT64_FORMAT, self->predicted_peak_bytes);
-  g_string_append_printf (json, ",\n  \"unplanned_peak_bytes\": %" G_GUINT64_FORMAT, self->unplanned_peak_bytes);
-  g_string_append_printf (json, ",\n  \"least_bytes\": %" G_GUINT64_FORMAT, self->least_bytes);
+  g_string_append_printf (json, "  \"predicted_peak_bytes\": %" G_GUINT64_FORMAT, self->predicted_peak_bytes);
   g_string_append (json, ",\n  \"seconds\": ");
   append_double (json, self->seconds);
   g_string_append (json, ",\n  \"step_seconds\": ");
@@ -90,6 +85,27 @@ append_rungs (GString *json,
       ebb_json_append_string (json, rung->name);
       g_string_append_printf (json, ": %" G_GINT64_FORMAT, rung->value);
     }
+  g_string_append_c (json, '}');
+}
+
+/* What differs between a plan and those that it may be lowered to. */
+static void
+append_plan (GString *json,
+             EbbMemoryPlan *self)
+{
+  append_figures (json, self);
+  g_string_append (json, ",\n  \"blocks\": [");
+  for (guint i = 0; i < self->rows->len; i++)
+    {
+      g_string_append (json, i > 0 ? ",\n" : "\n");
+      append_row (json, &g_array_index (self->rows, EbbPlanRow, i));
+    }
+  g_string_append (json, "\n  ],\n");
+  append_rungs (json, self);
+  if (self->lower == NULL)
+    return;
+  g_string_append (json, ",\n  \"lower\": {\n");
+  append_plan (json, self->lower);
   g_string_append_c (json, '}');
 }
 
@@ -116,7 +132,8 @@ append_parameters (GString *json,
  *
  * The content of the file that ebb_memory_plan_save() writes: "step", "budget_bytes", "predicted_peak_bytes",
  * "unplanned_peak_bytes", "least_bytes", "seconds", "step_seconds" and "binds" as the properties; "blocks", in their
- * order, each with what it does; "rungs", choices for the whole step; and "parameters", the model for which it is.
+ * order, each with what it does; "rungs", choices for the whole step; "lower", the plan that ebb_memory_plan_lower()
+ * would make of it; and "parameters", the model for which it is.
  *
  * Returns: (transfer full): one JSON object
  */
@@ -127,16 +144,12 @@ ebb_memory_plan_to_json (EbbMemoryPlan *self)
 
   g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self), NULL);
 
-  g_string_append_printf (json, "{\n  \"%s\": %d,\n", VERSION_KEY, VERSION);
-  append_figures (json, self);
-  g_string_append (json, ",\n  \"blocks\": [");
-  for (guint i = 0; i < self->rows->len; i++)
-    {
-      g_string_append (json, i > 0 ? ",\n" : "\n");
-      append_row (json, &g_array_index (self->rows, EbbPlanRow, i));
-    }
-  g_string_append (json, "\n  ],\n");
-  append_rungs (json, self);
+  g_string_append_printf (json, "{\n  \"%s\": %d,\n  \"step\": ", VERSION_KEY, VERSION);
+  ebb_json_append_string (json, self->step);
+  g_string_append_printf (json, ",\n  \"budget_bytes\": %" G_GUINT64_FORMAT, self->budget_bytes);
+  g_string_append_printf (json, ",\n  \"unplanned_peak_bytes\": %" G_GUINT64_FORMAT, self->unplanned_peak_bytes);
+  g_string_append_printf (json, ",\n  \"least_bytes\": %" G_GUINT64_FORMAT ",\n", self->least_bytes);
+  append_plan (json, self);
   g_string_append (json, ",\n");
   append_parameters (json, self);
   g_string_append (json, "\n}\n");
@@ -408,12 +421,40 @@ check_parameters (const Source *source,
   return TRUE;
 }
 
+/* What differs between a plan and those that it may be lowered to. */
+static gboolean
+read_choices (const Source *source,
+              const EbbJson *object,
+              EbbMemoryPlan *plan)
+{
+  const EbbJson *lower = ebb_json_get (object, "lower");
+  const char *binds;
+
+  if (!read_text (source, object, "", "binds", &binds)
+      || !read_bytes (source, object, "", "predicted_peak_bytes", &plan->predicted_peak_bytes)
+      || !read_seconds (source, object, "", "seconds", &plan->seconds)
+      || !read_seconds (source, object, "", "step_seconds", &plan->step_seconds))
+    return FALSE;
+  g_free (plan->binds);
+  plan->binds = g_strdup (binds);
+  if (!read_rows (source, object, plan) || !read_rungs (source, object, plan))
+    return FALSE;
+  if (lower == NULL)
+    return TRUE;
+  if (lower->kind != EBB_JSON_OBJECT)
+    return fail_value (source, "", "lower", "a plan");
+  plan->lower = ebb_memory_plan_new_below (plan);
+  return read_choices (source, lower, plan->lower)
+         && (plan->lower->predicted_peak_bytes < plan->predicted_peak_bytes
+             || fail_value (source, "", "lower", "a plan that needs less"));
+}
+
 static gboolean
 read_document (const Source *source,
                const EbbJson *document,
                EbbMemoryPlan *plan)
 {
-  const char *step, *binds;
+  const char *step;
   gint64 version;
 
   if (!ebb_json_as_int (ebb_json_get (document, VERSION_KEY), &version))
@@ -423,19 +464,13 @@ read_document (const Source *source,
                           "a memory plan of version %" G_GINT64_FORMAT "; this Ebb reads version %d, so plan again",
                           version, VERSION);
   if (!check_parameters (source, document, plan->model) || !read_text (source, document, "", "step", &step)
-      || !read_text (source, document, "", "binds", &binds)
       || !read_bytes (source, document, "", "budget_bytes", &plan->budget_bytes)
-      || !read_bytes (source, document, "", "predicted_peak_bytes", &plan->predicted_peak_bytes)
       || !read_bytes (source, document, "", "unplanned_peak_bytes", &plan->unplanned_peak_bytes)
-      || !read_bytes (source, document, "", "least_bytes", &plan->least_bytes)
-      || !read_seconds (source, document, "", "seconds", &plan->seconds)
-      || !read_seconds (source, document, "", "step_seconds", &plan->step_seconds))
+      || !read_bytes (source, document, "", "least_bytes", &plan->least_bytes))
     return FALSE;
   g_free (plan->step);
   plan->step = g_strdup (step);
-  g_free (plan->binds);
-  plan->binds = g_strdup (binds);
-  return read_rows (source, document, plan) && read_rungs (source, document, plan);
+  return read_choices (source, document, plan);
 }
 
 static EbbMemoryPlan *
@@ -499,34 +534,6 @@ ebb_memory_plan_new_from_json (EbbModule *model,
 
   document = ebb_json_parse (json, strlen (json), "the plan", error);
   return document != NULL ? read_plan (model, document, "the plan", error) : NULL;
-}
-
-/**
- * ebb_memory_plan_check_step:
- * @self: a plan
- * @step: the shapes of a step, as in #EbbMemoryPlan:step
- * @error: return location for an error
- *
- * Returns: %FALSE with %EBB_ERROR_STATE if the plan is for a step of other shapes
- */
-gboolean
-ebb_memory_plan_check_step (EbbMemoryPlan *self,
-                            const char *step,
-                            GError **error)
-{
-  g_autofree char *planned = NULL, *wanted = NULL;
-
-  if (!EBB_MAY_BEGIN (error, self, step))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self), FALSE);
-
-  if (strcmp (self->step, step) == 0)
-    return TRUE;
-  planned = ebb_json_quote (self->step);
-  wanted = ebb_json_quote (step);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the plan is for another step: for %s, and not for %s", planned,
-               wanted);
-  return FALSE;
 }
 
 /* -- the model ----------------------------------------------------------------------------------------------------- */

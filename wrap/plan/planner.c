@@ -15,6 +15,8 @@
 #define N_CORRECTIONS 8
 /* How long kernels are measured of which nothing is known. */
 #define MAX_SECONDS 5
+/* Plans between a plan and the least one that it may be lowered to. */
+#define N_LOWER 2
 /* Measuring stays within the budget, too, unless that is tiny. */
 #define LEAST_MEASURED ((guint64) 4 << 20)
 
@@ -326,6 +328,39 @@ make_fastest (EbbPlanChoices *self,
              : g_steal_pointer (&mixed);
 }
 
+/* Plans to step down to, each about in the middle between the one above it and the least, which comes last. */
+static gboolean
+add_lower (EbbPlanChoices *self,
+           const Chain *chain,
+           EbbMemoryPlan *plan,
+           EbbMemoryPlan *least,
+           GError **error)
+{
+  EbbMemoryPlan *above = plan;
+
+  for (guint i = 0; i < N_LOWER; i++)
+    {
+      const guint64 budget = least->predicted_peak_bytes
+                             + subtract (above->predicted_peak_bytes, least->predicted_peak_bytes) / 2;
+      GError *failure = NULL;
+      g_autoptr (EbbMemoryPlan) lower = make_fastest (self, chain, budget, &failure);
+
+      if (failure != NULL)
+        {
+          g_propagate_error (error, failure);
+          return FALSE;
+        }
+      if (lower == NULL || lower->predicted_peak_bytes >= above->predicted_peak_bytes
+          || lower->predicted_peak_bytes <= least->predicted_peak_bytes)
+        break;
+      above->lower = g_steal_pointer (&lower);
+      above = above->lower;
+    }
+  if (least->predicted_peak_bytes < above->predicted_peak_bytes)
+    above->lower = g_object_ref (least);
+  return TRUE;
+}
+
 static void
 fail_least (const EbbProbeStep *least,
             guint64 budget,
@@ -412,6 +447,8 @@ ebb_memory_plan_make (EbbModule *model,
     }
   if (plan == NULL)
     plan = g_steal_pointer (&least);
+  else if (!add_lower (choices, &chain, plan, least, error))
+    return NULL;
   plan->budget_bytes = MIN (budget_bytes, (guint64) G_MAXINT64); /* the largest number of a file */
   plan->least_bytes = least_bytes;
   return g_steal_pointer (&plan);

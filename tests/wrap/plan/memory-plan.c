@@ -317,10 +317,7 @@ test_round_trip (void)
   g_assert_cmpstr (before, ==, after);
   g_object_get (loaded, "budget-bytes", &budget, "step", &step, NULL);
   g_assert_cmpuint (budget, ==, 20 << 20);
-  g_assert_true (ebb_memory_plan_check_step (loaded, step, &error));
-  g_assert_false (ebb_memory_plan_check_step (loaded, "f32 [4, 16, 32]", &error));
-  g_assert_cmpstr (error->message, ==,
-                   "the plan is for another step: for \"f32 [2, 16, 32]\", and not for \"f32 [4, 16, 32]\"");
+  g_assert_cmpstr (step, ==, "f32 [2, 16, 32]");
   file_close (&file);
 }
 

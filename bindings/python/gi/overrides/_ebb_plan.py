@@ -3,6 +3,7 @@ import json
 
 from gi.module import get_introspection_module
 from gi.overrides import override
+from gi.overrides._ebb_check import show
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_estimate import run_step
 from gi.overrides._ebb_sizes import get_bytes
@@ -11,6 +12,8 @@ from gi.overrides._ebb_tensor import to_device
 Ebb = get_introspection_module("Ebb")
 
 _new = guard(Ebb.MemoryPlan.new)
+_lower = guard(Ebb.MemoryPlan.lower)
+_run_step = guard(Ebb.MemoryPlan.run_step)
 
 
 @override
@@ -26,6 +29,20 @@ class MemoryPlan(Ebb.MemoryPlan):
     def as_dict(self):
         """The same as numbers: those of the plan's file."""
         return json.loads(self.to_json())
+
+    def lower(self):
+        """Makes it the next lower plan, which recomputes more; where none needs less it is an Ebb.Error."""
+        _lower(self)
+
+    def run_step(self, training, step):
+        """Runs step(); where memory runs out in it, with lower plans again, and the same bits.
+
+        training: an Ebb.TrainingState of all that the step changes: the model, the optimizer, the data. A step that has
+        moved parameters already can't run again: then it is an Ebb.Error that says so.
+        """
+        if not isinstance(training, Ebb.TrainingState):
+            raise TypeError(f"run_step(): training is {show(training)}: it must be an Ebb.TrainingState")
+        _run_step(self, training, run_step("run_step", training.props.module, step), None)
 
     __str__ = table
 
