@@ -7,7 +7,7 @@
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
-#include "tensor/ops/shape.h"
+#include "tensor/ops/pointwise.h"
 #include "tensor/storage-private.h"
 #include "tensor/tensor-private.h"
 
@@ -23,7 +23,8 @@ typedef struct
 typedef struct
 {
   EbbTensor *tensor;
-  Version version, grad;
+  Version version;
+  gboolean has_grad; /* to which backward passes may add without a new version */
 } Parameter;
 
 /* Forward passes change buffers, such as running statistics, so their bytes are kept. */
@@ -123,7 +124,7 @@ static void
 add_parameter (EbbTrainingMark *self,
                EbbTensor *tensor)
 {
-  const Parameter parameter = { ebb_tensor_ref (tensor), get_version (tensor), get_version (tensor->grad) };
+  const Parameter parameter = { ebb_tensor_ref (tensor), get_version (tensor), tensor->grad != NULL };
 
   g_array_append_val (self->parameters, parameter);
 }
@@ -218,7 +219,7 @@ add_generators (EbbTrainingMark *self,
  * @error: return location for an error
  *
  * Notes where the training stands, before a step: the random generators, the place in the data, the versions of
- * parameters, gradients and the optimizer's state, and the values of buffers, which forward passes change. The mark
+ * parameters and the optimizer's state, and the values of buffers, which forward passes change. The mark
  * takes the place of an earlier one. Buffers on another device than the CPU are copied from it, which waits for it.
  *
  * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if there is no memory for the buffers, and then there is no mark
@@ -310,13 +311,14 @@ check_parameters (EbbTrainingState *self,
       if (device != parameter->tensor->storage->device
           && !ebb_device_synchronize (device = parameter->tensor->storage->device, error))
         return FALSE;
-      if (is_same (parameter->version, get_version (parameter->tensor))
-          && (parameter->grad.birth == 0 || is_same (parameter->grad, get_version (parameter->tensor->grad))))
+      if (is_same (parameter->version, get_version (parameter->tensor)) && !parameter->has_grad)
         continue;
       name = find_name (self, parameter->tensor);
-      return fail_changed (is_same (parameter->version, get_version (parameter->tensor)) ? "the gradient of"
-                                                                                           : "the parameter",
-                           name, error);
+      if (!parameter->has_grad)
+        return fail_changed ("the parameter", name, error);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "%s had a gradient at the mark already, to which the step may have added", name);
+      return FALSE;
     }
   return TRUE;
 }
@@ -399,12 +401,10 @@ drop_gradients (EbbTrainingMark *self)
 {
   for (guint i = 0; i < self->parameters->len; i++)
     {
-      const Parameter *parameter = &g_array_index (self->parameters, Parameter, i);
+      EbbTensor *parameter = g_array_index (self->parameters, Parameter, i).tensor;
 
-      if (parameter->grad.birth != 0)
-        continue;
-      ebb_parameter_drop_grads (parameter->tensor);
-      ebb_tensor_set_grad (parameter->tensor, NULL, NULL);
+      ebb_parameter_drop_grads (parameter);
+      ebb_tensor_set_grad (parameter, NULL, NULL);
     }
 }
 
@@ -447,8 +447,8 @@ restore_generators (EbbTrainingMark *self,
  *
  * Goes back to ebb_training_state_mark() after a step that failed, so that the same step can run again and compute the
  * same bits: generators, the place in the data and buffers are as they were, and gradients and states of the optimizer
- * that the step has made are gone. The way back is open until the step changes a parameter, the optimizer's state or a
- * gradient that was there before. The mark stays. It knows nothing of other ranks, nor of values of your own.
+ * that the step has made are gone. The way back is open until the step changes a parameter or the optimizer's state,
+ * and if there was no gradient at the mark. The mark stays. It knows nothing of other ranks, nor of values of your own.
  *
  * Returns: %FALSE with %EBB_ERROR_STATE, which names what has changed, and nothing is done; or with an error of the
  *   device

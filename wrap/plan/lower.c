@@ -96,8 +96,8 @@ step_down (EbbMemoryPlan *self,
  * @error: return location for an error
  *
  * Runs a step. If memory runs out in it before it has changed anything lasting, the training goes back to where the
- * step began (ebb_training_state_rewind()), the plan is lowered (ebb_memory_plan_lower()), and the step runs again, with
- * the same bits as if nothing had happened: until it succeeds, or until no lower plan is left. @step leaves behind
+ * step began (ebb_training_state_rewind()), the plan is lowered (ebb_memory_plan_lower()), and the step runs again,
+ * with the same bits as if nothing had happened: until it succeeds, or until no lower plan is left. @step leaves behind
  * neither a graph nor gradients, and values that it counts itself it sets only when it succeeds.
  *
  * Returns: %FALSE with what @step reports; %EBB_ERROR_NO_MEMORY also says why the step can't run again

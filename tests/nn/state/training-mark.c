@@ -1,0 +1,144 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Marks of a training: a step goes back as long as nothing lasting has changed, and else the error names it. */
+#include "support/device.h"
+#include "support/stores.h"
+#include "support/tensors.h"
+
+#define WIDTH 6
+
+typedef struct
+{
+  EbbModule *model;
+  EbbOptimizer *optimizer;
+  EbbTrainingState *state;
+  EbbGenerator *own;
+} Training;
+
+static void
+append (Training *self, EbbModule *module)
+{
+  g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (self->model), module, NULL));
+  g_object_unref (module);
+}
+
+static void
+training_init (Training *self)
+{
+  ebb_manual_seed (5);
+  self->model = ebb_sequential_new ();
+  append (self, ebb_linear_new (WIDTH, WIDTH, TRUE, NULL));
+  append (self, ebb_batch_norm1d_new (WIDTH, 1e-5, 0.1, NULL));
+  append (self, ebb_dropout_new (0.5, NULL));
+  g_assert_true (ebb_module_to_device (self->model, test_device (), NULL));
+  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->model, 0.1, NULL));
+  self->state = ebb_training_state_new (self->model, self->optimizer, NULL);
+  self->own = ebb_generator_new (9);
+  ebb_training_state_add_generator (self->state, "own", self->own);
+}
+
+static void
+training_clear (Training *self)
+{
+  g_clear_object (&self->state);
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->model);
+  g_clear_object (&self->own);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
+
+/* The forward and the backward pass. */
+static double
+add_gradients (Training *self)
+{
+  g_autoptr (EbbTensor) numbers = test_randn (9, 4, WIDTH, -1);
+  g_autoptr (EbbTensor) x = test_move (numbers);
+  g_autoptr (EbbTensor) y = ebb_module_call1 (self->model, x, NULL);
+  g_autoptr (EbbTensor) dropped = ebb_dropout (y, 0.5, TRUE, self->own, NULL);
+  g_autoptr (EbbTensor) square = ebb_square (dropped, NULL);
+  g_autoptr (EbbTensor) loss = ebb_sum (square, NULL, 0, FALSE, NULL);
+  g_autoptr (EbbTensor) host = ebb_to_device (loss, ebb_device_get_cpu (), NULL);
+  double value;
+
+  g_assert_true (ebb_tensor_backward (loss, NULL));
+  g_assert_true (ebb_tensor_get_item (host, &value, NULL));
+  return value;
+}
+
+static EbbTensor *
+get_statistics (Training *self)
+{
+  g_autoptr (EbbArgs) state = ebb_module_get_state_dict (self->model);
+  const int index = ebb_args_find (state, "1.running_mean");
+  g_autoptr (EbbTensor) mean = NULL;
+
+  g_assert_cmpint (index, >=, 0);
+  mean = ebb_args_get_tensor (state, (guint) index);
+  return ebb_copy (mean, NULL);
+}
+
+static void
+refuse (Training *self, const char *message)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_training_state_rewind (self->state, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+  g_assert_cmpstr (error->message, ==, message);
+}
+
+static void
+test_back (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbTensor) before = NULL, changed = NULL, after = NULL;
+  g_autoptr (GError) error = NULL;
+  guint64 held;
+  double loss;
+
+  training_init (&training);
+  before = get_statistics (&training);
+  held = test_bytes_in_use ();
+  g_assert_true (ebb_training_state_mark (training.state, &error));
+  g_assert_cmpuint (test_bytes_in_use (), ==, held);
+  loss = add_gradients (&training);
+  changed = get_statistics (&training);
+  g_assert_false (ebb_tensor_equal (before, changed));
+  ebb_optimizer_scale_grad (training.optimizer, 0.5);
+  g_assert_true (ebb_training_state_rewind (training.state, &error));
+  g_assert_no_error (error);
+  after = get_statistics (&training);
+  g_assert_true (ebb_tensor_equal (before, after));
+  g_clear_pointer (&changed, ebb_tensor_unref);
+  g_clear_pointer (&after, ebb_tensor_unref);
+  g_assert_cmpuint (test_bytes_in_use (), ==, held); /* no gradient stays */
+  g_assert_cmpfloat (add_gradients (&training), ==, loss);
+  g_assert_true (ebb_training_state_rewind (training.state, &error)); /* as often as it takes */
+  g_assert_cmpfloat (add_gradients (&training), ==, loss);
+}
+
+static void
+test_no_way_back (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  training_init (&training);
+  refuse (&training, "the training has no mark to go back to");
+  g_assert_true (ebb_training_state_mark (training.state, &error));
+  add_gradients (&training);
+  g_assert_true (ebb_optimizer_step (training.optimizer, &error));
+  refuse (&training, "the parameter 0.weight has changed since the mark");
+  g_assert_true (ebb_training_state_mark (training.state, &error));
+  add_gradients (&training); /* to those of the step before */
+  refuse (&training, "0.weight had a gradient at the mark already, to which the step may have added");
+}
+
+int
+main (int argc, char **argv)
+{
+  test_init (&argc, &argv);
+  g_test_add_func ("/training-mark/a-step-goes-back", test_back);
+  g_test_add_func ("/training-mark/what-has-changed-is-named", test_no_way_back);
+  return g_test_run ();
+}
