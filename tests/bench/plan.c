@@ -59,7 +59,7 @@ typedef struct
   BenchTraining *measured; /* of the real ones; NULL without --measure */
   EbbPlanChoices *choices;
   guint n_steps;  /* dry ones */
-  guint64 others; /* bytes in use without the measured training */
+  guint64 others; /* bytes in use beside what the measured steps take */
   Figures none;
   GArray *uniform; /* of Figures: all blocks do the same */
 } Bench;
@@ -297,7 +297,7 @@ print_case (const Case *item, GError **error)
   self.training = bench_training_new (&settings, error);
   if (self.training == NULL)
     return FALSE;
-  self.others = count_bytes ();
+  self.others = count_bytes () + 2 * sizeof (gint64) * (guint64) (settings.batch * settings.context); /* the batch */
   if (measures && (self.measured = bench_training_new (&settings, error)) == NULL)
     return FALSE;
   self.choices = ebb_plan_choices_new (self.training->model, ebb_device_get_cpu (), step, &self,
