@@ -140,6 +140,7 @@ check_files (const Options *self,
     { "profile", self->profile },
     { "stream-trace", self->stream_trace },
     { "memory-timeline", self->memory_timeline },
+    { "plan", self->plan },
   };
 
   for (guint i = 0; i < G_N_ELEMENTS (written); i++)

@@ -114,6 +114,8 @@ output_check (const Options *options,
          && check_file ("report", options->report, error) && check_file ("profile", options->profile, error)
          && check_file ("stream-trace", options->stream_trace, error)
          && check_file ("memory-timeline", options->memory_timeline, error)
+         && (options->plan == NULL || g_file_test (options->plan, G_FILE_TEST_EXISTS)
+             || check_file ("plan", options->plan, error))
          && check_folder ("resume", options->resume, error)
          && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));
 }
