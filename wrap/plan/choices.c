@@ -505,6 +505,22 @@ measure_launches (EbbPlanChoices *self,
   return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, NULL, NULL, error);
 }
 
+/* A plan is for a step that is always the same. */
+static gboolean
+check_twice (EbbPlanChoices *self,
+             GError **error)
+{
+  g_autoptr (EbbProbeStep) again = ebb_probe_run (self->probe, error);
+  g_autofree char *difference = NULL;
+
+  if (again == NULL)
+    return FALSE;
+  difference = ebb_probe_compare (self->probe, again, self->probe, self->none);
+  if (difference != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the step isn't the same twice: the second time %s", difference);
+  return difference == NULL;
+}
+
 static gboolean
 find_choices (EbbPlanChoices *self,
               double max_seconds,
@@ -514,8 +530,8 @@ find_choices (EbbPlanChoices *self,
   guint n_singles = 0;
 
   self->none = ebb_probe_run (self->probe, error);
-  if (self->none == NULL || (max_seconds > 0 && !measure_launches (self, max_seconds, max_bytes, error))
-      || !record_blocks (self, error))
+  if (self->none == NULL || !check_twice (self, error)
+      || (max_seconds > 0 && !measure_launches (self, max_seconds, max_bytes, error)) || !record_blocks (self, error))
     return FALSE;
   ebb_probe_price (self->probe, self->none);
   for (guint i = 0; i < self->classes->len; i++)

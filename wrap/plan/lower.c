@@ -3,9 +3,13 @@
  * again. */
 #include "wrap/plan/memory-plan-private.h"
 
+#include "tensor/dry-run.h"
 #include "tensor/error-private.h"
+#include "wrap/plan/probe-private.h"
 
 #define MIB (1024.0 * 1024.0)
+/* The second step is looked at: the first one makes the optimizer's state. */
+#define WATCHED 2
 
 EbbMemoryPlan *
 ebb_memory_plan_new_below (EbbMemoryPlan *self)
@@ -71,6 +75,82 @@ ebb_memory_plan_lower (EbbMemoryPlan *self,
   return !is_applied || ebb_memory_plan_apply (self, error);
 }
 
+/* -- watching ------------------------------------------------------------------------------------------------------ */
+
+static EbbDevice *
+find_device (EbbModule *model)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+  EbbDevice *device = n > 0 ? ebb_tensor_get_device (parameters[0]) : ebb_device_get_cpu ();
+
+  for (guint i = 0; i < n; i++)
+    ebb_tensor_unref (parameters[i]);
+  return device;
+}
+
+/* What the same step is in a dry run, beside what it was. A step that reads values can't run dry: nothing is known of
+ * it then. */
+static void
+compare (EbbMemoryPlan *self,
+         EbbTrainingState *training,
+         EbbProbe *watch,
+         const EbbProbeStep *watched,
+         EbbStepFunc step,
+         gpointer user_data)
+{
+  EbbDevice *device = find_device (self->model);
+  g_autoptr (EbbCostTable) costs = ebb_cost_table_new (device);
+  g_autoptr (GArray) blocks = ebb_plan_find_blocks (self->model);
+  g_autoptr (EbbProbe) probe = NULL;
+  g_autoptr (EbbProbeStep) planned = NULL;
+  char *difference = NULL;
+
+  if (!ebb_training_state_mark (training, NULL))
+    return;
+  probe = ebb_probe_new (self->model, device, blocks, costs, step, user_data, NULL);
+  planned = probe != NULL ? ebb_probe_run (probe, NULL) : NULL;
+  difference = planned != NULL ? ebb_probe_compare (watch, watched, probe, planned) : NULL;
+  g_clear_pointer (&probe, ebb_probe_free); /* gives the parameters back */
+  ebb_training_state_rewind (training, NULL);
+  g_free (self->difference);
+  self->difference = difference != NULL ? difference : g_strdup ("");
+}
+
+static gboolean
+run (EbbMemoryPlan *self,
+     EbbTrainingState *training,
+     EbbStepFunc step,
+     gpointer user_data,
+     GError **error)
+{
+  g_autoptr (EbbCostTable) costs = NULL;
+  g_autoptr (GArray) blocks = NULL;
+  g_autoptr (EbbProbe) watch = NULL;
+  g_autoptr (EbbProbeStep) watched = NULL;
+  EbbDevice *device;
+
+  if (self->n_watched + 1 != WATCHED || ebb_is_dry_run ())
+    {
+      if (!step (self->model, user_data, error))
+        return FALSE;
+      self->n_watched++;
+      return TRUE;
+    }
+  device = find_device (self->model);
+  costs = ebb_cost_table_new (device);
+  blocks = ebb_plan_find_blocks (self->model);
+  watch = ebb_probe_new_idle (self->model, device, blocks, costs);
+  watched = ebb_probe_watch (watch, step, user_data, error);
+  if (watched == NULL)
+    return FALSE;
+  self->n_watched++;
+  compare (self, training, watch, watched, step, user_data);
+  return TRUE;
+}
+
+/* -- running ------------------------------------------------------------------------------------------------------- */
+
 /* What is done about @failure of a step. FALSE: nothing, and @error is that with the reason. */
 static gboolean
 step_down (EbbMemoryPlan *self,
@@ -100,6 +180,9 @@ step_down (EbbMemoryPlan *self,
  * with the same bits as if nothing had happened: until it succeeds, or until no lower plan is left. @step leaves behind
  * neither a graph nor gradients, and values that it counts itself it sets only when it succeeds.
  *
+ * The second step is compared with the plan: it runs dry once more, as in ebb_memory_plan_new(), and
+ * #EbbMemoryPlan:difference says where it was another one.
+ *
  * Returns: %FALSE with what @step reports; %EBB_ERROR_NO_MEMORY also says why the step can't run again
  */
 gboolean
@@ -119,7 +202,7 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
     {
       g_autoptr (GError) failure = NULL;
 
-      if (step (self->model, user_data, &failure))
+      if (run (self, training, step, user_data, &failure))
         return TRUE;
       if (!g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
         {

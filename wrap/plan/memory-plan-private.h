@@ -49,6 +49,8 @@ struct _EbbMemoryPlan
   double step_seconds;          /* with the plan; 0: not estimated */
   char *binds;                  /* where the peak is: "the backward of h.11" */
   EbbMemoryPlan *lower;         /* that takes less, made together with this one; NULL: none does */
+  guint n_watched;              /* steps so far that were looked at */
+  char *difference;             /* of a watched step from the plan's; empty: none */
   guint n_lowered;              /* how often a lower one has taken the place of what this was */
 
   EbbSavedTensorHooks *stores[EBB_N_MEMORY_PLACES];

@@ -130,24 +130,6 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Chain, chain_clear)
 
 /* -- plans --------------------------------------------------------------------------------------------------------- */
 
-static char *
-describe_peak (EbbPlanChoices *self,
-               const EbbProbeStep *step)
-{
-  const char *part = step->peak_part == EBB_PROBE_FORWARD ? "forward" : "backward";
-
-  if (step->peak_part == EBB_PROBE_REST)
-    return g_strdup ("the optimizer");
-  if (self->blocks->len == 0)
-    return g_strdup_printf ("the %s", part);
-  if (step->peak_stage == 0)
-    return g_strdup_printf ("the %s before the blocks", part);
-  if (step->peak_stage > self->blocks->len)
-    return g_strdup_printf ("the %s after the blocks", part);
-  return g_strdup_printf ("the %s of %s", part,
-                          g_array_index (self->blocks, EbbPlanBlock, step->peak_stage - 1).path);
-}
-
 /* What a plan adds to a step: the rest of two steps differs by what lies in the cache, which is noise. */
 static double
 count_recompute_seconds (const EbbProbeStep *step)
@@ -179,7 +161,7 @@ make_plan (EbbPlanChoices *self,
   g_free (plan->step);
   plan->step = g_strdup (ebb_probe_get_input (self->probe));
   g_free (plan->binds);
-  plan->binds = describe_peak (self, *step);
+  plan->binds = ebb_probe_describe_place (self->probe, (*step)->peak_stage, (*step)->peak_part);
   return g_steal_pointer (&plan);
 }
 

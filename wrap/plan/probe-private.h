@@ -41,6 +41,7 @@ typedef struct
   EbbProbeStage *stages; /* two more than blocks */
   guint n_stages;
   GArray *launches;                 /* of EbbProbeLaunch */
+  guint64 start;                    /* bytes in use before it */
   guint64 peak;                     /* bytes in use at most... */
   guint64 purposes[EBB_N_PURPOSES]; /* what they are for... */
   guint peak_stage;                 /* and when */
@@ -50,7 +51,13 @@ typedef struct
 
 typedef struct _EbbProbe EbbProbe;
 
-/* @blocks and @costs must live as long. Runs a first step, which makes what later steps find: the optimizer's state. */
+/* @blocks and @costs must live as long. For real steps alone, by ebb_probe_watch (). */
+EbbProbe *ebb_probe_new_idle (EbbModule *model,
+                              EbbDevice *device,
+                              GArray *blocks,
+                              EbbCostTable *costs);
+/* The same for dry steps, while which the model can't be used. Runs a first step, which makes what later steps find:
+ * the optimizer's state. */
 EbbProbe *ebb_probe_new (EbbModule *model,
                          EbbDevice *device,
                          GArray *blocks,
@@ -62,7 +69,22 @@ void ebb_probe_free (EbbProbe *self);
 /* Runs one step and looks at it. */
 EbbProbeStep *ebb_probe_run (EbbProbe *self,
                              GError **error);
+/* Looks at a real step. */
+EbbProbeStep *ebb_probe_watch (EbbProbe *self,
+                               EbbStepFunc step,
+                               gpointer user_data,
+                               GError **error);
 void ebb_probe_step_free (EbbProbeStep *step);
+/* "the backward of h.11" */
+char *ebb_probe_describe_place (EbbProbe *self,
+                                guint stage,
+                                EbbProbePart part);
+/* Where a step isn't as an earlier one of the same model, of which another probe may have been: "op 7 is gelu in the
+ * forward of h.1, and was relu in the forward of h.1". NULL: nowhere. */
+char *ebb_probe_compare (EbbProbe *self,
+                         const EbbProbeStep *step,
+                         EbbProbe *other,
+                         const EbbProbeStep *before);
 /* While a step runs: how many launches it has had. */
 guint ebb_probe_get_n_launches (EbbProbe *self);
 /* Fills in the seconds of the stages. */

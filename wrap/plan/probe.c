@@ -193,14 +193,14 @@ step_new (EbbProbe *self)
   return step;
 }
 
+/* @current: the bytes that are in use, by purpose, then the total. */
 static void
 begin_step (EbbProbe *self,
-            EbbProbeStep *step)
+            EbbProbeStep *step,
+            const guint64 *current)
 {
-  const EbbMemoryCount *count = &ebb_dry_run_get_account (self->run)->devices[self->device->number];
-
-  memcpy (self->purposes, count->current, sizeof self->purposes);
-  self->live = self->start = count->current[EBB_N_PURPOSES];
+  memcpy (self->purposes, current, sizeof self->purposes);
+  step->start = step->peak = self->live = self->start = current[EBB_N_PURPOSES];
   self->part = EBB_PROBE_REST;
   self->stage = 0;
   self->result = step;
@@ -217,13 +217,30 @@ ebb_probe_run (EbbProbe *self,
 
   ebb_dry_run_enter (self->run, &outer);
   ebb_modes.default_device = self->device;
-  begin_step (self, step);
+  begin_step (self, step, account->devices[self->device->number].current);
   ebb_memory_account_push_observer (account, &self->observer);
   ok = self->step (self->model, self->user_data, error);
   ebb_memory_account_pop_observer (account, &self->observer);
   ebb_dry_run_leave (self->run, &outer);
   if (!ok && error != NULL && *error == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the step failed without saying why");
+  return ok ? g_steal_pointer (&step) : NULL;
+}
+
+EbbProbeStep *
+ebb_probe_watch (EbbProbe *self,
+                 EbbStepFunc function,
+                 gpointer user_data,
+                 GError **error)
+{
+  EbbMemoryAccount *account = ebb_thread.account;
+  g_autoptr (EbbProbeStep) step = step_new (self);
+  gboolean ok;
+
+  begin_step (self, step, account != NULL ? account->devices[self->device->number].current : self->device->current);
+  ebb_memory_account_push_observer (account, &self->observer);
+  ok = function (self->model, user_data, error);
+  ebb_memory_account_pop_observer (account, &self->observer);
   return ok ? g_steal_pointer (&step) : NULL;
 }
 
@@ -268,6 +285,81 @@ ebb_probe_get_seconds (EbbProbe *self,
   return seconds;
 }
 
+/* -- comparing ----------------------------------------------------------------------------------------------------- */
+
+char *
+ebb_probe_describe_place (EbbProbe *self,
+                          guint stage,
+                          EbbProbePart part)
+{
+  static const char *const names[EBB_N_PROBE_PARTS] = { "optimizer", "forward", "backward", "recompute" };
+
+  if (part == EBB_PROBE_REST || self->blocks->len == 0)
+    return g_strdup_printf ("the %s", names[part]);
+  if (stage == 0)
+    return g_strdup_printf ("the %s before the blocks", names[part]);
+  if (stage > self->blocks->len)
+    return g_strdup_printf ("the %s after the blocks", names[part]);
+  return g_strdup_printf ("the %s of %s", names[part], g_array_index (self->blocks, EbbPlanBlock, stage - 1).path);
+}
+
+static const EbbCostLaunch *
+get_launch (EbbProbe *self,
+            const EbbProbeStep *step,
+            guint number,
+            const EbbProbeLaunch **entry)
+{
+  *entry = &g_array_index (step->launches, EbbProbeLaunch, number);
+  return ebb_cost_table_get_launch (self->costs, (*entry)->cost);
+}
+
+/* "matmul (1024 bytes) in the forward of h.0" */
+static char *
+describe_launch (EbbProbe *self,
+                 const EbbProbeStep *step,
+                 guint number)
+{
+  const EbbProbeLaunch *entry;
+  const EbbCostLaunch *launch = get_launch (self, step, number, &entry);
+  g_autofree char *place = ebb_probe_describe_place (self, entry->stage, (EbbProbePart) entry->part);
+
+  return g_strdup_printf ("%s (%" G_GUINT64_FORMAT " bytes) in %s", launch->op, launch->bytes, place);
+}
+
+char *
+ebb_probe_compare (EbbProbe *self,
+                   const EbbProbeStep *step,
+                   EbbProbe *other,
+                   const EbbProbeStep *before)
+{
+  const guint64 rise = step->peak - step->start, was = before->peak - before->start;
+  const guint n = MIN (step->launches->len, before->launches->len);
+
+  for (guint i = 0; i < n; i++)
+    {
+      const EbbProbeLaunch *a, *b;
+      const EbbCostLaunch *x = get_launch (self, step, i, &a), *y = get_launch (other, before, i, &b);
+      g_autofree char *now = NULL, *then = NULL;
+
+      if (x->kernel == y->kernel && g_strcmp0 (x->op, y->op) == 0 && x->bytes == y->bytes && a->stage == b->stage
+          && a->part == b->part)
+        continue;
+      now = describe_launch (self, step, i);
+      then = describe_launch (other, before, i);
+      return g_strdup_printf ("op %u is %s, and was %s", i, now, then);
+    }
+  if (step->launches->len != before->launches->len)
+    return g_strdup_printf ("it has %u ops, and had %u", step->launches->len, before->launches->len);
+  if (rise != was)
+    {
+      g_autofree char *place = ebb_probe_describe_place (self, step->peak_stage, step->peak_part);
+
+      return g_strdup_printf ("it takes %" G_GUINT64_FORMAT " bytes, most of all in %s, and took %" G_GUINT64_FORMAT,
+                              rise, place, was);
+    }
+  return NULL;
+}
+
 /* -- beginning and end --------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -307,6 +399,25 @@ run_first_step (EbbProbe *self,
 }
 
 EbbProbe *
+ebb_probe_new_idle (EbbModule *model,
+                    EbbDevice *device,
+                    GArray *blocks,
+                    EbbCostTable *costs)
+{
+  EbbProbe *self = g_new0 (EbbProbe, 1);
+
+  self->observer.changed = changed;
+  self->observer.launched = launched;
+  self->model = model;
+  self->device = device;
+  self->blocks = blocks;
+  self->costs = costs;
+  self->input = g_strdup ("");
+  self->stages = g_hash_table_new (NULL, NULL);
+  return self;
+}
+
+EbbProbe *
 ebb_probe_new (EbbModule *model,
                EbbDevice *device,
                GArray *blocks,
@@ -315,20 +426,12 @@ ebb_probe_new (EbbModule *model,
                gpointer user_data,
                GError **error)
 {
-  g_autoptr (EbbProbe) self = g_new0 (EbbProbe, 1);
+  g_autoptr (EbbProbe) self = ebb_probe_new_idle (model, device, blocks, costs);
   EbbDryScope outer;
   gboolean ok;
 
-  self->observer.changed = changed;
-  self->observer.launched = launched;
-  self->model = model;
-  self->device = device;
-  self->blocks = blocks;
-  self->costs = costs;
   self->step = step;
   self->user_data = user_data;
-  self->input = g_strdup ("");
-  self->stages = g_hash_table_new (NULL, NULL);
   self->run = ebb_dry_run_new ();
   ebb_dry_run_enter (self->run, &outer);
   ok = ebb_memory_estimate_adopt_model (self->run, model, device, error);
@@ -345,7 +448,7 @@ ebb_probe_get_input (EbbProbe *self)
 void
 ebb_probe_free (EbbProbe *self)
 {
-  ebb_dry_run_free (self->run);
+  g_clear_pointer (&self->run, ebb_dry_run_free);
   g_hash_table_unref (self->stages);
   g_free (self->input);
   g_free (self);

@@ -41,6 +41,8 @@ typedef struct
   EbbTrainingState *state;
   EbbMemoryPlan *plan;
   gboolean in_backward;
+  gboolean varies, varies_dry; /* a later step has fewer rows */
+  guint n_dry;
   double losses[N_STEPS];
   guint n_steps;
 } Training;
@@ -86,12 +88,12 @@ training_clear (Training *self)
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
 
 static gboolean
-add_gradients (Training *self, double *loss, GError **error)
+add_gradients (Training *self, gint64 n_rows, double *loss, GError **error)
 {
   g_autoptr (EbbTensor) tokens = NULL, targets = NULL, logits = NULL, result = NULL;
   double one = 0;
 
-  if (!ebb_dataset_get_rows (self->dataset, BATCH, CONTEXT, &tokens, &targets, NULL, error))
+  if (!ebb_dataset_get_rows (self->dataset, n_rows, CONTEXT, &tokens, &targets, NULL, error))
     return FALSE;
   logits = ebb_module_call1 (self->model, tokens, error);
   result = logits != NULL ? ebb_cross_entropy (logits, targets, error) : NULL;
@@ -106,10 +108,12 @@ static gboolean
 run (EbbModule *model, gpointer user_data, GError **error)
 {
   Training *self = user_data;
+  const gboolean is_dry = ebb_is_dry_run ();
+  const gboolean is_other = is_dry ? self->varies_dry && self->n_dry++ >= 2 : self->varies && self->n_steps == 1;
   double loss = 0;
 
   for (guint i = 0; i < (self->in_backward ? 1 : N_MICRO_BATCHES); i++)
-    if (!add_gradients (self, &loss, error))
+    if (!add_gradients (self, is_other ? BATCH - 1 : BATCH, &loss, error))
       return FALSE;
   if (!self->in_backward)
     {
@@ -121,7 +125,7 @@ run (EbbModule *model, gpointer user_data, GError **error)
   if (!ebb_optimizer_step (self->optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);
-  if (!ebb_is_dry_run ())
+  if (!is_dry)
     self->losses[self->n_steps++] = loss;
   return TRUE;
 }
@@ -326,6 +330,52 @@ test_by_hand (void)
   g_assert_cmpuint (before, ==, least);
 }
 
+static void
+test_same (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autofree char *json = make_plan (FALSE, NULL), *difference = NULL;
+
+  training_init (&training, FALSE);
+  apply (&training, json);
+  g_assert_true (train (&training, G_MAXUINT, 0, NULL));
+  g_object_get (training.plan, "difference", &difference, NULL);
+  g_assert_cmpstr (difference, ==, "");
+}
+
+/* While it trains. */
+static void
+test_other_step (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autofree char *json = make_plan (FALSE, NULL), *difference = NULL;
+
+  training_init (&training, FALSE);
+  training.varies = TRUE;
+  apply (&training, json);
+  g_assert_true (train (&training, G_MAXUINT, 0, NULL));
+  g_object_get (training.plan, "difference", &difference, NULL);
+  g_assert_true (g_str_has_prefix (difference, "op 0 is embedding ("));
+  g_assert_nonnull (strstr (difference, " bytes) in the forward before the blocks, and was embedding ("));
+}
+
+/* While it is planned. */
+static void
+test_varying_step (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (GError) error = NULL;
+
+  training_init (&training, FALSE);
+  training.varies_dry = TRUE;
+  plan = ebb_memory_plan_make (training.model, NULL, run, &training, G_MAXINT64, 0, &error);
+  g_assert_null (plan);
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+  g_assert_true (g_str_has_prefix (error->message,
+                                   "the step isn't the same twice: the second time op 0 is embedding ("));
+}
+
 int
 main (int argc, char **argv)
 {
@@ -336,5 +386,8 @@ main (int argc, char **argv)
   g_test_add_func ("/plan/lower/each-allocation-of-a-step-in-backward", test_step_in_backward);
   g_test_add_func ("/plan/lower/a-limit", test_limit);
   g_test_add_func ("/plan/lower/by-hand", test_by_hand);
+  g_test_add_func ("/plan/lower/a-step-as-it-was-planned", test_same);
+  g_test_add_func ("/plan/lower/another-step-than-was-planned", test_other_step);
+  g_test_add_func ("/plan/lower/a-step-that-is-not-the-same-twice", test_varying_step);
   return g_test_run ();
 }
