@@ -134,7 +134,7 @@ run (EbbMemoryPlan *self,
     {
       if (!step (self->model, user_data, error))
         return FALSE;
-      self->n_watched++;
+      self->n_watched = MIN (self->n_watched, WATCHED) + 1;
       return TRUE;
     }
   device = find_device (self->model);
