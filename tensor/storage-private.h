@@ -29,6 +29,8 @@ struct _EbbStorage
   GDestroyNotify destroy; /* of foreign memory; NULL: from the device's allocator */
   gpointer destroy_data;
   EbbMemoryAccount *account; /* that it is counted to beside the device; NULL: none */
+  void *known;               /* in a dry run, of a device: the integers that the host put there; NULL: not known */
+  guint known_version;
   EbbStorageWatch *watches;
   int saved_count; /* how many nodes hold it for backward */
   guint8 purpose;
@@ -46,6 +48,11 @@ EbbStorage *ebb_storage_new_foreign (EbbDevice *device,
                                      GDestroyNotify destroy,
                                      gpointer destroy_data);
 EbbStorage *ebb_storage_ref (EbbStorage *storage);
+/* For a dry run, in which nothing is copied to devices: @values are what the whole storage would hold. */
+void ebb_storage_set_known (EbbStorage *storage,
+                            const void *values);
+/* NULL: not known, or written since. */
+const void *ebb_storage_get_known (const EbbStorage *storage);
 void ebb_storage_unref (EbbStorage *storage);
 void ebb_storage_set_purpose (EbbStorage *storage,
                               EbbPurpose purpose);

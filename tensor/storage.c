@@ -106,8 +106,26 @@ ebb_storage_unref (EbbStorage *self)
   else if (self->data != NULL)
     ebb_device_free_of (self->device, self->data, self->size, self->purpose, self->account);
   if (G_UNLIKELY (self->account != NULL))
-    ebb_memory_account_unref (self->account);
+    {
+      ebb_memory_account_unref (self->account);
+      g_free (self->known);
+    }
   ebb_object_free (self, sizeof *self);
+}
+
+void
+ebb_storage_set_known (EbbStorage *self,
+                       const void *values)
+{
+  g_free (self->known);
+  self->known = g_memdup2 (values, self->size);
+  self->known_version = self->version;
+}
+
+const void *
+ebb_storage_get_known (const EbbStorage *self)
+{
+  return self->known_version == self->version ? self->known : NULL;
 }
 
 /* A store that threads share may free what another thread put while that thread looks: so these are atomic. */

@@ -165,8 +165,11 @@ ebb_tensor_upload (EbbTensor *tensor,
   if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)))
     {
       /* Numbers that the program may look at are there: tokens, scalars. */
-      tensor->storage->no_data = !device->backend->host_memory
-                                 || (ebb_dtype_is_floating_point (tensor->view.dtype) && tensor->n_elements > 1);
+      const gboolean is_integer = !ebb_dtype_is_floating_point (tensor->view.dtype);
+
+      tensor->storage->no_data = !device->backend->host_memory || (!is_integer && tensor->n_elements > 1);
+      if (tensor->storage->no_data && is_integer && size == tensor->storage->size)
+        ebb_storage_set_known (tensor->storage, values);
       if (tensor->storage->no_data)
         return TRUE;
     }

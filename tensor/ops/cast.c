@@ -107,7 +107,7 @@ transfer (EbbTensor *from, EbbTensor *to, GError **error)
   const EbbBackend *source = EBB_DEVICE_OF (from)->backend, *target = EBB_DEVICE_OF (to)->backend;
   gsize size = ebb_tensor_get_n_bytes (from);
 
-  if (size == 0 || (ebb_is_dry () && !ebb_thread.computes_dry))
+  if (size == 0)
     return TRUE;
   if (source->host_memory && target->host_memory)
     {
@@ -119,6 +119,30 @@ transfer (EbbTensor *from, EbbTensor *to, GError **error)
   return source->copy (EBB_DEVICE_OF (from)->index, to->view.data, from->view.data, size, TRUE, error);
 }
 
+/* Integers that came from the host go with a dry run's copies: a model may count its targets. */
+static gboolean
+transfer_dry (EbbTensor *from, EbbTensor *to, GError **error)
+{
+  const gsize size = ebb_tensor_get_n_bytes (from);
+  const gboolean from_host = EBB_DEVICE_OF (from)->backend->host_memory;
+  const gboolean to_host = EBB_DEVICE_OF (to)->backend->host_memory;
+  const void *known = size == from->storage->size ? ebb_storage_get_known (from->storage) : NULL;
+
+  to->storage->no_data = TRUE;
+  if (size == 0 || ebb_dtype_is_floating_point (from->view.dtype) || from_host == to_host)
+    return TRUE;
+  if (from_host && !from->storage->no_data)
+    ebb_storage_set_known (to->storage, from->view.data);
+  if (from_host || (known == NULL && from->storage->no_data))
+    return TRUE;
+  to->storage->no_data = FALSE;
+  if (known == NULL)
+    return EBB_DEVICE_OF (from)->backend->copy (EBB_DEVICE_OF (from)->index, to->view.data, from->view.data, size, TRUE,
+                                                error);
+  memcpy (to->view.data, known, size);
+  return TRUE;
+}
+
 static gboolean
 to_device_run (EbbOpCall *call, GError **error)
 {
@@ -126,7 +150,7 @@ to_device_run (EbbOpCall *call, GError **error)
   g_autoptr (EbbTensor) staged = NULL;
 
   if (ebb_is_dry () && !ebb_thread.computes_dry)
-    to->storage->no_data = TRUE;
+    return transfer_dry (from, to, error);
   if (EBB_DEVICE_OF (from)->backend->host_memory || EBB_DEVICE_OF (to)->backend->host_memory)
     return transfer (from, to, error);
   staged = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (from), from->view.dtype, ebb_device_get_cpu (), error);
