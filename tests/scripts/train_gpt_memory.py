@@ -112,7 +112,8 @@ class Budgets(MemoryTest):
 
     def test_no_budget(self):
         self.refuse("--report and --plan both name r", "--memory", "1G", "--report", "r", "--plan", "r", status=2)
-        self.refuse("--plan nowhere/p: can't write in the folder nowhere: No such file", "--memory", "1G", "--plan", "nowhere/p")
+        self.refuse("--plan nowhere/p: can't write in the folder nowhere: No such file", "--memory", "1G", "--plan",
+                    "nowhere/p")
         self.refuse("--memory 0: leave the option out to train without a budget", "--memory", 0, status=2)
         self.refuse('--memory -1: "-1" is not a size', "--memory", -1, status=2)
         self.refuse('--memory 5X: "5X" is not a size', "--memory", "5X", status=2)
