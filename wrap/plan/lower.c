@@ -3,7 +3,6 @@
  * again. */
 #include "wrap/plan/memory-plan-private.h"
 
-#include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "wrap/plan/probe-private.h"
 
@@ -77,76 +76,125 @@ ebb_memory_plan_lower (EbbMemoryPlan *self,
 
 /* -- watching ------------------------------------------------------------------------------------------------------ */
 
-static EbbDevice *
-find_device (EbbModule *model)
+/* A step that was looked at. */
+struct _EbbPlanWatch
 {
+  EbbDevice *device;
+  EbbCostTable *costs;
+  GArray *blocks;
+  EbbProbe *probe;
+  EbbProbeStep *step;
+};
+
+static EbbPlanWatch *
+watch_new (EbbModule *model)
+{
+  EbbPlanWatch *self = g_new0 (EbbPlanWatch, 1);
   guint n;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
-  EbbDevice *device = n > 0 ? ebb_tensor_get_device (parameters[0]) : ebb_device_get_cpu ();
 
+  self->device = n > 0 ? ebb_tensor_get_device (parameters[0]) : ebb_device_get_cpu ();
   for (guint i = 0; i < n; i++)
     ebb_tensor_unref (parameters[i]);
-  return device;
+  self->costs = ebb_cost_table_new (self->device);
+  self->blocks = ebb_plan_find_blocks (model);
+  self->probe = ebb_probe_new_idle (model, self->device, self->blocks, self->costs);
+  return self;
 }
 
-/* What the same step is in a dry run, beside what it was. A step that reads values can't run dry: nothing is known of
- * it then. */
-static void
-compare (EbbMemoryPlan *self,
-         EbbTrainingState *training,
-         EbbProbe *watch,
-         const EbbProbeStep *watched,
-         EbbStepFunc step,
-         gpointer user_data)
+void
+ebb_plan_watch_free (EbbPlanWatch *self)
 {
-  EbbDevice *device = find_device (self->model);
-  g_autoptr (EbbCostTable) costs = ebb_cost_table_new (device);
-  g_autoptr (GArray) blocks = ebb_plan_find_blocks (self->model);
-  g_autoptr (EbbProbe) probe = NULL;
-  g_autoptr (EbbProbeStep) planned = NULL;
-  char *difference = NULL;
-
-  if (!ebb_training_state_mark (training, NULL))
-    return;
-  probe = ebb_probe_new (self->model, device, blocks, costs, step, user_data, NULL);
-  planned = probe != NULL ? ebb_probe_run (probe, NULL) : NULL;
-  difference = planned != NULL ? ebb_probe_compare (watch, watched, probe, planned) : NULL;
-  g_clear_pointer (&probe, ebb_probe_free); /* gives the parameters back */
-  ebb_training_state_rewind (training, NULL);
-  g_free (self->difference);
-  self->difference = difference != NULL ? difference : g_strdup ("");
+  g_clear_pointer (&self->step, ebb_probe_step_free);
+  ebb_probe_free (self->probe);
+  g_array_unref (self->blocks);
+  ebb_cost_table_free (self->costs);
+  g_free (self);
 }
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbPlanWatch, ebb_plan_watch_free)
 
 static gboolean
 run (EbbMemoryPlan *self,
-     EbbTrainingState *training,
      EbbStepFunc step,
      gpointer user_data,
      GError **error)
 {
-  g_autoptr (EbbCostTable) costs = NULL;
-  g_autoptr (GArray) blocks = NULL;
-  g_autoptr (EbbProbe) watch = NULL;
-  g_autoptr (EbbProbeStep) watched = NULL;
-  EbbDevice *device;
+  g_autoptr (EbbPlanWatch) watch = NULL;
 
-  if (self->n_watched + 1 != WATCHED || ebb_is_dry_run ())
-    {
-      if (!step (self->model, user_data, error))
-        return FALSE;
-      self->n_watched = MIN (self->n_watched, WATCHED) + 1;
-      return TRUE;
-    }
-  device = find_device (self->model);
-  costs = ebb_cost_table_new (device);
-  blocks = ebb_plan_find_blocks (self->model);
-  watch = ebb_probe_new_idle (self->model, device, blocks, costs);
-  watched = ebb_probe_watch (watch, step, user_data, error);
-  if (watched == NULL)
+  g_clear_pointer (&self->watch, ebb_plan_watch_free);
+  if (self->n_steps + 1 != WATCHED)
+    return step (self->model, user_data, error);
+  watch = watch_new (self->model);
+  watch->step = ebb_probe_watch (watch->probe, step, user_data, error);
+  if (watch->step == NULL)
     return FALSE;
-  self->n_watched++;
-  compare (self, training, watch, watched, step, user_data);
+  self->watch = g_steal_pointer (&watch);
   return TRUE;
+}
+
+/* What the same step does in a dry run. */
+static char *
+find_difference (EbbMemoryPlan *self,
+                 EbbStepFunc step,
+                 gpointer user_data,
+                 GError **error)
+{
+  g_autoptr (EbbPlanWatch) dry = watch_new (self->model);
+
+  g_clear_pointer (&dry->probe, ebb_probe_free);
+  dry->probe = ebb_probe_new (self->model, dry->device, dry->blocks, dry->costs, step, user_data, error);
+  dry->step = dry->probe != NULL ? ebb_probe_run (dry->probe, error) : NULL;
+  return dry->step != NULL ? ebb_probe_compare (self->watch->probe, self->watch->step, dry->probe, dry->step) : NULL;
+}
+
+/**
+ * ebb_memory_plan_check_step:
+ * @self: a plan that is applied
+ * @training: as for ebb_memory_plan_run_step()
+ * @step: (scope call) (closure user_data): the same step
+ * @user_data: user data of @step
+ * @error: return location for an error
+ *
+ * Compares the second step by ebb_memory_plan_run_step() with the plan: call it right after that step. The first step
+ * makes the optimizer's state, so the second is the first of which all others should be like. @step runs twice as a dry
+ * run, as in ebb_memory_plan_new().
+ *
+ * Returns: %FALSE with %EBB_ERROR_STATE, which names the first op that differs and its block, or the bytes; or with
+ *   what @step reports
+ */
+gboolean
+ebb_memory_plan_check_step (EbbMemoryPlan *self,
+                            EbbTrainingState *training,
+                            EbbStepFunc step,
+                            gpointer user_data,
+                            GError **error)
+{
+  g_autofree char *difference = NULL;
+  GError *failure = NULL;
+
+  if (!EBB_MAY_BEGIN (error, self, training))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && EBB_IS_TRAINING_STATE (training) && step != NULL, FALSE);
+
+  if (self->watch == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "there is no step to check: it is the second one by ebb_memory_plan_run_step (), before the third");
+      return FALSE;
+    }
+  if (!ebb_training_state_mark (training, error))
+    return FALSE;
+  difference = find_difference (self, step, user_data, &failure);
+  if (!ebb_training_state_rewind (training, failure == NULL ? &failure : NULL) || failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  g_clear_pointer (&self->watch, ebb_plan_watch_free);
+  if (difference != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the step isn't as it was planned: %s", difference);
+  return difference == NULL;
 }
 
 /* -- running ------------------------------------------------------------------------------------------------------- */
@@ -180,9 +228,6 @@ step_down (EbbMemoryPlan *self,
  * with the same bits as if nothing had happened: until it succeeds, or until no lower plan is left. @step leaves behind
  * neither a graph nor gradients, and values that it counts itself it sets only when it succeeds.
  *
- * The second step is compared with the plan: it runs dry once more, as in ebb_memory_plan_new(), and
- * #EbbMemoryPlan:difference says where it was another one.
- *
  * Returns: %FALSE with what @step reports; %EBB_ERROR_NO_MEMORY also says why the step can't run again
  */
 gboolean
@@ -202,8 +247,11 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
     {
       g_autoptr (GError) failure = NULL;
 
-      if (run (self, training, step, user_data, &failure))
-        return TRUE;
+      if (run (self, step, user_data, &failure))
+        {
+          self->n_steps++;
+          return TRUE;
+        }
       if (!g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
         {
           if (failure == NULL)

@@ -35,6 +35,10 @@ typedef struct
   gint64 value;
 } EbbPlanRung;
 
+/* lower.c */
+typedef struct _EbbPlanWatch EbbPlanWatch;
+void ebb_plan_watch_free (EbbPlanWatch *self);
+
 struct _EbbMemoryPlan
 {
   GObject parent_instance;
@@ -49,8 +53,8 @@ struct _EbbMemoryPlan
   double step_seconds;          /* with the plan; 0: not estimated */
   char *binds;                  /* where the peak is: "the backward of h.11" */
   EbbMemoryPlan *lower;         /* that takes less, made together with this one; NULL: none does */
-  guint n_watched;              /* steps so far that were looked at */
-  char *difference;             /* of a watched step from the plan's; empty: none */
+  guint64 n_steps;              /* by ebb_memory_plan_run_step () */
+  EbbPlanWatch *watch;          /* the second of them, until the next one; NULL: none */
   guint n_lowered;              /* how often a lower one has taken the place of what this was */
 
   EbbSavedTensorHooks *stores[EBB_N_MEMORY_PLACES];

@@ -392,7 +392,6 @@ ebb_memory_plan_init (EbbMemoryPlan *self)
   g_array_set_clear_func (self->rungs, rung_clear);
   self->step = g_strdup ("");
   self->binds = g_strdup ("");
-  self->difference = g_strdup ("");
 }
 
 static void
@@ -412,10 +411,10 @@ ebb_memory_plan_finalize (GObject *object)
   g_array_unref (self->rows);
   g_array_unref (self->rungs);
   g_clear_object (&self->lower);
+  g_clear_pointer (&self->watch, ebb_plan_watch_free);
   g_clear_object (&self->model);
   g_free (self->step);
   g_free (self->binds);
-  g_free (self->difference);
   G_OBJECT_CLASS (ebb_memory_plan_parent_class)->finalize (object);
 }
 
@@ -500,13 +499,6 @@ ebb_memory_plan_class_init (EbbMemoryPlanClass *klass)
   g_object_class_install_property (object_class, offsetof (EbbMemoryPlan, n_lowered),
                                    g_param_spec_uint ("n-lowered", NULL, NULL, 0, G_MAXUINT, 0,
                                                       G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
-  /**
-   * EbbMemoryPlan:difference:
-   *
-   * Where the second step of ebb_memory_plan_run_step() was another one than the plan is for: which op of which block,
-   * or how many bytes. Empty if it was the same, or if none was looked at yet.
-   */
-  install_text (object_class, offsetof (EbbMemoryPlan, difference), "difference");
   /**
    * EbbMemoryPlan:binds:
    *

@@ -96,4 +96,11 @@ gboolean ebb_memory_plan_run_step (EbbMemoryPlan *self,
                                    gpointer user_data,
                                    GError **error);
 
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_plan_check_step (EbbMemoryPlan *self,
+                                     EbbTrainingState *training,
+                                     EbbStepFunc step,
+                                     gpointer user_data,
+                                     GError **error);
+
 G_END_DECLS

@@ -14,6 +14,13 @@ Ebb = get_introspection_module("Ebb")
 _new = guard(Ebb.MemoryPlan.new)
 _lower = guard(Ebb.MemoryPlan.lower)
 _run_step = guard(Ebb.MemoryPlan.run_step)
+_check_step = guard(Ebb.MemoryPlan.check_step)
+
+
+def _get_function(caller, training, step):
+    if not isinstance(training, Ebb.TrainingState):
+        raise TypeError(f"{caller}(): training is {show(training)}: it must be an Ebb.TrainingState")
+    return run_step(caller, training.props.module, step)
 
 
 @override
@@ -40,9 +47,11 @@ class MemoryPlan(Ebb.MemoryPlan):
         training: an Ebb.TrainingState of all that the step changes: the model, the optimizer, the data. A step that has
         moved parameters already can't run again: then it is an Ebb.Error that says so.
         """
-        if not isinstance(training, Ebb.TrainingState):
-            raise TypeError(f"run_step(): training is {show(training)}: it must be an Ebb.TrainingState")
-        _run_step(self, training, run_step("run_step", training.props.module, step), None)
+        _run_step(self, training, _get_function("run_step", training, step), None)
+
+    def check_step(self, training, step):
+        """Right after the second run_step(): an Ebb.Error names where that step was not as it was planned."""
+        _check_step(self, training, _get_function("check_step", training, step), None)
 
     __str__ = table
 
