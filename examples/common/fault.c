@@ -6,6 +6,27 @@
 #include <string.h>
 #include <unistd.h>
 
+#define GROWTH ((gsize) 64 << 20)
+
+static gboolean
+run_op (GError **error)
+{
+  const gint64 size = 4096;
+  g_autoptr (EbbTensor) zeros = ebb_zeros (&size, 1, EBB_DTYPE_F32, NULL, error);
+
+  return zeros != NULL;
+}
+
+static gboolean
+grow (void)
+{
+  static char *memory;
+
+  if (memory == NULL)
+    memory = memset (g_malloc (GROWTH), 1, GROWTH);
+  return TRUE;
+}
+
 gboolean
 fault_meet (const Ranks *ranks,
             const char *phase,
@@ -15,15 +36,20 @@ fault_meet (const Ranks *ranks,
   const char *wanted = g_getenv ("EBB_GPT_JOB_FAULT");
   g_autofree char *here = NULL;
 
-  if (wanted == NULL || ranks == NULL)
+  if (wanted == NULL || ebb_is_dry_run ())
     return TRUE;
-  here = g_strdup_printf ("%u:%s:%" G_GINT64_FORMAT ":", ranks->rank, phase, step);
+  here = g_strdup_printf ("%u:%s:%" G_GINT64_FORMAT ":", ranks != NULL ? ranks->rank : 0, phase, step);
   if (!g_str_has_prefix (wanted, here))
     return TRUE;
   if (g_str_has_suffix (wanted, ":kill"))
     raise (SIGKILL);
   while (g_str_has_suffix (wanted, ":hang"))
     pause ();
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "a failure was asked for, at %s", here);
+  if (g_str_has_suffix (wanted, ":op"))
+    return run_op (error);
+  if (g_str_has_suffix (wanted, ":grow"))
+    return grow ();
+  g_set_error (error, EBB_ERROR, g_str_has_suffix (wanted, ":memory") ? EBB_ERROR_NO_MEMORY : EBB_ERROR_STATE,
+               "a failure was asked for, at %s", here);
   return FALSE;
 }

@@ -3,8 +3,10 @@
 
 #include "ranks.h"
 
-/* Failures for tests: EBB_GPT_JOB_FAULT="RANK:PHASE:STEP:HOW" kills that rank, makes it fail or stops it when it
- * reaches that phase (forward, backward, exchange, update, save) of that step, counted from 1. */
+/* Failures for tests: when that rank, 0 of a program without ranks, reaches that phase (forward, backward, exchange,
+ * update, save) of that step, counted from 1, EBB_GPT_JOB_FAULT="RANK:PHASE:STEP:HOW" kills it, stops it ("hang"), runs
+ * an op that the step doesn't have ("op"), takes 64 MiB of memory that nobody counts ("grow"), and else makes it fail,
+ * with "memory" for lack of that. */
 
 G_BEGIN_DECLS
 

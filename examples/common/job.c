@@ -6,6 +6,7 @@
 #include "estimate.h"
 #include "evaluate.h"
 #include "interrupt.h"
+#include "keep.h"
 #include "launch.h"
 #include "launcher.h"
 #include "memory-timeline.h"
@@ -20,6 +21,7 @@
 
 static gboolean
 train (Trainer *trainer,
+       Keep *keep,
        Progress *progress,
        Profile *profile,
        Streams *streams,
@@ -37,7 +39,7 @@ train (Trainer *trainer,
       double loss;
 
       if (!profile_begin_step (profile, error) || !streams_begin_step (streams, error)
-          || !memory_timeline_begin_step (timeline, error) || !trainer_step (trainer, &loss, error))
+          || !memory_timeline_begin_step (timeline, error) || !keep_step (keep, &loss, error))
         return FALSE;
       memory_timeline_end_step (timeline);
       profile_end_step (profile);
@@ -47,6 +49,8 @@ train (Trainer *trainer,
           return FALSE;
         }
       progress_step (progress, loss, (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
+      if (!keep_check (keep, error))
+        return FALSE;
       if (!evaluate_if_due (trainer, error))
         return FALSE;
       progress_evaluation (progress);
@@ -156,9 +160,12 @@ run_training (Trainer *trainer,
   Failures failures = { .ranks = trainer->ranks };
   GError *failure = NULL;
   gboolean ok, finished;
+  Keep keep;
 
   rank_table_begin (trainer);
-  ok = train (trainer, progress, profile, streams, timeline, &failure);
+  keep_init (&keep, trainer);
+  ok = train (trainer, &keep, progress, profile, streams, timeline, &failure);
+  keep_clear (&keep);
   ok = attempt (&failures, ok, &failure) && (ok || trainer->step_is_whole);
   finished = ok && trainer_finish (trainer, &failure);
   ok = ok && attempt (&failures, finished, &failure) && (finished || trainer->step_is_whole)
@@ -171,7 +178,10 @@ run_training (Trainer *trainer,
     attempt (&failures, memory_timeline_finish (timeline, progress, &failure), &failure);
   rank_table_clear (&table);
   if (!report (&failures, error))
-    return FALSE;
+    {
+      keep_explain (trainer, error);
+      return FALSE;
+    }
   streams_print (streams, progress);
   if (options->sample == 0 || trainer_get_interrupt (trainer) != 0)
     return TRUE;

@@ -528,4 +528,9 @@ planning_add_json (const Trainer *trainer,
   add_bytes (builder, "least_bytes", get_bytes (trainer->plan, "least-bytes"));
   json_builder_set_member_name (builder, "plan");
   json_builder_add_value (builder, json_from_string (json, NULL));
+  json_builder_set_member_name (builder, "corrections");
+  json_builder_begin_array (builder);
+  for (guint i = 0; i < trainer->corrections->len; i++)
+    json_builder_add_string_value (builder, trainer->corrections->pdata[i]);
+  json_builder_end_array (builder);
 }

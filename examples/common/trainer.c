@@ -441,6 +441,7 @@ trainer_init (Trainer *self,
   *self = (Trainer){ .options = options,
                      .ranks = ranks,
                      .saved_step = -1,
+                     .corrections = g_ptr_array_new_with_free_func (g_free),
                      .evaluations = g_array_new (FALSE, FALSE, sizeof (Evaluation)) };
   if (ranks != NULL)
     return init_on_ranks (self, error);
@@ -467,6 +468,7 @@ trainer_clear (Trainer *self)
   g_clear_object (&self->held_out);
   g_clear_object (&self->dataset);
   g_clear_pointer (&self->evaluations, g_array_unref);
+  g_clear_pointer (&self->corrections, g_ptr_array_unref);
   g_clear_object (&self->tokenizer);
 }
 

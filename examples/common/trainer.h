@@ -33,6 +33,7 @@ typedef struct
   EbbSavedTensorHooks *store;
   EbbMemoryPlan *plan;          /* of --memory; NULL: there is none */
   guint64 budget, limit;        /* of --memory; what of it is for tensors */
+  GPtrArray *corrections;       /* of char *: what was done while it trained to keep it within the budget */
   EbbMemoryTimeline *unplanned; /* of a step without the plan, for --memory-timeline; or NULL */
   EbbTrainingState *state;
   EbbFolderLock *lock;      /* on the folder of --resume; one rank holds it for all */

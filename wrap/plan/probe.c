@@ -323,7 +323,8 @@ describe_launch (EbbProbe *self,
   const EbbCostLaunch *launch = get_launch (self, step, number, &entry);
   g_autofree char *place = ebb_probe_describe_place (self, entry->stage, (EbbProbePart) entry->part);
 
-  return g_strdup_printf ("%s (%" G_GUINT64_FORMAT " bytes) in %s", launch->op, launch->bytes, place);
+  return g_strdup_printf ("%s (%" G_GUINT64_FORMAT " bytes) in %s", ebb_kernel_get_name (launch->kernel), launch->bytes,
+                          place);
 }
 
 char *
@@ -341,8 +342,7 @@ ebb_probe_compare (EbbProbe *self,
       const EbbCostLaunch *x = get_launch (self, step, i, &a), *y = get_launch (other, before, i, &b);
       g_autofree char *now = NULL, *then = NULL;
 
-      if (x->kernel == y->kernel && g_strcmp0 (x->op, y->op) == 0 && x->bytes == y->bytes && a->stage == b->stage
-          && a->part == b->part)
+      if (x->kernel == y->kernel && x->bytes == y->bytes && a->stage == b->stage && a->part == b->part)
         continue;
       now = describe_launch (self, step, i);
       then = describe_launch (other, before, i);
