@@ -63,6 +63,17 @@ run (EbbModule *model G_GNUC_UNUSED,
   return FALSE;
 }
 
+/* Where nothing lasting has changed yet, the training may go on from the last step. */
+static void
+save_step_before (Keep *self)
+{
+  Trainer *trainer = self->trainer;
+  g_autoptr (GError) failure = NULL; /* older states are still there */
+
+  if (trainer->step > trainer->first_step && ebb_training_state_rewind (self->training, &failure))
+    trainer_save_state (trainer, &failure);
+}
+
 gboolean
 keep_step (Keep *self,
            double *loss,
@@ -81,10 +92,8 @@ keep_step (Keep *self,
                              : ebb_training_state_mark (self->training, &failure) && run (NULL, self, &failure);
   if (!ok)
     {
-      /* The weights are those of the step before, and may be saved. */
-      trainer->step_is_whole = trainer->step > trainer->first_step
-                               && g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY)
-                               && ebb_training_state_rewind (self->training, NULL);
+      if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+        save_step_before (self);
       g_propagate_error (error, failure);
     }
   else if (self->n_attempts > 1)

@@ -134,12 +134,13 @@ add_buffer (EbbTrainingMark *self,
             EbbTensor *tensor,
             GError **error)
 {
+  const gboolean has_data = !tensor->storage->no_data; /* as in a dry run */
   Buffer buffer = { ebb_tensor_ref (tensor), tensor->storage->version, NULL, NULL };
   gboolean ok = TRUE;
 
-  if (tensor->storage->device != ebb_device_get_cpu ())
+  if (has_data && tensor->storage->device != ebb_device_get_cpu ())
     ok = (buffer.copy = ebb_to_device (tensor, ebb_device_get_cpu (), error)) != NULL;
-  else if (ebb_view_is_contiguous (&tensor->view))
+  else if (has_data && ebb_view_is_contiguous (&tensor->view))
     buffer.bytes = g_memdup2 (tensor->view.data, ebb_tensor_get_n_bytes (tensor));
   g_array_append_val (self->buffers, buffer);
   return ok;

@@ -86,6 +86,17 @@ class Plans(TestCase):
             while True:
                 plan.lower()
 
+    def test_the_second_step_is_checked(self):
+        model, train = self.make()
+        training = Ebb.TrainingState(module=model)
+        plan = Ebb.plan_memory(model, train, "1GiB")
+        plan.apply()
+        for _ in range(2):
+            plan.run_step(training, train)
+        plan.check_step(training, train)
+        with self.assertRaisesRegex(Ebb.Error, "there is no step to check"):
+            plan.check_step(training, train)
+
     def test_mistakes(self):
         model, train = self.make()
         with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least") as raised:

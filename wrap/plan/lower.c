@@ -3,6 +3,7 @@
  * again. */
 #include "wrap/plan/memory-plan-private.h"
 
+#include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "wrap/plan/probe-private.h"
 
@@ -241,6 +242,8 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && EBB_IS_TRAINING_STATE (training) && step != NULL, FALSE);
 
+  if (ebb_is_dry_run ())
+    return step (self->model, user_data, error);
   if (!ebb_training_state_mark (training, error))
     return FALSE;
   while (TRUE)
