@@ -1,10 +1,11 @@
 """Training within a budget of bytes: `Ebb.plan_memory(model, step, budget="1.5GiB").apply()`."""
 import json
+import traceback
 
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_check import show
-from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_estimate import run_step
 from gi.overrides._ebb_sizes import get_bytes
 from gi.overrides._ebb_tensor import to_device
@@ -20,7 +21,15 @@ _check_step = guard(Ebb.MemoryPlan.check_step)
 def _get_function(caller, training, step):
     if not isinstance(training, Ebb.TrainingState):
         raise TypeError(f"{caller}(): training is {show(training)}: it must be an Ebb.TrainingState")
-    return run_step(caller, training.props.module, step)
+
+    def attempt():
+        try:
+            step()
+        except Error as error:
+            traceback.clear_frames(error.__traceback__)  # their tensors would be in memory while it runs again
+            raise
+
+    return run_step(caller, training.props.module, attempt if callable(step) else step)
 
 
 @override
