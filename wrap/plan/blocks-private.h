@@ -17,5 +17,7 @@ typedef struct
 /* The blocks in the order of the model's modules, an array of EbbPlanBlock: transformer blocks that are not inside
  * other ones, or else the children of the longest list or sequence of modules. It may be empty. */
 GArray *ebb_plan_find_blocks (EbbModule *model);
+/* A block's path for people; the model itself may be the block. */
+const char *ebb_plan_describe_block (const char *path);
 
 G_END_DECLS

@@ -131,3 +131,9 @@ ebb_plan_find_blocks (EbbModule *model)
   g_free (longest.path);
   return blocks;
 }
+
+const char *
+ebb_plan_describe_block (const char *path)
+{
+  return *path != '\0' ? path : "the model";
+}

@@ -33,8 +33,12 @@ typedef struct
   GArray *ops;     /* of EbbPlanTrace: those of their forward */
 } EbbPlanClass;
 
-typedef struct
+typedef struct _EbbPlanChoices EbbPlanChoices;
+
+struct _EbbPlanChoices
 {
+  const EbbPlanChoices *untiled; /* whose probe and costs it has; NULL: it is that one itself */
+  gint64 tile_rows;              /* of the tiles that MLPs have in all its steps; 0: they have none */
   EbbModule *model;
   GArray *blocks; /* of EbbPlanBlock */
   EbbCostTable *costs;
@@ -42,11 +46,10 @@ typedef struct
   EbbProbeStep *none;      /* a step with nothing wrapped by the plan */
   GPtrArray *classes;      /* of EbbPlanClass: of the blocks that aren't taken */
   EbbPlanClass **class_of; /* by block; NULL: taken */
-} EbbPlanChoices;
+};
 
 /* Runs dry steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most,
- * with operands of
- * @max_bytes. */
+ * with operands of @max_bytes. */
 EbbPlanChoices *ebb_plan_choices_new (EbbModule *model,
                                       EbbDevice *device,
                                       EbbStepFunc step,
@@ -54,6 +57,12 @@ EbbPlanChoices *ebb_plan_choices_new (EbbModule *model,
                                       double max_seconds,
                                       guint64 max_bytes,
                                       GError **error);
+/* The same with the MLPs in tiles of @n_rows rows. @untiled must live as long. */
+EbbPlanChoices *ebb_plan_choices_new_tiled (EbbPlanChoices *untiled,
+                                            gint64 n_rows,
+                                            double max_seconds,
+                                            guint64 max_bytes,
+                                            GError **error);
 void ebb_plan_choices_free (EbbPlanChoices *self);
 /* Adds a row for each block to @plan: what it does by @choices, which has a number for each block; those of blocks that
  * are taken are ignored. */

@@ -5,6 +5,7 @@
 #include "tensor/error-private.h"
 #include "wrap/plan/estimate-private.h"
 #include "wrap/checkpoint/wrapper.h"
+#include "wrap/plan/mlp-tiles-private.h"
 
 #include <string.h>
 
@@ -189,12 +190,13 @@ ebb_plan_choices_fill (EbbPlanChoices *self,
   for (guint i = 0; i < self->blocks->len; i++)
     {
       const EbbPlanBlock *block = &g_array_index (self->blocks, EbbPlanBlock, i);
+      const EbbPlanChoices *untiled = self->untiled != NULL ? self->untiled : self;
       const EbbPlanChoice *choice, *all;
       EbbPlanRow row = { .path = g_strdup (block->path), .is_taken = block->is_taken };
 
       if (!block->is_taken)
         {
-          all = &g_array_index (self->class_of[i]->choices, EbbPlanChoice, 0);
+          all = &g_array_index (untiled->class_of[i]->choices, EbbPlanChoice, EBB_PLAN_KEEP_ALL);
           choice = &g_array_index (self->class_of[i]->choices, EbbPlanChoice, choices[i]);
           row.is_checkpoint = choice->is_checkpoint;
           row.saved = g_memdup2 (choice->saved, choice->n_saved * sizeof *choice->saved);
@@ -205,6 +207,8 @@ ebb_plan_choices_fill (EbbPlanChoices *self,
         }
       ebb_memory_plan_add_row (plan, &row);
     }
+  if (self->tile_rows > 0)
+    ebb_memory_plan_add_rung (plan, EBB_PLAN_MLP_TILES, self->tile_rows);
 }
 
 EbbProbeStep *
@@ -521,6 +525,29 @@ check_twice (EbbPlanChoices *self,
   return difference == NULL;
 }
 
+/* Steps with nothing wrapped by the plan but its tiles. */
+static gboolean
+look_at_none (EbbPlanChoices *self,
+              double max_seconds,
+              guint64 max_bytes,
+              GError **error)
+{
+  g_autoptr (EbbMemoryPlan) tiles = ebb_memory_plan_new_empty (self->model);
+  gboolean ok;
+
+  if (self->tile_rows > 0)
+    ebb_memory_plan_add_rung (tiles, EBB_PLAN_MLP_TILES, self->tile_rows);
+  if (!ebb_memory_plan_apply (tiles, error))
+    return FALSE;
+  self->none = ebb_probe_run (self->probe, error);
+  ok = self->none != NULL && (self->untiled != NULL || check_twice (self, error))
+       && (max_seconds <= 0 || measure_launches (self, max_seconds, max_bytes, error)) && record_blocks (self, error);
+  ebb_memory_plan_unapply (tiles);
+  if (ok)
+    ebb_probe_price (self->probe, self->none);
+  return ok;
+}
+
 static gboolean
 find_choices (EbbPlanChoices *self,
               double max_seconds,
@@ -529,11 +556,8 @@ find_choices (EbbPlanChoices *self,
 {
   guint n_singles = 0;
 
-  self->none = ebb_probe_run (self->probe, error);
-  if (self->none == NULL || !check_twice (self, error)
-      || (max_seconds > 0 && !measure_launches (self, max_seconds, max_bytes, error)) || !record_blocks (self, error))
+  if (!look_at_none (self, max_seconds, max_bytes, error))
     return FALSE;
-  ebb_probe_price (self->probe, self->none);
   for (guint i = 0; i < self->classes->len; i++)
     add_singles (self->classes->pdata[i]);
   take_none (self);
@@ -571,14 +595,37 @@ ebb_plan_choices_new (EbbModule *model,
   return self->probe != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
 }
 
+EbbPlanChoices *
+ebb_plan_choices_new_tiled (EbbPlanChoices *untiled,
+                            gint64 n_rows,
+                            double max_seconds,
+                            guint64 max_bytes,
+                            GError **error)
+{
+  g_autoptr (EbbPlanChoices) self = g_new0 (EbbPlanChoices, 1);
+
+  self->untiled = untiled;
+  self->tile_rows = n_rows;
+  self->model = g_object_ref (untiled->model);
+  self->blocks = g_array_ref (untiled->blocks);
+  self->costs = untiled->costs;
+  self->classes = g_ptr_array_new_with_free_func (class_free);
+  self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
+  self->probe = untiled->probe;
+  return find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
+}
+
 void
 ebb_plan_choices_free (EbbPlanChoices *self)
 {
   g_clear_pointer (&self->none, ebb_probe_step_free);
-  g_clear_pointer (&self->probe, ebb_probe_free);
   g_ptr_array_unref (self->classes);
   g_free (self->class_of);
-  ebb_cost_table_free (self->costs);
+  if (self->untiled == NULL)
+    {
+      g_clear_pointer (&self->probe, ebb_probe_free);
+      ebb_cost_table_free (self->costs);
+    }
   g_array_unref (self->blocks);
   g_object_unref (self->model);
   g_free (self);

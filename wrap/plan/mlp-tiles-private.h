@@ -9,8 +9,9 @@ G_BEGIN_DECLS
 
 #define EBB_PLAN_MLP_TILES "mlp-tiles" /* its value is the rows of a tile */
 
-/* TRUE if tiles of the right size give the bits of no tiles in every MLP of @model: its MLPs have f32 parameters and
- * plain linear layers, on a device whose sums over rows go by row blocks. @device: the one that the step runs on. */
+/* TRUE if tiles of the right size give the bits of no tiles in every MLP of @model: its MLPs have f32 parameters that
+ * no ranks divide, and plain linear layers, on a device whose sums over rows go by row blocks. @device: the one that
+ * the step runs on. */
 gboolean ebb_plan_mlp_tiles_keep_bits (EbbModule *model,
                                        EbbDevice *device);
 /* The rows of a tile that a plan may choose where they keep the bits, in rising order, an array of gint64. @n_rows: of

@@ -5,6 +5,7 @@
 #include "nn/layers/linear.h"
 #include "nn/layers/mlp.h"
 #include "nn/module-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "wrap/checkpoint/tiles.h"
@@ -28,7 +29,7 @@ find_mlps (EbbModule *model)
 
 /* -- bits ---------------------------------------------------------------------------------------------------------- */
 
-/* Layers that are divided among ranks add up gradients in their own order. */
+/* Layers that are divided among ranks, and parameters that are, add up gradients in their own order. */
 static gboolean
 is_plain (EbbModule *mlp)
 {
@@ -42,7 +43,7 @@ is_plain (EbbModule *mlp)
   parameters = ebb_module_get_parameters (mlp, TRUE, &n);
   for (guint i = 0; i < n; i++)
     {
-      plain &= ebb_tensor_get_dtype (parameters[i]) == EBB_DTYPE_F32;
+      plain &= ebb_tensor_get_dtype (parameters[i]) == EBB_DTYPE_F32 && !ebb_parameter_is_sharded (parameters[i]);
       ebb_tensor_unref (parameters[i]);
     }
   return plain;

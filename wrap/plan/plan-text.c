@@ -2,6 +2,8 @@
 /* A memory plan as a table for people. */
 #include "wrap/plan/memory-plan-private.h"
 
+#include "wrap/plan/blocks-private.h"
+
 #define MIB (1024.0 * 1024.0)
 #define N_COLUMNS 6
 
@@ -77,7 +79,7 @@ add_line (GArray *lines,
       freed += g_array_index (rows, EbbPlanRow, i).freed_bytes;
       seconds += g_array_index (rows, EbbPlanRow, i).seconds;
     }
-  line.cells[0] = end - first == 1 ? g_strdup (row->path)
+  line.cells[0] = end - first == 1 ? g_strdup (ebb_plan_describe_block (row->path))
                                    : g_strdup_printf ("%s to %s", row->path,
                                                       g_array_index (rows, EbbPlanRow, end - 1).path);
   line.cells[1] = describe_kept (row);

@@ -6,6 +6,7 @@
 #include "wrap/plan/chain-private.h"
 #include "wrap/plan/choices-private.h"
 #include "wrap/plan/estimate-private.h"
+#include "wrap/plan/mlp-tiles-private.h"
 
 #include <math.h>
 #include <string.h>
@@ -130,7 +131,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Chain, chain_clear)
 
 /* -- plans --------------------------------------------------------------------------------------------------------- */
 
-/* What a plan adds to a step: the rest of two steps differs by what lies in the cache, which is noise. */
+/* What checkpoints add to a step: the rest of two steps differs by what lies in the cache, which is noise. */
 static double
 count_recompute_seconds (const EbbProbeStep *step)
 {
@@ -141,6 +142,19 @@ count_recompute_seconds (const EbbProbeStep *step)
   return seconds;
 }
 
+/* What tiles add to a step besides their recomputes: copies, and more launches. */
+static double
+count_tile_seconds (EbbPlanChoices *self)
+{
+  const EbbProbeStep *without;
+
+  if (self->untiled == NULL)
+    return 0;
+  without = self->untiled->none;
+  return MAX (0, ebb_probe_get_seconds (self->probe, self->none) - count_recompute_seconds (self->none)
+                     - ebb_probe_get_seconds (self->probe, without) + count_recompute_seconds (without));
+}
+
 /* The plan in which each block makes its choice of @chosen, and the dry step with it. */
 static EbbMemoryPlan *
 make_plan (EbbPlanChoices *self,
@@ -148,6 +162,7 @@ make_plan (EbbPlanChoices *self,
            EbbProbeStep **step,
            GError **error)
 {
+  const EbbProbeStep *unplanned = self->untiled != NULL ? self->untiled->none : self->none;
   g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_new_empty (self->model);
 
   ebb_plan_choices_fill (self, chosen, plan);
@@ -155,9 +170,10 @@ make_plan (EbbPlanChoices *self,
   if (*step == NULL)
     return NULL;
   plan->predicted_peak_bytes = (*step)->peak;
-  plan->unplanned_peak_bytes = self->none->peak;
-  plan->seconds = MAX (0, count_recompute_seconds (*step) - count_recompute_seconds (self->none));
-  plan->step_seconds = ebb_probe_get_seconds (self->probe, self->none) + plan->seconds;
+  plan->unplanned_peak_bytes = unplanned->peak;
+  plan->seconds = MAX (0, count_recompute_seconds (*step) - count_recompute_seconds (unplanned))
+                  + count_tile_seconds (self);
+  plan->step_seconds = ebb_probe_get_seconds (self->probe, unplanned) + plan->seconds;
   g_free (plan->step);
   plan->step = g_strdup (ebb_probe_get_input (self->probe));
   g_free (plan->binds);
@@ -281,51 +297,158 @@ find_uniform (const Chain *chain,
     }
 }
 
+/* -- with and without tiles ---------------------------------------------------------------------------------------- */
+
+/* The plans of a model, of which some have tiles and others have none. */
+typedef struct
+{
+  EbbPlanChoices *choices;
+  Chain chain;
+  EbbMemoryPlan *least;
+  EbbProbeStep *least_step;
+} Family;
+
+enum
+{
+  WITHOUT_TILES,
+  WITH_TILES,
+  N_FAMILIES
+};
+
+typedef struct
+{
+  Family families[N_FAMILIES];
+  guint n_families;
+  EbbMemoryPlan *least; /* of all, not owned */
+} Planner;
+
+static gboolean
+add_family (Planner *self,
+            EbbPlanChoices *choices,
+            GError **error)
+{
+  Family *family = &self->families[self->n_families];
+
+  if (choices == NULL)
+    return FALSE;
+  self->n_families++;
+  family->choices = choices;
+  make_chain (&family->chain, choices);
+  family->least = make_least (choices, &family->chain, &family->least_step, error);
+  if (family->least == NULL)
+    return FALSE;
+  if (self->least == NULL || family->least->predicted_peak_bytes < self->least->predicted_peak_bytes)
+    self->least = family->least;
+  return TRUE;
+}
+
+/* Tiles change no bits, so they need no leave. */
+static gboolean
+planner_init (Planner *self,
+              EbbPlanChoices *untiled,
+              EbbDevice *device,
+              double max_seconds,
+              guint64 max_bytes,
+              GError **error)
+{
+  g_autoptr (GArray) sizes = NULL;
+
+  if (!add_family (self, untiled, error))
+    return FALSE;
+  sizes = ebb_plan_mlp_tiles_list (untiled->model, ebb_probe_get_n_rows (untiled->probe));
+  if (sizes->len == 0 || !ebb_plan_mlp_tiles_keep_bits (untiled->model, device))
+    return TRUE;
+  return add_family (
+      self, ebb_plan_choices_new_tiled (untiled, g_array_index (sizes, gint64, 0), max_seconds, max_bytes, error),
+      error);
+}
+
+static void
+planner_clear (Planner *self)
+{
+  while (self->n_families > 0)
+    {
+      Family *family = &self->families[--self->n_families];
+
+      chain_clear (&family->chain);
+      g_clear_object (&family->least);
+      g_clear_pointer (&family->least_step, ebb_probe_step_free);
+      ebb_plan_choices_free (family->choices);
+    }
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Planner, planner_clear)
+
+/* Of plans that are as fast the one of the lower peak is taken, and else the one that was there first. */
+static void
+take_faster (EbbMemoryPlan **fastest,
+             EbbMemoryPlan *plan,
+             guint64 budget)
+{
+  if (plan != NULL && plan->predicted_peak_bytes <= budget
+      && (*fastest == NULL || plan->seconds < (*fastest)->seconds
+          || (plan->seconds == (*fastest)->seconds && plan->predicted_peak_bytes < (*fastest)->predicted_peak_bytes)))
+    g_set_object (fastest, plan);
+}
+
 /* What a block keeps may depend on what its neighbors do, which a chain doesn't know: near the least budget it may find
- * nothing where all blocks could do the same. NULL without an error: there is no plan. */
-static EbbMemoryPlan *
-make_fastest (EbbPlanChoices *self,
-              const Chain *chain,
+ * nothing where all blocks could do the same, and nothing as fast as the plan of the lowest peak. */
+static gboolean
+find_fastest (Family *self,
               guint64 budget,
+              EbbMemoryPlan **fastest,
               GError **error)
 {
   GError *failure = NULL;
-  g_autoptr (EbbMemoryPlan) mixed = make_mixed (self, chain, budget, &failure), same = NULL;
+  g_autoptr (EbbMemoryPlan) mixed = make_mixed (self->choices, &self->chain, budget, &failure), same = NULL;
   g_autoptr (EbbProbeStep) step = NULL;
   g_auto (EbbChainPlan) uniform = { 0 };
 
   if (failure != NULL)
     {
       g_propagate_error (error, failure);
-      return NULL;
+      return FALSE;
     }
-  find_uniform (chain, budget, &uniform);
-  if (!uniform.fits || (mixed != NULL && mixed->seconds <= uniform.seconds))
-    return g_steal_pointer (&mixed);
-  same = make_plan (self, uniform.choices + N_BEFORE_BLOCKS, &step, error);
+  take_faster (fastest, mixed, budget);
+  take_faster (fastest, self->least, budget);
+  find_uniform (&self->chain, budget, &uniform);
+  if (!uniform.fits || (*fastest != NULL && (*fastest)->seconds <= uniform.seconds))
+    return TRUE;
+  same = make_plan (self->choices, uniform.choices + N_BEFORE_BLOCKS, &step, error);
   if (same == NULL)
-    return NULL;
-  return same->predicted_peak_bytes <= budget && (mixed == NULL || same->seconds < mixed->seconds)
-             ? g_steal_pointer (&same)
-             : g_steal_pointer (&mixed);
+    return FALSE;
+  take_faster (fastest, same, budget);
+  return TRUE;
+}
+
+/* NULL without an error: there is no plan. */
+static EbbMemoryPlan *
+make_fastest (Planner *self,
+              guint64 budget,
+              GError **error)
+{
+  g_autoptr (EbbMemoryPlan) fastest = NULL;
+
+  for (guint i = 0; i < self->n_families && (fastest == NULL || fastest->seconds > 0); i++)
+    if (!find_fastest (&self->families[i], budget, &fastest, error))
+      return NULL;
+  return g_steal_pointer (&fastest);
 }
 
 /* Plans to step down to, each about in the middle between the one above it and the least, which comes last. */
 static gboolean
-add_lower (EbbPlanChoices *self,
-           const Chain *chain,
+add_lower (Planner *self,
            EbbMemoryPlan *plan,
-           EbbMemoryPlan *least,
            GError **error)
 {
-  EbbMemoryPlan *above = plan;
+  EbbMemoryPlan *above = plan, *least = self->least;
 
   for (guint i = 0; i < N_LOWER; i++)
     {
       const guint64 budget = least->predicted_peak_bytes
                              + subtract (above->predicted_peak_bytes, least->predicted_peak_bytes) / 2;
       GError *failure = NULL;
-      g_autoptr (EbbMemoryPlan) lower = make_fastest (self, chain, budget, &failure);
+      g_autoptr (EbbMemoryPlan) lower = make_fastest (self, budget, &failure);
 
       if (failure != NULL)
         {
@@ -344,10 +467,12 @@ add_lower (EbbPlanChoices *self,
 }
 
 static void
-fail_least (const EbbProbeStep *least,
+fail_least (const Planner *planner,
             guint64 budget,
             GError **error)
 {
+  const Family *family = &planner->families[planner->n_families - 1];
+  const EbbProbeStep *least = family->least == planner->least ? family->least_step : planner->families[0].least_step;
   g_autoptr (GString) parts = g_string_new (NULL);
 
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
@@ -368,9 +493,10 @@ fail_least (const EbbProbeStep *least,
  * @budget_bytes: the most bytes of the device that the step may take at one time, everything included
  * @error: return location for an error
  *
- * Makes the fastest plan that keeps the step within the budget. It runs @step several times as a dry run, which
- * computes nothing and takes no memory, and changes nothing. Kernels that this machine hasn't timed yet are timed, for
- * a few seconds at most. Blocks that you have wrapped yourself are planned around. The plan takes effect by
+ * Makes the fastest plan that keeps the step within the budget: each block keeps, recomputes or saves some results, and
+ * MLPs are called on tiles of their rows if that is faster and changes no bit. It runs @step several times as a dry
+ * run, which computes nothing and takes no memory, and changes nothing. Kernels that this machine hasn't timed yet are
+ * timed, for a few seconds at most. Blocks that you have wrapped yourself are planned around. The plan takes effect by
  * ebb_memory_plan_apply().
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
@@ -396,42 +522,29 @@ ebb_memory_plan_make (EbbModule *model,
                       double max_seconds,
                       GError **error)
 {
-  g_autoptr (EbbPlanChoices) choices = NULL;
-  g_autoptr (EbbMemoryPlan) least = NULL, plan = NULL;
-  g_autoptr (EbbProbeStep) least_step = NULL;
-  GError *failure = NULL;
-  g_auto (Chain) chain = { 0 };
-  guint64 least_bytes;
+  const guint64 max_bytes = MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED));
+  EbbPlanChoices *choices;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_auto (Planner) planner = { 0 };
 
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
-  choices = ebb_plan_choices_new (model, device != NULL ? device : ebb_device_get_cpu (), step, user_data, max_seconds,
-                                  MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED)), error);
-  if (choices == NULL)
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  choices = ebb_plan_choices_new (model, device, step, user_data, max_seconds, max_bytes, error);
+  if (choices == NULL || !planner_init (&planner, choices, device, max_seconds, max_bytes, error))
     return NULL;
-  make_chain (&chain, choices);
-  least = make_least (choices, &chain, &least_step, error);
-  if (least == NULL)
-    return NULL;
-  least_bytes = least->predicted_peak_bytes;
-  if (least_bytes > budget_bytes)
+  if (planner.least->predicted_peak_bytes > budget_bytes)
     {
-      fail_least (least_step, budget_bytes, error);
+      fail_least (&planner, budget_bytes, error);
       return NULL;
     }
-  plan = make_fastest (choices, &chain, budget_bytes, &failure);
-  if (failure != NULL)
-    {
-      g_propagate_error (error, failure);
-      return NULL;
-    }
-  if (plan == NULL)
-    plan = g_steal_pointer (&least);
-  else if (!add_lower (choices, &chain, plan, least, error))
+  plan = make_fastest (&planner, budget_bytes, error);
+  if (plan == NULL || (plan != planner.least && !add_lower (&planner, plan, error)))
     return NULL;
   plan->budget_bytes = MIN (budget_bytes, (guint64) G_MAXINT64); /* the largest number of a file */
-  plan->least_bytes = least_bytes;
+  plan->least_bytes = planner.least->predicted_peak_bytes;
   return g_steal_pointer (&plan);
 }

@@ -95,6 +95,9 @@ double ebb_probe_get_seconds (EbbProbe *self,
                               const EbbProbeStep *step);
 /* The type and shape of the first block's input: "f32 [8, 512, 768]"; empty if it is no tensor. */
 const char *ebb_probe_get_input (EbbProbe *self);
+/* The rows of that input; 0 if it isn't f32 or is cast to something lower, or if backward gives the blocks' parameters
+ * no gradients. */
+gint64 ebb_probe_get_n_rows (EbbProbe *self);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbProbeStep, ebb_probe_step_free)
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbProbe, ebb_probe_free)

@@ -2,6 +2,7 @@
 /* Runs dry steps and counts what each stage of the model adds to the bytes in use. */
 #include "wrap/plan/probe-private.h"
 
+#include "nn/module-private.h"
 #include "tensor/dry-run-private.h"
 #include "tensor/error-private.h"
 #include "tensor/profile/profiler-private.h"
@@ -19,8 +20,11 @@ struct _EbbProbe
   EbbStepFunc step;
   gpointer user_data;
   EbbDryRun *run;
+  GPtrArray *paths;   /* of the blocks, from the top of the module tree, of which the model may be a part */
   GHashTable *stages; /* GQuark of a module's path -> the stage of its block, 0: of none */
   char *input;
+  gint64 n_rows;        /* of the first block's input, if it stays f32 */
+  gboolean makes_grads; /* a parameter of a block got one */
 
   /* of the step that runs */
   EbbProbeStep *result;
@@ -38,7 +42,7 @@ is_at_or_below (const char *path,
 {
   const gsize length = strlen (root);
 
-  return strncmp (path, root, length) == 0 && (path[length] == '\0' || path[length] == '.');
+  return length == 0 || (strncmp (path, root, length) == 0 && (path[length] == '\0' || path[length] == '.'));
 }
 
 /* The stage of the block that has the module; 0: none has. */
@@ -54,7 +58,7 @@ find_stage (EbbProbe *self,
   if (g_hash_table_lookup_extended (self->stages, GUINT_TO_POINTER (path), NULL, &known))
     return GPOINTER_TO_UINT (known);
   for (guint i = 0; i < self->blocks->len && stage == 0; i++)
-    if (is_at_or_below (g_quark_to_string (path), g_array_index (self->blocks, EbbPlanBlock, i).path))
+    if (is_at_or_below (g_quark_to_string (path), self->paths->pdata[i]))
       stage = i + 1;
   g_hash_table_insert (self->stages, GUINT_TO_POINTER (path), GUINT_TO_POINTER (stage));
   return stage;
@@ -159,6 +163,8 @@ changed (EbbMemoryObserver *observer,
     }
   if (to == EBB_N_PURPOSES)
     return;
+  self->makes_grads |= to == EBB_PURPOSE_GRADIENT && self->part == EBB_PROBE_BACKWARD && self->stage > 0
+                       && self->stage <= self->blocks->len;
   self->purposes[to] += n_bytes;
   self->live += n_bytes;
   if (self->live > self->result->peak)
@@ -300,7 +306,8 @@ ebb_probe_describe_place (EbbProbe *self,
     return g_strdup_printf ("the %s before the blocks", names[part]);
   if (stage > self->blocks->len)
     return g_strdup_printf ("the %s after the blocks", names[part]);
-  return g_strdup_printf ("the %s of %s", names[part], g_array_index (self->blocks, EbbPlanBlock, stage - 1).path);
+  return g_strdup_printf ("the %s of %s", names[part],
+                          ebb_plan_describe_block (g_array_index (self->blocks, EbbPlanBlock, stage - 1).path));
 }
 
 static const EbbCostLaunch *
@@ -362,6 +369,20 @@ ebb_probe_compare (EbbProbe *self,
 
 /* -- beginning and end --------------------------------------------------------------------------------------------- */
 
+static gint64
+count_rows (EbbTensor *input)
+{
+  const EbbView *view = &input->view;
+  EbbDType lower;
+  gint64 n = 1;
+
+  if (view->n_dims < 2 || view->dtype != EBB_DTYPE_F32 || ebb_autocast_get (&lower))
+    return 0;
+  for (int i = 0; i + 1 < view->n_dims; i++)
+    n *= view->shape[i];
+  return n;
+}
+
 static gboolean
 note_input (EbbModule *module,
             EbbArgs *args,
@@ -380,6 +401,7 @@ note_input (EbbModule *module,
 
       g_free (self->input);
       self->input = g_strdup_printf ("%s %s", ebb_dtype_get_name (ebb_tensor_get_dtype (input)), shape);
+      self->n_rows = count_rows (input);
     }
   return TRUE;
 }
@@ -414,6 +436,9 @@ ebb_probe_new_idle (EbbModule *model,
   self->costs = costs;
   self->input = g_strdup ("");
   self->stages = g_hash_table_new (NULL, NULL);
+  self->paths = g_ptr_array_new_with_free_func (g_free);
+  for (guint i = 0; i < blocks->len; i++)
+    g_ptr_array_add (self->paths, ebb_module_get_path (g_array_index (blocks, EbbPlanBlock, i).module));
   return self;
 }
 
@@ -445,11 +470,18 @@ ebb_probe_get_input (EbbProbe *self)
   return self->input;
 }
 
+gint64
+ebb_probe_get_n_rows (EbbProbe *self)
+{
+  return self->makes_grads ? self->n_rows : 0;
+}
+
 void
 ebb_probe_free (EbbProbe *self)
 {
   g_clear_pointer (&self->run, ebb_dry_run_free);
   g_hash_table_unref (self->stages);
+  g_ptr_array_unref (self->paths);
   g_free (self->input);
   g_free (self);
 }

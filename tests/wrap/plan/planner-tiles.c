@@ -1,0 +1,279 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers */
+/* Plans with tiles of MLPs, over falling budgets: they keep the budget and the bits, no larger budget is slower, and
+ * the least counts tiles. Seconds are those of fixed rates. */
+#include "support/device.h"
+#include "support/tensors.h"
+#include "wrap/plan/memory-plan-private.h"
+#include "wrap/plan/mlp-tiles-private.h"
+
+#include <math.h>
+
+#define VOCAB 50
+#define BATCH 60
+#define CONTEXT 32 /* rows of two tiles on one thread */
+#define N_BUDGETS 12
+
+typedef struct
+{
+  EbbModule *gpt;
+  EbbOptimizer *optimizer;
+  EbbTensor *tokens;
+  guint64 others; /* bytes that are in use without it */
+} Training;
+
+static guint64
+count_bytes (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
+
+  return ebb_memory_stats_get_total (stats);
+}
+
+static void
+training_init (Training *self)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+
+  *self = (Training){ .tokens = test_tokens (11, VOCAB, BATCH, CONTEXT, -1) };
+  self->others = count_bytes ();
+  config->layers = 3;
+  config->width = 16;
+  config->heads = 2;
+  config->context = CONTEXT;
+  config->vocab = VOCAB;
+  config->dropout = 0.1;
+  ebb_manual_seed (7);
+  self->gpt = ebb_gpt_new (config, NULL);
+  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->gpt, 1e-3, NULL));
+}
+
+static void
+training_clear (Training *self)
+{
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->gpt);
+  g_clear_pointer (&self->tokens, ebb_tensor_unref);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
+
+static gboolean
+step (EbbModule *model,
+      gpointer user_data,
+      GError **error)
+{
+  Training *self = user_data;
+  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), self->tokens, self->tokens, error);
+
+  if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (self->optimizer);
+  return TRUE;
+}
+
+static EbbMemoryPlan *
+plan_for (Training *self,
+          guint64 budget,
+          GError **error)
+{
+  return ebb_memory_plan_make (self->gpt, test_device (), step, self, budget, 0, error);
+}
+
+static gboolean
+has_tiles (EbbMemoryPlan *plan)
+{
+  return plan->rungs->len > 0;
+}
+
+/* Two real steps with @plan. Returns the bytes of the second one at most, and the parameters after it. */
+static guint64
+train (EbbMemoryPlan *plan,
+       GPtrArray *parameters)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) same = NULL;
+  g_autoptr (EbbMemoryStats) stats = NULL;
+  g_autoptr (GError) error = NULL;
+  g_autofree char *json = ebb_memory_plan_to_json (plan);
+  g_autofree EbbTensor **all = NULL;
+  guint n;
+
+  training_init (&training);
+  same = ebb_memory_plan_new_from_json (training.gpt, json, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_memory_plan_apply (same, &error));
+  for (guint i = 0; i < 2; i++)
+    {
+      ebb_memory_reset_peaks (test_device ());
+      step (training.gpt, &training, &error);
+      g_assert_no_error (error);
+    }
+  stats = ebb_memory_get_stats (test_device ());
+  all = ebb_module_get_parameters (training.gpt, TRUE, &n);
+  for (guint i = 0; i < n; i++)
+    g_ptr_array_add (parameters, all[i]);
+  return ebb_memory_stats_get_peak_total (stats) - training.others;
+}
+
+/* Returns the peak, measured. */
+static guint64
+check_real_steps (EbbMemoryPlan *plan,
+                  GPtrArray *expected)
+{
+  g_autoptr (GPtrArray) parameters = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  const guint64 peak = train (plan, parameters);
+
+  for (guint i = 0; i < expected->len; i++)
+    test_assert_near (parameters->pdata[i], expected->pdata[i], 0);
+  return peak;
+}
+
+static void
+test_falling_budgets (void)
+{
+  g_autoptr (GPtrArray) parameters = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) most = NULL;
+  guint64 peak = G_MAXUINT64, real;
+  double seconds = 0;
+  guint n_tiled = 0;
+
+  training_init (&training);
+  most = plan_for (&training, G_MAXUINT64, NULL);
+  g_assert_nonnull (most);
+  g_assert_false (has_tiles (most));
+  train (most, parameters);
+  for (guint i = 0; i <= N_BUDGETS; i++)
+    {
+      const guint64 budget =
+          most->unplanned_peak_bytes - (most->unplanned_peak_bytes - most->least_bytes) * i / N_BUDGETS;
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbMemoryPlan) plan = plan_for (&training, budget, &error);
+      g_autofree char *text = NULL;
+
+      g_assert_no_error (error);
+      text = ebb_memory_plan_to_string (plan);
+      g_test_message ("budget %" G_GUINT64_FORMAT ": peak %" G_GUINT64_FORMAT ", %g s\n%s", budget,
+                      plan->predicted_peak_bytes, plan->seconds, text);
+      g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+      g_assert_cmpuint (plan->predicted_peak_bytes, <=, peak);
+      g_assert_cmpfloat (plan->seconds, >=, seconds);
+      peak = plan->predicted_peak_bytes;
+      seconds = plan->seconds;
+      n_tiled += has_tiles (plan);
+      if (has_tiles (plan) || i == N_BUDGETS / 2)
+        {
+          real = check_real_steps (plan, parameters);
+          g_assert_cmpuint (real, ==, peak);
+        }
+    }
+  g_assert_cmpuint (n_tiled, >, 0);
+}
+
+/* The least of all plans without tiles, which the user's own tiles leave no MLP for. */
+static void
+test_least (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) with = NULL, without = NULL;
+  g_autoptr (GError) error = NULL;
+  g_autofree char *least = NULL;
+
+  training_init (&training);
+  with = plan_for (&training, G_MAXUINT64, &error);
+  g_assert_no_error (error);
+  ebb_tile_wrap_each (training.gpt, EBB_TYPE_MLP, 1 << 20, &error);
+  g_assert_no_error (error);
+  without = plan_for (&training, G_MAXUINT64, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (without->unplanned_peak_bytes, ==, with->unplanned_peak_bytes);
+  g_assert_cmpuint (with->least_bytes, <, without->least_bytes);
+
+  for (guint i = 0; i < 3; i++)
+    {
+      g_autoptr (EbbModule) h = ebb_module_get_child (training.gpt, "h");
+      g_autoptr (EbbModule) block = ebb_module_list_get (EBB_MODULE_LIST (h), i);
+      g_autoptr (EbbModule) mlp = ebb_module_get_child (block, "mlp");
+
+      ebb_tile_unwrap (mlp);
+    }
+  g_assert_null (plan_for (&training, with->least_bytes - 1, &error));
+  least = g_strdup_printf ("needs at least %.1f MiB", ceil ((double) with->least_bytes / (1 << 20) * 10) / 10);
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "is too small", least);
+}
+
+/* Products in bf16 add up gradients in another order with tiles. */
+static void
+test_bf16_has_none (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
+  g_autoptr (GError) error = NULL;
+
+  training_init (&training);
+  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  most = plan_for (&training, G_MAXUINT64, &error);
+  g_assert_no_error (error);
+  least = plan_for (&training, most->least_bytes, &error);
+  ebb_pop_autocast ();
+  g_assert_no_error (error);
+  g_assert_false (has_tiles (least));
+}
+
+static gboolean
+step_of_grads (EbbModule *model,
+               gpointer user_data,
+               GError **error)
+{
+  Training *self = user_data;
+  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), self->tokens, self->tokens, error);
+  g_autofree EbbTensor **parameters = NULL;
+  EbbTensor **grads = NULL;
+  guint n;
+
+  parameters = ebb_module_get_parameters (model, TRUE, &n);
+  if (loss != NULL)
+    grads = ebb_grad (&loss, 1, parameters, n, NULL, 0, FALSE, &n, error);
+  for (guint i = 0; i < n; i++)
+    {
+      if (grads != NULL)
+        ebb_tensor_unref (grads[i]);
+      ebb_tensor_unref (parameters[i]);
+    }
+  g_free (grads);
+  return grads != NULL;
+}
+
+/* The gradients of tiles that aren't added where a parameter has its own are added up in another order. */
+static void
+test_grads_have_none (void)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
+  g_autoptr (GError) error = NULL;
+
+  training_init (&training);
+  most = ebb_memory_plan_make (training.gpt, test_device (), step_of_grads, &training, G_MAXUINT64, 0, &error);
+  g_assert_no_error (error);
+  least =
+      ebb_memory_plan_make (training.gpt, test_device (), step_of_grads, &training, most->least_bytes, 0, &error);
+  g_assert_no_error (error);
+  g_assert_false (has_tiles (least));
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  g_setenv ("EBB_COST_FILE", "", TRUE);
+  test_init (&argc, &argv);
+  ebb_set_num_threads (1);
+  if (test_device_is_slow ()) /* no tiles keep the bits on a GPU */
+    return g_test_run ();
+  g_test_add_func ("/plan/planner-tiles/falling-budgets", test_falling_budgets);
+  g_test_add_func ("/plan/planner-tiles/least", test_least);
+  g_test_add_func ("/plan/planner-tiles/bf16-has-none", test_bf16_has_none);
+  g_test_add_func ("/plan/planner-tiles/grads-have-none", test_grads_have_none);
+  return g_test_run ();
+}
