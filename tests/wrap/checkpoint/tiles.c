@@ -179,7 +179,7 @@ bits_are_those_of_an_untiled_call (const TestMode *mode,
 {
   const gint64 least = ebb_tile_get_least_rows ();
 
-  g_assert_cmpint (least, ==, mode->n_threads * ROWS);
+  g_assert_cmpint (least, ==, ebb_get_num_threads () * ROWS);
   compare_tiles (data, mode, 8, 2 * least + 1);
   if (mode->dtype == EBB_DTYPE_F32 && !mode->autocast)
     {

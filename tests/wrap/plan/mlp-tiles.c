@@ -266,7 +266,8 @@ test_what_is_kept_and_refused (void)
     {
       check_refused (uneven, gpt, "961 rows", "multiple of 960");
       ebb_set_num_threads (2);
-      check_refused (plan, gpt, "960 rows", "2 threads");
+      if (ebb_get_num_threads () == 2) /* with ThreadSanitizer there is always one */
+        check_refused (plan, gpt, "960 rows", "2 threads");
       ebb_set_num_threads (1);
     }
   ebb_memory_plan_add_rung (unknown, "half-the-width", 1);
