@@ -111,8 +111,9 @@ ebb_plan_row_equal (const EbbPlanRow *a,
  * @place: a place other than the device
  * @store: (nullable): the store that it stands for; %NULL for one of the plan's own
  *
- * Sets the store to which blocks move what they keep, before ebb_memory_plan_apply(). By itself a plan makes a host
+ * Sets the store to which blocks move what they keep, before ebb_memory_plan_apply(). Without it the plan makes a host
  * store, or a disk store in `$TMPDIR` or `/var/tmp`; a partitioned store must be set, since only you know its ranks.
+ * The planner moves nothing by itself: blocks have another place than the device where the plan's file says so.
  */
 void
 ebb_memory_plan_set_store (EbbMemoryPlan *self,
