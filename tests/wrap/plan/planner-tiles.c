@@ -13,6 +13,7 @@
 #define BATCH 60
 #define CONTEXT 32 /* rows of two tiles on one thread */
 #define N_BUDGETS 12
+#define N_LAYERS 3
 
 typedef struct
 {
@@ -20,6 +21,7 @@ typedef struct
   EbbOptimizer *optimizer;
   EbbTensor *tokens;
   guint64 others; /* bytes that are in use without it */
+  guint n_steps;
 } Training;
 
 static guint64
@@ -31,13 +33,14 @@ count_bytes (void)
 }
 
 static void
-training_init (Training *self)
+training_init (Training *self,
+               int layers)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
 
   *self = (Training){ .tokens = test_tokens (11, VOCAB, BATCH, CONTEXT, -1) };
   self->others = count_bytes ();
-  config->layers = 3;
+  config->layers = layers;
   config->width = 16;
   config->heads = 2;
   config->context = CONTEXT;
@@ -66,6 +69,7 @@ step (EbbModule *model,
   Training *self = user_data;
   g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), self->tokens, self->tokens, error);
 
+  self->n_steps++;
   if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);
@@ -99,7 +103,7 @@ train (EbbMemoryPlan *plan,
   g_autofree EbbTensor **all = NULL;
   guint n;
 
-  training_init (&training);
+  training_init (&training, N_LAYERS);
   same = ebb_memory_plan_new_from_json (training.gpt, json, &error);
   g_assert_no_error (error);
   g_assert_true (ebb_memory_plan_apply (same, &error));
@@ -139,7 +143,7 @@ test_falling_budgets (void)
   double seconds = 0;
   guint n_tiled = 0;
 
-  training_init (&training);
+  training_init (&training, N_LAYERS);
   most = plan_for (&training, G_MAXUINT64, NULL);
   g_assert_nonnull (most);
   g_assert_false (has_tiles (most));
@@ -180,7 +184,7 @@ test_least (void)
   g_autoptr (GError) error = NULL;
   g_autofree char *least = NULL;
 
-  training_init (&training);
+  training_init (&training, N_LAYERS);
   with = plan_for (&training, G_MAXUINT64, &error);
   g_assert_no_error (error);
   ebb_tile_wrap_each (training.gpt, EBB_TYPE_MLP, 1 << 20, &error);
@@ -190,7 +194,7 @@ test_least (void)
   g_assert_cmpuint (without->unplanned_peak_bytes, ==, with->unplanned_peak_bytes);
   g_assert_cmpuint (with->least_bytes, <, without->least_bytes);
 
-  for (guint i = 0; i < 3; i++)
+  for (guint i = 0; i < N_LAYERS; i++)
     {
       g_autoptr (EbbModule) h = ebb_module_get_child (training.gpt, "h");
       g_autoptr (EbbModule) block = ebb_module_list_get (EBB_MODULE_LIST (h), i);
@@ -211,7 +215,7 @@ test_bf16_has_none (void)
   g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
   g_autoptr (GError) error = NULL;
 
-  training_init (&training);
+  training_init (&training, N_LAYERS);
   ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
   most = plan_for (&training, G_MAXUINT64, &error);
   g_assert_no_error (error);
@@ -253,13 +257,42 @@ test_grads_have_none (void)
   g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
   g_autoptr (GError) error = NULL;
 
-  training_init (&training);
+  training_init (&training, N_LAYERS);
   most = ebb_memory_plan_make (training.gpt, test_device (), step_of_grads, &training, G_MAXUINT64, 0, &error);
   g_assert_no_error (error);
   least =
       ebb_memory_plan_make (training.gpt, test_device (), step_of_grads, &training, most->least_bytes, 0, &error);
   g_assert_no_error (error);
   g_assert_false (has_tiles (least));
+}
+
+static guint
+count_steps (int layers)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) most = NULL, plan = NULL;
+  g_autoptr (GError) error = NULL;
+  gint64 began;
+
+  training_init (&training, layers);
+  most = plan_for (&training, G_MAXUINT64, &error);
+  g_assert_no_error (error);
+  training.n_steps = 0;
+  began = g_get_monotonic_time ();
+  plan = plan_for (&training, most->least_bytes + (most->unplanned_peak_bytes - most->least_bytes) / 4, &error);
+  g_assert_no_error (error);
+  g_test_message ("%d blocks: %u dry steps, %.2f s", layers, training.n_steps,
+                  (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
+  return training.n_steps;
+}
+
+/* Equal blocks try choices side by side, with tiles as without. */
+static void
+test_n_dry_steps (void)
+{
+  const guint n_shallow = count_steps (6), n_deep = count_steps (48);
+
+  g_assert_cmpuint (n_deep, <=, n_shallow);
 }
 
 int
@@ -275,5 +308,6 @@ main (int argc,
   g_test_add_func ("/plan/planner-tiles/least", test_least);
   g_test_add_func ("/plan/planner-tiles/bf16-has-none", test_bf16_has_none);
   g_test_add_func ("/plan/planner-tiles/grads-have-none", test_grads_have_none);
+  g_test_add_func ("/plan/planner-tiles/dry-steps", test_n_dry_steps);
   return g_test_run ();
 }
