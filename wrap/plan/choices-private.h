@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "dist/group/process-group.h"
 #include "wrap/plan/memory-plan-private.h"
 #include "wrap/plan/probe-private.h"
 
@@ -40,7 +41,8 @@ struct _EbbPlanChoices
   const EbbPlanChoices *untiled; /* whose probe and costs it has; NULL: it is that one itself */
   gint64 tile_rows;              /* of the tiles that MLPs have in all its steps; 0: they have none */
   EbbModule *model;
-  GArray *blocks; /* of EbbPlanBlock */
+  EbbProcessGroup *group; /* of whose ranks this is the first; NULL: there are no others */
+  GArray *blocks;         /* of EbbPlanBlock */
   EbbCostTable *costs;
   EbbProbe *probe;
   EbbProbeStep *none;      /* a step with nothing wrapped by the plan */
@@ -49,14 +51,22 @@ struct _EbbPlanChoices
 };
 
 /* Runs dry steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most,
- * with operands of @max_bytes. */
+ * with operands of @max_bytes. @group: NULL, or the ranks that plan together: the others call
+ * ebb_plan_choices_follow () until the plan is given to them. */
 EbbPlanChoices *ebb_plan_choices_new (EbbModule *model,
                                       EbbDevice *device,
+                                      EbbProcessGroup *group,
                                       EbbStepFunc step,
                                       gpointer user_data,
                                       double max_seconds,
                                       guint64 max_bytes,
                                       GError **error);
+EbbMemoryPlan *ebb_plan_choices_follow (EbbModule *model,
+                                        EbbDevice *device,
+                                        EbbProcessGroup *group,
+                                        EbbStepFunc step,
+                                        gpointer user_data,
+                                        GError **error);
 /* The same with the MLPs in tiles of @n_rows rows. @untiled must live as long. */
 EbbPlanChoices *ebb_plan_choices_new_tiled (EbbPlanChoices *untiled,
                                             gint64 n_rows,

@@ -6,6 +6,7 @@
 #include "wrap/plan/estimate-private.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/plan/mlp-tiles-private.h"
+#include "wrap/plan/on-ranks-private.h"
 
 #include <string.h>
 
@@ -144,22 +145,20 @@ price_ops (EbbPlanChoices *self,
     }
 }
 
-/* A step in which all blocks are recorded; sorts them into classes. */
-static gboolean
-record_blocks (EbbPlanChoices *self,
-               GError **error)
+/* A step in which all blocks are recorded, @recorders[i] that at i. */
+static EbbProbeStep *
+run_recorded (EbbPlanChoices *self,
+              Recorder *recorders,
+              GError **error)
 {
-  const guint n = self->blocks->len;
-  g_autofree Recorder *recorders = g_new0 (Recorder, n);
-  g_autoptr (EbbProbeStep) step = NULL;
+  EbbProbeStep *step;
   guint n_wrapped = 0;
   gboolean ok = TRUE;
 
-  for (; ok && n_wrapped < n; n_wrapped++)
+  for (; ok && n_wrapped < self->blocks->len; n_wrapped++)
     {
       const EbbPlanBlock *block = &g_array_index (self->blocks, EbbPlanBlock, n_wrapped);
 
-      recorders[n_wrapped] = (Recorder){ self->probe, g_array_new (FALSE, FALSE, sizeof (Trace)) };
       ok = block->is_taken || wrap_to_record (block->module, &recorders[n_wrapped], error);
     }
   step = ok ? ebb_probe_run (self->probe, error) : NULL;
@@ -169,14 +168,63 @@ record_blocks (EbbPlanChoices *self,
 
       if (!block->is_taken)
         ebb_checkpoint_unwrap (block->module);
-      if (step != NULL && !block->is_taken)
-        {
-          price_ops (self, step, i + 1, recorders[i].ops);
-          self->class_of[i] = find_class (self, recorders[i].ops);
-          g_array_append_val (self->class_of[i]->members, i);
-        }
-      g_array_unref (recorders[i].ops);
     }
+  return step;
+}
+
+static Recorder *
+recorders_new (EbbPlanChoices *self)
+{
+  Recorder *recorders = g_new0 (Recorder, self->blocks->len);
+
+  for (guint i = 0; i < self->blocks->len; i++)
+    recorders[i] = (Recorder){ self->probe, g_array_new (FALSE, FALSE, sizeof (Trace)) };
+  return recorders;
+}
+
+static void
+recorders_free (EbbPlanChoices *self,
+                Recorder *recorders)
+{
+  for (guint i = 0; i < self->blocks->len; i++)
+    g_array_unref (recorders[i].ops);
+  g_free (recorders);
+}
+
+/* Of a step with no plan but the tiles. */
+static gboolean
+announce (EbbPlanChoices *self,
+          const char *kind,
+          GError **error)
+{
+  g_autofree char *step = g_strdup_printf ("%s%" G_GINT64_FORMAT, kind, self->tile_rows);
+
+  return ebb_plan_ranks_announce (self->group, step, error);
+}
+
+/* Sorts the blocks into classes. */
+static gboolean
+record_blocks (EbbPlanChoices *self,
+               GError **error)
+{
+  Recorder *recorders = recorders_new (self);
+  g_autoptr (EbbProbeStep) step = NULL;
+  GError *failure = NULL;
+
+  if (announce (self, EBB_PLAN_STEP_RECORD, error))
+    {
+      step = run_recorded (self, recorders, &failure);
+      step = ebb_plan_ranks_merge (self->group, step, failure, error);
+    }
+  for (guint i = 0; step != NULL && i < self->blocks->len; i++)
+    {
+      if (g_array_index (self->blocks, EbbPlanBlock, i).is_taken)
+        continue;
+      price_ops (self, step, i + 1, recorders[i].ops);
+      self->class_of[i] = find_class (self, recorders[i].ops);
+      g_array_append_val (self->class_of[i]->members, i);
+    }
+  recorders_free (self, recorders);
   return step != NULL;
 }
 
@@ -211,10 +259,10 @@ ebb_plan_choices_fill (EbbPlanChoices *self,
     ebb_memory_plan_add_rung (plan, EBB_PLAN_MLP_TILES, self->tile_rows);
 }
 
-EbbProbeStep *
-ebb_plan_choices_try (EbbPlanChoices *self,
-                      EbbMemoryPlan *plan,
-                      GError **error)
+static EbbProbeStep *
+run_with (EbbPlanChoices *self,
+          EbbMemoryPlan *plan,
+          GError **error)
 {
   EbbProbeStep *step;
 
@@ -222,6 +270,22 @@ ebb_plan_choices_try (EbbPlanChoices *self,
     return NULL;
   step = ebb_probe_run (self->probe, error);
   ebb_memory_plan_unapply (plan);
+  return step;
+}
+
+EbbProbeStep *
+ebb_plan_choices_try (EbbPlanChoices *self,
+                      EbbMemoryPlan *plan,
+                      GError **error)
+{
+  g_autofree char *json = self->group != NULL ? ebb_memory_plan_to_json (plan) : NULL;
+  GError *failure = NULL;
+  EbbProbeStep *step;
+
+  if (!ebb_plan_ranks_announce (self->group, json, error))
+    return NULL;
+  step = run_with (self, plan, &failure);
+  step = ebb_plan_ranks_merge (self->group, step, failure, error);
   if (step != NULL)
     ebb_probe_price (self->probe, step);
   return step;
@@ -509,12 +573,25 @@ measure_launches (EbbPlanChoices *self,
   return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, NULL, NULL, error);
 }
 
+static EbbProbeStep *
+run_none (EbbPlanChoices *self,
+          GError **error)
+{
+  GError *failure = NULL;
+  EbbProbeStep *step;
+
+  if (!announce (self, EBB_PLAN_STEP_NONE, error))
+    return NULL;
+  step = ebb_probe_run (self->probe, &failure);
+  return ebb_plan_ranks_merge (self->group, step, failure, error);
+}
+
 /* A plan is for a step that is always the same. */
 static gboolean
 check_twice (EbbPlanChoices *self,
              GError **error)
 {
-  g_autoptr (EbbProbeStep) again = ebb_probe_run (self->probe, error);
+  g_autoptr (EbbProbeStep) again = run_none (self, error);
   g_autofree char *difference = NULL;
 
   if (again == NULL)
@@ -525,6 +602,19 @@ check_twice (EbbPlanChoices *self,
   return difference == NULL;
 }
 
+/* Applies a plan that has nothing but tiles of @n_rows rows; 0: not even those. */
+static EbbMemoryPlan *
+put_tiles (EbbModule *model,
+           gint64 n_rows,
+           GError **error)
+{
+  g_autoptr (EbbMemoryPlan) tiles = ebb_memory_plan_new_empty (model);
+
+  if (n_rows > 0)
+    ebb_memory_plan_add_rung (tiles, EBB_PLAN_MLP_TILES, n_rows);
+  return ebb_memory_plan_apply (tiles, error) ? g_steal_pointer (&tiles) : NULL;
+}
+
 /* Steps with nothing wrapped by the plan but its tiles. */
 static gboolean
 look_at_none (EbbPlanChoices *self,
@@ -532,14 +622,12 @@ look_at_none (EbbPlanChoices *self,
               guint64 max_bytes,
               GError **error)
 {
-  g_autoptr (EbbMemoryPlan) tiles = ebb_memory_plan_new_empty (self->model);
+  g_autoptr (EbbMemoryPlan) tiles = put_tiles (self->model, self->tile_rows, error);
   gboolean ok;
 
-  if (self->tile_rows > 0)
-    ebb_memory_plan_add_rung (tiles, EBB_PLAN_MLP_TILES, self->tile_rows);
-  if (!ebb_memory_plan_apply (tiles, error))
+  if (tiles == NULL)
     return FALSE;
-  self->none = ebb_probe_run (self->probe, error);
+  self->none = run_none (self, error);
   ok = self->none != NULL && (self->untiled != NULL || check_twice (self, error))
        && (max_seconds <= 0 || measure_launches (self, max_seconds, max_bytes, error)) && record_blocks (self, error);
   ebb_memory_plan_unapply (tiles);
@@ -575,24 +663,90 @@ find_choices (EbbPlanChoices *self,
   return measure_choices (self, n_singles, error);
 }
 
+/* Runs the probe's first step, as all ranks do. */
+static EbbPlanChoices *
+choices_new (EbbModule *model,
+             EbbDevice *device,
+             EbbProcessGroup *group,
+             EbbStepFunc step,
+             gpointer user_data,
+             GError **error)
+{
+  g_autoptr (EbbPlanChoices) self = g_new0 (EbbPlanChoices, 1);
+  GError *failure = NULL;
+
+  self->model = g_object_ref (model);
+  self->group = group;
+  self->blocks = ebb_plan_find_blocks (model);
+  self->costs = ebb_cost_table_new (device);
+  self->classes = g_ptr_array_new_with_free_func (class_free);
+  self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
+  self->probe = ebb_probe_new (model, device, self->blocks, self->costs, step, user_data, &failure);
+  return ebb_plan_ranks_agree (group, failure, error) ? g_steal_pointer (&self) : NULL;
+}
+
 EbbPlanChoices *
 ebb_plan_choices_new (EbbModule *model,
                       EbbDevice *device,
+                      EbbProcessGroup *group,
                       EbbStepFunc step,
                       gpointer user_data,
                       double max_seconds,
                       guint64 max_bytes,
                       GError **error)
 {
-  g_autoptr (EbbPlanChoices) self = g_new0 (EbbPlanChoices, 1);
+  g_autoptr (EbbPlanChoices) self = choices_new (model, device, group, step, user_data, error);
 
-  self->model = g_object_ref (model);
-  self->blocks = ebb_plan_find_blocks (model);
-  self->costs = ebb_cost_table_new (device);
-  self->classes = g_ptr_array_new_with_free_func (class_free);
-  self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
-  self->probe = ebb_probe_new (model, device, self->blocks, self->costs, step, user_data, error);
-  return self->probe != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
+  return self != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
+}
+
+static EbbProbeStep *
+run_announced (EbbPlanChoices *self,
+               const char *step,
+               GError **error)
+{
+  const gboolean records = g_str_has_prefix (step, EBB_PLAN_STEP_RECORD);
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  Recorder *recorders;
+  EbbProbeStep *result;
+
+  if (!records && !g_str_has_prefix (step, EBB_PLAN_STEP_NONE))
+    {
+      plan = ebb_memory_plan_new_of_rank (self->model, step, error);
+      return plan != NULL ? run_with (self, plan, error) : NULL;
+    }
+  plan = put_tiles (self->model, g_ascii_strtoll (strchr (step, ' '), NULL, 10), error);
+  if (plan == NULL)
+    return NULL;
+  recorders = recorders_new (self);
+  result = records ? run_recorded (self, recorders, error) : ebb_probe_run (self->probe, error);
+  recorders_free (self, recorders);
+  ebb_memory_plan_unapply (plan);
+  return result;
+}
+
+/* A failure here comes back from the first rank, to which it was sent. */
+EbbMemoryPlan *
+ebb_plan_choices_follow (EbbModule *model,
+                         EbbDevice *device,
+                         EbbProcessGroup *group,
+                         EbbStepFunc step,
+                         gpointer user_data,
+                         GError **error)
+{
+  g_autoptr (EbbPlanChoices) self = choices_new (model, device, group, step, user_data, NULL);
+  EbbMemoryPlan *plan = NULL;
+  char *announced;
+
+  while ((announced = ebb_plan_ranks_receive (group, model, &plan, error)) != NULL)
+    {
+      GError *failure = NULL;
+      EbbProbeStep *own = run_announced (self, announced, &failure);
+      g_autoptr (EbbProbeStep) merged = ebb_plan_ranks_merge (group, own, failure, NULL);
+
+      g_free (announced);
+    }
+  return plan;
 }
 
 EbbPlanChoices *
@@ -606,6 +760,7 @@ ebb_plan_choices_new_tiled (EbbPlanChoices *untiled,
 
   self->untiled = untiled;
   self->tile_rows = n_rows;
+  self->group = untiled->group;
   self->model = g_object_ref (untiled->model);
   self->blocks = g_array_ref (untiled->blocks);
   self->costs = untiled->costs;

@@ -61,7 +61,8 @@ struct _EbbMemoryPlan
   GArray *applied; /* of the wrappers that this has put on; NULL: not applied */
 };
 
-/* As ebb_memory_plan_new (), with the seconds for which kernels may be measured: 0 takes the figures that are there. */
+/* As ebb_memory_plan_new () and ebb_memory_plan_new_on_ranks (), with the seconds for which kernels may be measured: 0
+ * takes the figures that are there. */
 EbbMemoryPlan *ebb_memory_plan_make (EbbModule *model,
                                      EbbDevice *device,
                                      EbbStepFunc step,
@@ -69,7 +70,19 @@ EbbMemoryPlan *ebb_memory_plan_make (EbbModule *model,
                                      guint64 budget_bytes,
                                      double max_seconds,
                                      GError **error);
+EbbMemoryPlan *ebb_memory_plan_make_on_ranks (EbbModule *model,
+                                              EbbDevice *device,
+                                              EbbProcessGroup *group,
+                                              EbbStepFunc step,
+                                              gpointer user_data,
+                                              guint64 budget_bytes,
+                                              double max_seconds,
+                                              GError **error);
 EbbMemoryPlan *ebb_memory_plan_new_empty (EbbModule *model);
+/* As ebb_memory_plan_new_from_json (), of another rank's plan. */
+EbbMemoryPlan *ebb_memory_plan_new_of_rank (EbbModule *model,
+                                            const char *json,
+                                            GError **error);
 /* An empty plan for the same model and budget, to which @self may be lowered. */
 EbbMemoryPlan *ebb_memory_plan_new_below (EbbMemoryPlan *self);
 void ebb_plan_row_clear (EbbPlanRow *row);

@@ -5,6 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
+#include "dist/group/process-group.h"
 #include "nn/module.h"
 #include "nn/state/training-state.h"
 #include "tensor/autograd/saved-tensor.h"
@@ -53,9 +54,24 @@ EbbMemoryPlan *ebb_memory_plan_new (EbbModule *model,
                                     GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbMemoryPlan *ebb_memory_plan_new_on_ranks (EbbModule *model,
+                                             EbbDevice *device,
+                                             EbbProcessGroup *group,
+                                             EbbStepFunc step,
+                                             gpointer user_data,
+                                             guint64 budget_bytes,
+                                             GError **error);
+
+EBB_AVAILABLE_IN_ALL
 EbbMemoryPlan *ebb_memory_plan_load (EbbModule *model,
                                      const char *path,
                                      GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbMemoryPlan *ebb_memory_plan_load_on_ranks (EbbModule *model,
+                                              EbbProcessGroup *group,
+                                              const char *path,
+                                              GError **error);
 
 EBB_AVAILABLE_IN_ALL
 EbbMemoryPlan *ebb_memory_plan_new_from_json (EbbModule *model,

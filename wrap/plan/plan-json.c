@@ -194,6 +194,7 @@ typedef struct
 {
   const char *path;
   GError **error;
+  gboolean is_of_rank; /* of another one, whose shards may have other shapes */
 } Source;
 
 static gboolean
@@ -463,7 +464,8 @@ read_document (const Source *source,
     return ebb_file_fail (source->path, source->error,
                           "a memory plan of version %" G_GINT64_FORMAT "; this Ebb reads version %d, so plan again",
                           version, VERSION);
-  if (!check_parameters (source, document, plan->model) || !read_text (source, document, "", "step", &step)
+  if ((!source->is_of_rank && !check_parameters (source, document, plan->model))
+      || !read_text (source, document, "", "step", &step)
       || !read_bytes (source, document, "", "budget_bytes", &plan->budget_bytes)
       || !read_bytes (source, document, "", "unplanned_peak_bytes", &plan->unplanned_peak_bytes)
       || !read_bytes (source, document, "", "least_bytes", &plan->least_bytes))
@@ -477,10 +479,11 @@ static EbbMemoryPlan *
 read_plan (EbbModule *model,
            const EbbJson *document,
            const char *name,
+           gboolean is_of_rank,
            GError **error)
 {
   g_autoptr (EbbMemoryPlan) self = ebb_memory_plan_new_empty (model);
-  const Source source = { name, error };
+  const Source source = { name, error, is_of_rank };
 
   return read_document (&source, document, self) ? g_steal_pointer (&self) : NULL;
 }
@@ -508,7 +511,7 @@ ebb_memory_plan_load (EbbModule *model,
   g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
 
   document = ebb_json_read_file (path, MAX_FILE_SIZE, error);
-  return document != NULL ? read_plan (model, document, path, error) : NULL;
+  return document != NULL ? read_plan (model, document, path, FALSE, error) : NULL;
 }
 
 /**
@@ -533,7 +536,17 @@ ebb_memory_plan_new_from_json (EbbModule *model,
   g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
 
   document = ebb_json_parse (json, strlen (json), "the plan", error);
-  return document != NULL ? read_plan (model, document, "the plan", error) : NULL;
+  return document != NULL ? read_plan (model, document, "the plan", FALSE, error) : NULL;
+}
+
+EbbMemoryPlan *
+ebb_memory_plan_new_of_rank (EbbModule *model,
+                             const char *json,
+                             GError **error)
+{
+  g_autoptr (EbbJson) document = ebb_json_parse (json, strlen (json), "the plan", error);
+
+  return document != NULL ? read_plan (model, document, "the plan", TRUE, error) : NULL;
 }
 
 /* -- the model ----------------------------------------------------------------------------------------------------- */

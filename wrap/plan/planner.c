@@ -7,6 +7,7 @@
 #include "wrap/plan/choices-private.h"
 #include "wrap/plan/estimate-private.h"
 #include "wrap/plan/mlp-tiles-private.h"
+#include "wrap/plan/on-ranks-private.h"
 
 #include <math.h>
 #include <string.h>
@@ -495,6 +496,40 @@ fail_least (const Planner *planner,
                ceil ((double) least->peak / MIB * 10) / 10, parts->str);
 }
 
+/* @group: NULL, or the ranks of which this is the first. */
+static EbbMemoryPlan *
+make_for (EbbModule *model,
+          EbbDevice *device,
+          EbbProcessGroup *group,
+          EbbStepFunc step,
+          gpointer user_data,
+          guint64 budget_bytes,
+          double max_seconds,
+          GError **error)
+{
+  const guint64 max_bytes = MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED));
+  EbbPlanChoices *choices;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_auto (Planner) planner = { 0 };
+
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  choices = ebb_plan_choices_new (model, device, group, step, user_data, max_seconds, max_bytes, error);
+  if (choices == NULL || !planner_init (&planner, choices, device, max_seconds, max_bytes, error))
+    return NULL;
+  if (planner.least->predicted_peak_bytes > budget_bytes)
+    {
+      fail_least (&planner, budget_bytes, error);
+      return NULL;
+    }
+  plan = make_fastest (&planner, budget_bytes, error);
+  if (plan == NULL || (plan != planner.least && !add_lower (&planner, plan, error)))
+    return NULL;
+  plan->budget_bytes = MIN (budget_bytes, (guint64) G_MAXINT64); /* the largest number of a file */
+  plan->least_bytes = planner.least->predicted_peak_bytes;
+  return g_steal_pointer (&plan);
+}
+
 /**
  * ebb_memory_plan_new: (constructor)
  * @model: the model, whose parameters may be on any device, `meta` too
@@ -533,29 +568,102 @@ ebb_memory_plan_make (EbbModule *model,
                       double max_seconds,
                       GError **error)
 {
-  const guint64 max_bytes = MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED));
-  EbbPlanChoices *choices;
-  g_autoptr (EbbMemoryPlan) plan = NULL;
-  g_auto (Planner) planner = { 0 };
-
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
-  if (device == NULL)
-    device = ebb_device_get_cpu ();
-  choices = ebb_plan_choices_new (model, device, step, user_data, max_seconds, max_bytes, error);
-  if (choices == NULL || !planner_init (&planner, choices, device, max_seconds, max_bytes, error))
+  return make_for (model, device, NULL, step, user_data, budget_bytes, max_seconds, error);
+}
+
+/**
+ * ebb_memory_plan_new_on_ranks: (constructor)
+ * @model: the model, whose parameters may be on any device, `meta` too
+ * @device: (nullable): the device that this rank's step is to run on; %NULL for the CPU
+ * @group: the ranks that train together
+ * @step: (scope call) (closure user_data): one training step of this rank
+ * @user_data: user data of @step
+ * @budget_bytes: the most bytes of the device that this rank's step may take at one time; the smallest of all ranks
+ *   counts
+ * @error: return location for an error
+ *
+ * The same as ebb_memory_plan_new() for a step that ranks run together, sharded for example: all ranks call it, and all
+ * get the same plan, which keeps each within the budget. Where ranks need different numbers of bytes, the plan has the
+ * largest. Times are those of the first rank. Collectives of floating-point numbers are left out of the dry runs, those
+ * of integers are sent.
+ *
+ * Returns: (transfer full) (nullable): the plan; %NULL on all ranks, with what ebb_memory_plan_new() reports on any of
+ *   them, or with %EBB_ERROR_PROCESS_GROUP if they have other blocks
+ */
+EbbMemoryPlan *
+ebb_memory_plan_new_on_ranks (EbbModule *model,
+                              EbbDevice *device,
+                              EbbProcessGroup *group,
+                              EbbStepFunc step,
+                              gpointer user_data,
+                              guint64 budget_bytes,
+                              GError **error)
+{
+  return ebb_memory_plan_make_on_ranks (model, device, group, step, user_data, budget_bytes, MAX_SECONDS, error);
+}
+
+EbbMemoryPlan *
+ebb_memory_plan_make_on_ranks (EbbModule *model,
+                               EbbDevice *device,
+                               EbbProcessGroup *group,
+                               EbbStepFunc step,
+                               gpointer user_data,
+                               guint64 budget_bytes,
+                               double max_seconds,
+                               GError **error)
+{
+  g_autoptr (GArray) blocks = NULL;
+  GError *failure = NULL;
+  EbbMemoryPlan *plan;
+
+  if (!EBB_MAY_BEGIN (error, model, group))
     return NULL;
-  if (planner.least->predicted_peak_bytes > budget_bytes)
+  g_return_val_if_fail (EBB_IS_MODULE (model) && EBB_IS_PROCESS_GROUP (group) && step != NULL, NULL);
+
+  blocks = ebb_plan_find_blocks (model);
+  if (!ebb_plan_ranks_meet (group, blocks, &budget_bytes, error))
+    return NULL;
+  if (ebb_process_group_get_rank (group) > 0)
+    return ebb_plan_choices_follow (model, device != NULL ? device : ebb_device_get_cpu (), group, step, user_data,
+                                    error);
+  plan = make_for (model, device, group, step, user_data, budget_bytes, max_seconds, &failure);
+  return ebb_plan_ranks_give (group, plan, failure, error);
+}
+
+/**
+ * ebb_memory_plan_load_on_ranks: (constructor)
+ * @model: the model that the plan is for
+ * @group: the ranks that train together
+ * @path: a file that ebb_memory_plan_save() has written on the first rank; the others don't read it
+ * @error: return location for an error
+ *
+ * The same as ebb_memory_plan_load() on ranks: all call it, and all get the plan of the first one's file.
+ *
+ * Returns: (transfer full) (nullable): the plan; %NULL on all ranks, with what ebb_memory_plan_load() reports on the
+ *   first one
+ */
+EbbMemoryPlan *
+ebb_memory_plan_load_on_ranks (EbbModule *model,
+                               EbbProcessGroup *group,
+                               const char *path,
+                               GError **error)
+{
+  EbbMemoryPlan *plan = NULL;
+  GError *failure = NULL;
+
+  if (!EBB_MAY_BEGIN (error, model, group, path))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (model) && EBB_IS_PROCESS_GROUP (group), NULL);
+
+  if (ebb_process_group_get_rank (group) > 0)
     {
-      fail_least (&planner, budget_bytes, error);
-      return NULL;
+      ebb_plan_ranks_receive (group, model, &plan, error);
+      return plan;
     }
-  plan = make_fastest (&planner, budget_bytes, error);
-  if (plan == NULL || (plan != planner.least && !add_lower (&planner, plan, error)))
-    return NULL;
-  plan->budget_bytes = MIN (budget_bytes, (guint64) G_MAXINT64); /* the largest number of a file */
-  plan->least_bytes = planner.least->predicted_peak_bytes;
-  return g_steal_pointer (&plan);
+  plan = ebb_memory_plan_load (model, path, &failure);
+  return ebb_plan_ranks_give (group, plan, failure, error);
 }

@@ -148,7 +148,7 @@ static EbbPlanChoices *
 find_choices (Training *self)
 {
   g_autoptr (GError) error = NULL;
-  EbbPlanChoices *choices = ebb_plan_choices_new (self->model, ebb_device_get_cpu (), step, self, 0, 0, &error);
+  EbbPlanChoices *choices = ebb_plan_choices_new (self->model, ebb_device_get_cpu (), NULL, step, self, 0, 0, &error);
 
   g_assert_no_error (error);
   return choices;
