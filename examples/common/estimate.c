@@ -44,7 +44,7 @@ add_integer (JsonBuilder *builder,
 typedef struct
 {
   gint64 peak, host_peak, extent, purposes[EBB_N_PURPOSES];
-  guint64 least; /* 0: not known, on ranks */
+  guint64 least;
   double seconds;
 } Figures;
 
@@ -172,17 +172,9 @@ find_least (Trainer *trainer,
             Figures *figures,
             GError **error)
 {
-  g_autoptr (EbbMemoryPlan) plan = NULL;
-
-  if (trainer->ranks == NULL && trainer->plan == NULL)
-    plan = ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, G_MAXUINT64, error);
-  else if (trainer->plan != NULL)
-    plan = g_object_ref (trainer->plan);
-  else
-    return TRUE;
-  if (plan == NULL)
-    return FALSE;
-  g_object_get (plan, "least-bytes", &figures->least, NULL);
+  if (trainer->plan == NULL)
+    return planning_find_least (trainer, &figures->least, error);
+  g_object_get (trainer->plan, "least-bytes", &figures->least, NULL);
   return TRUE;
 }
 
@@ -225,7 +217,7 @@ make_estimate (Options *options,
   Trainer trainer;
   gboolean ok;
 
-  if (!planning_init (&planning, options, error))
+  if (!planning_init (&planning, options, ranks, error))
     return NULL;
   ebb_push_dry_run ();
   ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error)

@@ -159,7 +159,9 @@ const OptionRow gpt_options[] = {
   { OPTION_SIZE, "memory", SIZE_AT (memory), .metavar = "SIZE", .shown = "0",
     .help = "Budget of a training: plans what each block keeps and recomputes so that the device's bytes, on the CPU "
             "those of the process, stay within SIZE: 1.5GiB, 1500MB, or auto: all that is free",
-    .help_on_ranks = "Limit of the bytes of all tensors, with or without a unit: 1.5GiB, 1500MB" },
+    .help_on_ranks = "Budget of a training: one plan for all ranks keeps the bytes of each device, on the CPU those of "
+                     "each process, within SIZE: 1.5GiB, 1500MB, or auto: all that is free; ranks that are threads "
+                     "share it" },
   { OPTION_TEXT, "allow", AT (allow), .metavar = "NAMES", .shown = "",
     .help = "What --memory may take, in this order, where no plan that keeps all bits fits: bf16-moments, "
             "8bit-moments, step-in-backward, bf16-residual; several with commas" },

@@ -202,7 +202,7 @@ run (Options *options,
   Planning planning;
   gboolean ok;
 
-  if (!planning_init (&planning, options, error))
+  if (!planning_init (&planning, options, ranks, error))
     return FALSE;
   ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error)
        && streams_init (&streams, &trainer, error);

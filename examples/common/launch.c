@@ -90,16 +90,6 @@ run_process (const Options *options,
   return ok;
 }
 
-/* Process-wide settings are made before there are threads. */
-static void
-set_limit (const Options *options)
-{
-  EbbDevice *device = options->memory > 0 ? ebb_device_get (options->device, NULL) : NULL;
-
-  if (device != NULL)
-    ebb_memory_set_limit (device, options->memory);
-}
-
 static gboolean
 run_threads (const Options *options,
              Launch *launch,
@@ -107,7 +97,6 @@ run_threads (const Options *options,
 {
   ThreadLaunch data = { .options = options, .launch = launch };
 
-  set_limit (options);
   return ebb_run_ranks ((guint) options->ranks.n_ranks, run_thread, &data, error);
 }
 

@@ -26,6 +26,8 @@ options_clear (Options *self)
 void
 options_silence (Options *self)
 {
+  if (!self->silenced)
+    self->all_quiet = self->quiet;
   self->silenced = self->quiet = TRUE;
   g_clear_pointer (&self->report, g_free);
   g_clear_pointer (&self->profile, g_free);
@@ -42,7 +44,7 @@ options_on_ranks (const Options *self)
 gboolean
 options_have_plan (const Options *self)
 {
-  return !options_on_ranks (self) && (self->memory > 0 || self->memory_is_auto || self->plan != NULL);
+  return self->memory > 0 || self->memory_is_auto || self->plan != NULL;
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
@@ -234,7 +236,8 @@ find_kinds (Options *self,
   self->store_kind = (StoreKind) OPTION_CHOICE (self, store);
   if (!(self->program->on_ranks ? rank_options_check (self, all_known, error) : rank_options_check_alone (self, error)))
     return FALSE;
-  if (OPTION_WAS_GIVEN (self, ranks.nesting) && all_known && self->checkpoint_kind == CHECKPOINT_NONE)
+  if (OPTION_WAS_GIVEN (self, ranks.nesting) && all_known
+      && (self->checkpoint_kind == CHECKPOINT_NONE || self->checkpoint_kind == CHECKPOINT_AUTO))
     return options_refuse (error, "--nesting %s: it needs --checkpoint selective or full", self->ranks.nesting);
   return rank_options_check_tensor (&self->ranks, !all_known || self->checkpoint_kind == CHECKPOINT_FULL, error)
          && (!all_known || store_check (self, error));

@@ -75,6 +75,7 @@ struct _Options
 
   RankOptions ranks; /* of a program on ranks */
   gboolean silenced;
+  gboolean all_quiet; /* of a silenced rank: the first one is quiet, too */
 
   /* output */
   int sample, top_k;

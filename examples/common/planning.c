@@ -14,6 +14,9 @@
 #define RESERVE ((guint64) 18 << 20)
 /* How often a plan whose heap has too large gaps is made again. */
 #define N_CORRECTIONS 4
+/* Ranks that are threads have one heap, in which blocks of one are in the way of others'. Of its bytes, so much is
+ * lost. */
+#define PART_LOST_AMONG_THREADS 8
 /* How long kernels are timed that weren't timed before. */
 #define MAX_SECONDS 5
 
@@ -32,13 +35,58 @@ get_own_bytes (void)
   return n_resident * (guint64) sysconf (_SC_PAGESIZE);
 }
 
-/* All that is free where the training computes. */
-static guint64
-find_budget (EbbDevice *device)
+/* How many ranks share this one's device: those of its machine on the CPU. */
+static gboolean
+count_sharers (Ranks *ranks,
+               EbbDevice *device,
+               guint *n,
+               GError **error)
+{
+  g_autofree char *place = g_strdup_printf ("%s %s", g_get_host_name (), ebb_device_get_name (device));
+  g_autofree gint64 *places = ranks != NULL ? g_new (gint64, ranks->size) : NULL;
+  const gint64 own = g_str_hash (place);
+
+  *n = ranks == NULL;
+  if (ranks == NULL)
+    return TRUE;
+  if (!ranks_exchange (ranks, &own, 1, places, error))
+    return FALSE;
+  for (guint i = 0; i < ranks->size; i++)
+    *n += places[i] == own;
+  return TRUE;
+}
+
+/* All that is free where the training computes; of what other processes' ranks share, this one's part. */
+static gboolean
+find_budget (Planning *self,
+             EbbDevice *device,
+             GError **error)
 {
   const guint64 available = ebb_memory_get_available (device);
+  guint n_sharers;
 
-  return device == ebb_device_get_cpu () ? get_own_bytes () + available : available;
+  if (!count_sharers (self->ranks, device, &n_sharers, error))
+    return FALSE;
+  self->budget = (device == ebb_device_get_cpu () ? get_own_bytes () : 0) + available / n_sharers * self->n_here;
+  return TRUE;
+}
+
+/* The largest of all ranks. */
+static gboolean
+take_largest (Ranks *ranks,
+              guint64 *n_bytes,
+              GError **error)
+{
+  g_autofree gint64 *all = ranks != NULL ? g_new (gint64, ranks->size) : NULL;
+  const gint64 own = (gint64) *n_bytes;
+
+  if (ranks == NULL)
+    return TRUE;
+  if (!ranks_exchange (ranks, &own, 1, all, error))
+    return FALSE;
+  for (guint i = 0; i < ranks->size; i++)
+    *n_bytes = MAX (*n_bytes, (guint64) all[i]);
+  return TRUE;
 }
 
 static guint64
@@ -65,31 +113,72 @@ run_step (EbbModule *model,
 
 /* What of the budget isn't for tensors, as it is at first: what planning leaves behind is used again by the training.
  */
-static guint64
+static gboolean
 find_own_bytes (Planning *self,
-                const Trainer *trainer)
+                const Trainer *trainer,
+                GError **error)
 {
-  if (self->own == 0 && trainer->device == ebb_device_get_cpu ())
-    self->own = get_own_bytes () + RESERVE;
-  return self->own;
+  if (self->own > 0 || trainer->device != ebb_device_get_cpu ())
+    return TRUE;
+  self->own = get_own_bytes () + RESERVE;
+  return take_largest (self->ranks, &self->own, error);
 }
 
-/* A plan for @limit, and a dry run of the step with it. */
+static EbbMemoryPlan *
+plan_limit (Trainer *trainer,
+            guint64 limit,
+            GError **error)
+{
+  return trainer->ranks != NULL ? ebb_memory_plan_new_on_ranks (trainer->model, trainer->device,
+                                                                trainer->ranks->control, run_step, trainer, limit,
+                                                                error)
+                                : ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, limit,
+                                                       error);
+}
+
+/* The bytes of a dry run with a plan, of the rank that needs most, and those that its heap takes up. */
+static gboolean
+measure (Trainer *trainer,
+         EbbMemoryPlan *plan,
+         guint64 *peak,
+         guint64 *extent,
+         GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+
+  if (ebb_memory_plan_apply (plan, error))
+    {
+      estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
+      ebb_memory_plan_unapply (plan);
+    }
+  if (trainer->ranks != NULL ? !ranks_agree (trainer->ranks, estimate != NULL, error) : estimate == NULL)
+    return FALSE;
+  *peak = ebb_memory_estimate_get_peak_total (estimate);
+  *extent = ebb_memory_estimate_get_extent (estimate);
+  if (trainer->options->ranks.n_ranks > 1 && trainer->device == ebb_device_get_cpu ())
+    *extent += *extent / PART_LOST_AMONG_THREADS;
+  return take_largest (trainer->ranks, peak, error) && take_largest (trainer->ranks, extent, error);
+}
+
+/* A plan for @limit, and the bytes of a dry run of the step with it. */
 static EbbMemoryPlan *
 plan_within (Trainer *trainer,
              guint64 limit,
-             EbbMemoryEstimate **estimate,
+             guint64 *peak,
+             guint64 *extent,
              GError **error)
 {
-  g_autoptr (EbbMemoryPlan) plan =
-      ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, limit, error);
+  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, limit, error);
 
-  *estimate = NULL;
-  if (plan == NULL || !ebb_memory_plan_apply (plan, error))
-    return NULL;
-  *estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
-  ebb_memory_plan_unapply (plan);
-  return *estimate != NULL ? g_steal_pointer (&plan) : NULL;
+  return plan != NULL && measure (trainer, plan, peak, extent, error) ? g_steal_pointer (&plan) : NULL;
+}
+
+/* The bytes of all ranks of this process. */
+static double
+count_mib (const Planning *self,
+           guint64 n_bytes)
+{
+  return (double) n_bytes * self->n_here / MIB;
 }
 
 /* The plan that needs least. Where even that is too much, the error says what would do. */
@@ -99,27 +188,20 @@ plan_least (Planning *self,
             guint64 room,
             GError **error)
 {
-  g_autoptr (EbbMemoryPlan) any =
-      ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, G_MAXINT64, error);
   g_autoptr (EbbMemoryPlan) least = NULL;
-  g_autoptr (EbbMemoryEstimate) estimate = NULL;
   guint64 extent, peak;
 
-  if (any == NULL)
+  if (!planning_find_least (trainer, &self->limit, error))
     return NULL;
-  self->limit = get_bytes (any, "least-bytes");
-  least = plan_within (trainer, self->limit, &estimate, error);
-  if (least == NULL)
-    return NULL;
-  extent = ebb_memory_estimate_get_extent (estimate);
-  if (extent <= room)
+  least = plan_within (trainer, self->limit, &peak, &extent, error);
+  if (least == NULL || extent <= room)
     return g_steal_pointer (&least);
-  peak = ebb_memory_estimate_get_peak_total (estimate);
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-               "%.1f MiB is too little: the training needs at least %.1f MiB (tensors %.1f, gaps between them %.1f, "
+               "%.1f MiB is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, "
                "the program itself %.1f)",
-               (double) (room + self->own) / MIB, ceil ((double) (extent + self->own) / MIB * 10) / 10,
-               (double) peak / MIB, (double) (extent - peak) / MIB, (double) self->own / MIB);
+               (double) self->budget / MIB, ceil ((count_mib (self, extent) + (double) self->own / MIB) * 10) / 10,
+               self->n_here > 1 ? " of its ranks" : "", count_mib (self, peak), count_mib (self, extent - peak),
+               (double) self->own / MIB);
   return NULL;
 }
 
@@ -134,10 +216,9 @@ plan_with_gaps (Planning *self,
 
   for (guint i = 0; i < N_CORRECTIONS; i++)
     {
-      g_autoptr (EbbMemoryEstimate) estimate = NULL;
+      guint64 peak, extent;
       GError *failure = NULL;
-      g_autoptr (EbbMemoryPlan) plan = plan_within (trainer, self->limit, &estimate, &failure);
-      guint64 extent;
+      g_autoptr (EbbMemoryPlan) plan = plan_within (trainer, self->limit, &peak, &extent, &failure);
 
       if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
         {
@@ -149,7 +230,6 @@ plan_with_gaps (Planning *self,
           g_propagate_error (error, failure);
           return NULL;
         }
-      extent = ebb_memory_estimate_get_extent (estimate);
       if (extent <= room)
         return g_steal_pointer (&plan);
       self->limit -= MIN (self->limit / 2, extent - room);
@@ -163,25 +243,29 @@ make_plan (Planning *self,
            GError **error)
 {
   const Options *options = trainer->options;
-  const guint64 own = find_own_bytes (self, trainer);
   g_autofree char *name = options->memory_text != NULL ? g_strdup_printf ("--memory %s", options->memory_text)
                                                        : g_strdup ("--checkpoint auto");
   g_autoptr (EbbMemoryPlan) plan = NULL;
 
-  self->budget = options->memory_is_auto ? find_budget (trainer->device) : options->memory;
-  if (self->budget <= own)
+  self->budget = options->memory;
+  if (!find_own_bytes (self, trainer, error)
+      || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
+    return FALSE;
+  if (self->budget <= self->own)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "%s: too little: this program takes %.1f MiB without any tensor", name, (double) own / MIB);
+                   "%s: too little: this program takes %.1f MiB without any tensor", name, (double) self->own / MIB);
       return FALSE;
     }
-  self->limit = self->budget - own;
-  plan = trainer->device == ebb_device_get_cpu ()
-             ? plan_with_gaps (self, trainer, error)
-             : ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, self->limit, error);
+  self->limit = (self->budget - self->own) / self->n_here;
+  plan = trainer->device == ebb_device_get_cpu () ? plan_with_gaps (self, trainer, error)
+                                                  : plan_limit (trainer, self->limit, error);
   if (plan == NULL)
     {
-      g_prefix_error (error, "%s: ", name);
+      if (self->n_here > 1 && trainer->device != ebb_device_get_cpu ())
+        g_prefix_error (error, "%s, shared by %u ranks: ", name, self->n_here);
+      else
+        g_prefix_error (error, "%s: ", name);
       return FALSE;
     }
   self->json = ebb_memory_plan_to_json (plan);
@@ -196,32 +280,30 @@ check_plan (Planning *self,
             GError **error)
 {
   const Options *options = trainer->options;
-  const guint64 own = find_own_bytes (self, trainer);
-  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_load (trainer->model, options->plan, error);
-  g_autoptr (EbbMemoryEstimate) estimate = NULL;
-  guint64 peak;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  guint64 peak, extent;
 
-  if (plan == NULL || !ebb_memory_plan_apply (plan, error))
+  if (!find_own_bytes (self, trainer, error))
     return FALSE;
-  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
-  ebb_memory_plan_unapply (plan);
-  if (estimate == NULL)
+  plan = self->ranks != NULL
+             ? ebb_memory_plan_load_on_ranks (trainer->model, self->ranks->control, options->plan, error)
+             : ebb_memory_plan_load (trainer->model, options->plan, error);
+  if (plan == NULL || !measure (trainer, plan, &peak, &extent, error)
+      || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
     return FALSE;
-  if (options->memory_is_auto)
-    self->budget = find_budget (trainer->device);
   self->is_from_file = TRUE;
-  peak = ebb_memory_estimate_get_peak_total (estimate);
   self->limit = get_bytes (plan, "budget-bytes");
+  extent = extent * self->n_here + self->own;
   if (peak > self->limit)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                  "--plan %s: with it a step of this training needs %.1f MiB, and it was made for %.1f MiB: remove the "
                  "file to plan again",
                  options->plan, (double) peak / MIB, (double) self->limit / MIB);
-  else if (self->budget > 0 && ebb_memory_estimate_get_extent (estimate) + own > self->budget)
+  else if (self->budget > 0 && extent > self->budget)
     g_set_error (
         error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
         "--plan %s: with it a training needs %.1f MiB, and --memory is %.1f MiB: remove the file to plan again",
-        options->plan, (double) (ebb_memory_estimate_get_extent (estimate) + own) / MIB, (double) self->budget / MIB);
+        options->plan, (double) extent / MIB, (double) self->budget / MIB);
   else
     {
       self->json = ebb_memory_plan_to_json (plan);
@@ -239,12 +321,13 @@ record_unplanned (Planning *self,
   g_autoptr (EbbMemoryEstimate) estimate = NULL;
   GError *failure = NULL;
 
-  if (trainer->options->memory_timeline == NULL)
+  if (!self->draws)
     return TRUE;
   estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
   if (estimate == NULL)
     return FALSE;
-  ebb_memory_estimate_measure_seconds (estimate, MAX_SECONDS, &failure); /* mostly the planner has measured them */
+  if (trainer->options->memory_timeline != NULL) /* on ranks the first one's; mostly the planner has measured them */
+    ebb_memory_estimate_measure_seconds (estimate, MAX_SECONDS, &failure);
   if (failure != NULL)
     {
       g_propagate_error (error, failure);
@@ -266,24 +349,45 @@ reset_peaks (const Options *options)
   ebb_memory_reset_peaks (NULL);
 }
 
-/* One plan, for the options as they are. */
+/* Whether there is a plan to read; on ranks the first one reads it. */
+static gboolean
+find_file (Planning *self,
+           const Options *options,
+           gboolean *is_there,
+           GError **error)
+{
+  const gint64 own = options->plan != NULL && g_file_test (options->plan, G_FILE_TEST_EXISTS);
+  g_autofree gint64 *all = self->ranks != NULL ? g_new (gint64, self->ranks->size) : NULL;
+
+  if (self->ranks != NULL && !ranks_exchange (self->ranks, &own, 1, all, error))
+    return FALSE;
+  *is_there = (all != NULL ? all[0] : own) != 0;
+  return TRUE;
+}
+
+/* One plan, for the options as they are. On ranks all fail together, with the same error. */
 static gboolean
 attempt (Planning *self,
          Options *options,
          GError **error)
 {
-  const gboolean has_file = options->plan != NULL && g_file_test (options->plan, G_FILE_TEST_EXISTS);
   Trainer trainer;
-  gboolean ok;
+  gboolean has_file, ok;
 
   planning_clear (self); /* of an earlier attempt */
+  if (!find_file (self, options, &has_file, error))
+    return FALSE;
   if (!has_file && options->memory == 0 && !options->memory_is_auto)
     return options_refuse (error, "--plan %s: there is no such file; say --memory SIZE to make it", options->plan);
   ebb_push_dry_run ();
-  ok = trainer_init (&trainer, options, NULL, error) && (has_file ? check_plan : make_plan) (self, &trainer, error)
-       && record_unplanned (self, &trainer, error);
+  ok = trainer_init (&trainer, options, self->ranks, error);
+  if (self->ranks != NULL)
+    ok = ranks_agree (self->ranks, ok, error);
+  ok = ok && (has_file ? check_plan : make_plan) (self, &trainer, error) && record_unplanned (self, &trainer, error);
   trainer_clear (&trainer);
   ebb_pop_dry_run ();
+  if (self->ranks != NULL)
+    ranks_forget_models (self->ranks);
   return ok;
 }
 
@@ -421,44 +525,35 @@ take_allowed (Planning *self,
   return FALSE;
 }
 
-/* On ranks --memory is a limit alone. */
-static gboolean
-check_ranks (const Options *options,
-             GError **error)
-{
-  const char *option = options->plan != NULL                         ? "--plan"
-                       : options->allow != NULL                      ? "--allow"
-                       : options->checkpoint_kind == CHECKPOINT_AUTO ? "--checkpoint auto"
-                       : options->memory_is_auto                     ? "--memory auto"
-                                                                     : NULL;
-
-  return !options_on_ranks (options) || option == NULL
-         || options_refuse (error,
-                            "%s: a training on ranks is not planned: name --checkpoint and --store yourself, and "
-                            "see by --estimate what they take",
-                            option);
-}
-
 gboolean
 planning_init (Planning *self,
                Options *options,
+               Ranks *ranks,
                GError **error)
 {
   g_auto (GStrv) names = g_strsplit (options->allow != NULL ? options->allow : "", ",", -1);
+  GError *failure = NULL;
   gboolean ok;
 
-  *self = (Planning){ .budget = options->memory };
-  if (!check_names (names, error) || !check_ranks (options, error))
-    return FALSE;
-  if (!options_have_plan (options))
-    return options->allow == NULL || options_refuse (error, "--allow %s: it needs --memory", options->allow);
-  if (options->steps == 0)
+  *self = (Planning){ .ranks = ranks,
+                      .budget = options->memory,
+                      .n_here = (guint) MAX (options->ranks.n_ranks, 1),
+                      .draws = options->memory_timeline != NULL };
+  ok = check_names (names, &failure)
+       && (options->allow == NULL || options_have_plan (options)
+           || options_refuse (&failure, "--allow %s: it needs --memory", options->allow));
+  if (ok && options_have_plan (options) && options->steps > 0)
+    {
+      ok = take_allowed (self, options, names, &failure);
+      reset_peaks (options);
+    }
+  if (ok)
     return TRUE;
-  ok = take_allowed (self, options, names, error);
-  reset_peaks (options);
-  if (!ok)
-    planning_clear (self);
-  return ok;
+  if (ranks != NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_PROCESS_GROUP))
+    ranks->failure_shared = TRUE; /* it is the same on all */
+  g_propagate_error (error, failure);
+  planning_clear (self);
+  return FALSE;
 }
 
 void
@@ -488,18 +583,32 @@ planning_apply (Planning *self,
     return TRUE;
   trainer->plan = ebb_memory_plan_new_from_json (trainer->model, self->json, error);
   if (trainer->plan == NULL || !ebb_memory_plan_apply (trainer->plan, error)
-      || (options->plan != NULL && !self->is_from_file
+      || (options->plan != NULL && !self->is_from_file && (self->ranks == NULL || self->ranks->rank == 0)
           && !ebb_memory_plan_save (trainer->plan, options->plan, error)))
     return FALSE;
-  trainer->budget = self->budget > 0 ? self->budget : self->limit + self->own;
+  trainer->budget = self->budget > 0 ? self->budget : self->limit * self->n_here + self->own;
   trainer->limit = self->limit;
   g_set_object (&trainer->unplanned, self->unplanned);
   if (self->limit > 0)
-    ebb_memory_set_limit (trainer->device, self->limit);
+    ebb_memory_set_limit (trainer->device, self->limit * self->n_here);
   if (!options->quiet)
     printf ("%s%s%s\n", self->text, self->taken != NULL ? "taken, as --allow says: " : "",
             self->taken != NULL ? self->taken : "");
   return TRUE;
+}
+
+/* -- without a budget ---------------------------------------------------------------------------------------------- */
+
+gboolean
+planning_find_least (Trainer *trainer,
+                     guint64 *least,
+                     GError **error)
+{
+  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, G_MAXINT64, error);
+
+  if (plan != NULL)
+    *least = get_bytes (plan, "least-bytes");
+  return plan != NULL;
 }
 
 /* -- the report ---------------------------------------------------------------------------------------------------- */

@@ -9,9 +9,12 @@ G_BEGIN_DECLS
 
 typedef struct
 {
+  Ranks *ranks;   /* that train together, of which each has a Planning with the same figures; NULL: there are none */
   guint64 budget; /* bytes; on the CPU of the whole process. 0: the plan is that of a file, without a budget */
-  guint64 limit;                /* what of it is for tensors */
+  guint n_here;                 /* ranks that share it, as threads of this process */
+  guint64 limit;                /* what of it is for tensors, of each rank */
   guint64 own;                  /* what is not; 0 on an accelerator */
+  gboolean draws;               /* the step without the plan, too */
   char *json;                   /* the plan; NULL: there is none */
   char *text;                   /* the same as a table */
   char *taken;                  /* of what --allow names; NULL: nothing */
@@ -19,15 +22,21 @@ typedef struct
   EbbMemoryTimeline *unplanned; /* of a step without the plan, by a dry run, for --memory-timeline; or NULL */
 } Planning;
 
-/* Plans, by dry runs of the training, before any memory is taken for it. Refuses a budget that is too small. */
+/* Plans, by dry runs of the training, before any memory is taken for it. Refuses a budget that is too small. @ranks:
+ * NULL: there are none. */
 gboolean planning_init (Planning *self,
                         Options *options,
+                        Ranks *ranks,
                         GError **error);
 void planning_clear (Planning *self);
 /* Puts the plan onto the model, writes it to the file of --plan, and prints it. From then on tensors have the limit. */
 gboolean planning_apply (Planning *self,
                          Trainer *trainer,
                          GError **error);
+/* The smallest number of bytes for which the training has a plan. Collective. */
+gboolean planning_find_least (Trainer *trainer,
+                              guint64 *least,
+                              GError **error);
 /* Adds budget, prediction and plan to a report. */
 void planning_add_json (const Trainer *trainer,
                         JsonBuilder *builder);

@@ -17,9 +17,8 @@ ranks_init (Ranks *self,
     .rank = ebb_process_group_get_rank (group),
     .size = ebb_process_group_get_size (group),
   };
-  self->group = self->data = ebb_process_group_split (group, 0, error);
-  self->model = self->rank;
-  self->n_models = self->size;
+  self->group = ebb_process_group_split (group, 0, error);
+  ranks_forget_models (self);
   return self->group != NULL;
 }
 
@@ -48,11 +47,21 @@ ranks_split_models (Ranks *self,
 }
 
 void
-ranks_clear (Ranks *self)
+ranks_forget_models (Ranks *self)
 {
   g_clear_object (&self->mesh);
   g_clear_object (&self->models);
-  self->tensor = self->data = NULL;
+  self->tensor = NULL;
+  self->data = self->group;
+  self->model = self->rank;
+  self->n_models = self->size;
+}
+
+void
+ranks_clear (Ranks *self)
+{
+  ranks_forget_models (self);
+  self->data = NULL;
   g_clear_object (&self->control);
   g_clear_object (&self->group);
 }

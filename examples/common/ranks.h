@@ -16,9 +16,10 @@ typedef struct
   EbbProcessGroup *data;    /* the same rank of all models, which have other rows */
   EbbMesh *mesh;            /* of --shard hybrid, within data */
   guint rank, size;
-  guint model, n_models;   /* this rank's place and number in data */
-  int interrupt;           /* the exit status that a signal to any rank asks for, as of the last exchange; 0: none */
-  gboolean failure_shared; /* all ranks have the same error, so one reports it */
+  guint model, n_models;     /* this rank's place and number in data */
+  int interrupt;             /* the exit status that a signal to any rank asks for, as of the last exchange; 0: none */
+  gboolean has_same_options; /* as all others: later only the first rank's name files */
+  gboolean failure_shared;   /* all ranks have the same error, so one reports it */
 } Ranks;
 
 gboolean ranks_init (Ranks *self,
@@ -30,6 +31,9 @@ void ranks_clear (Ranks *self);
 gboolean ranks_split_models (Ranks *self,
                              guint size,
                              GError **error);
+
+/* Undoes that, and forgets the mesh of --shard hybrid: the groups of a dry run. */
+void ranks_forget_models (Ranks *self);
 
 /* Gathers the @n numbers of each rank, rank by rank, and whether a rank was interrupted. */
 gboolean ranks_exchange (Ranks *self,

@@ -63,8 +63,6 @@ set_machine_up (Trainer *self,
   if (options->threads > 0)
     ebb_set_num_threads (options->threads);
   options->threads = ebb_get_num_threads ();
-  if (options->memory > 0 && self->ranks != NULL && options->ranks.n_ranks == 0) /* or it is set, for all threads */
-    ebb_memory_set_limit (self->device, options->memory);
   return TRUE;
 }
 
@@ -414,13 +412,15 @@ init_on_ranks (Trainer *self,
 {
   g_autofree char *options = options_to_json (self->options);
   guint n_tensor = (guint) self->options->ranks.tensor_parallel;
-  gboolean told = !self->options->quiet; /* by rank 0, for which those that share its model compute */
+  gboolean told; /* by rank 0, for which those that share its model compute */
 
-  if (!ranks_check_same (self->ranks, "options", options, error)
+  if (!(self->ranks->has_same_options || ranks_check_same (self->ranks, "options", options, error))
       || (n_tensor > 1 && !ranks_split_models (self->ranks, n_tensor, error)))
     return FALSE;
+  self->ranks->has_same_options = TRUE;
   if (self->ranks->rank > 0)
     options_silence (self->options);
+  told = self->options->silenced ? !self->options->all_quiet : !self->options->quiet;
   if (!ranks_agree (self->ranks, take_outputs (self, error), error)
       || !ranks_agree (self->ranks, prepare (self, error), error) || !parallelize (self, error))
     return FALSE;

@@ -270,8 +270,8 @@ class Failures(TensorTest):
         self.check(2, b"--tensor-parallel 3: 4 heads can't be divided among 3 ranks", *MODEL, "--tensor-parallel", 3)
         self.check(2, b"--sequence-parallel: --context 30 can't be divided among 4 ranks", *MODEL, "--context", 30,
                    "--tensor-parallel", 4, "--sequence-parallel")
-        self.check(1, b"2 ranks together need", *MODEL, "--width", 128, "--memory", "1MiB",
-                   "--tensor-parallel", 2)
+        self.check(1, b"2 ranks together need", *MODEL, "--width", 128, "--device", "sim", "--tensor-parallel", 2,
+                   more={"EBB_SIM_MEMORY": "1MiB"})
 
     def test_a_rank_that_fails_ends_all(self):
         for phase in "forward", "backward", "update":

@@ -104,12 +104,6 @@ class Budgets(MemoryTest):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("h.0 to h.3  as you wrapped it", done.stdout)
 
-    def test_ranks_have_a_limit_alone(self):
-        for words in (["--plan", "p"], ["--allow", "8bit-moments"], ["--memory", "auto"], ["--checkpoint", "auto"],
-                      ["--checkpoint", "auto", "--memory", "1G"]):
-            self.refuse(f"{words[0]}.*: a training on ranks is not planned: name --checkpoint and --store yourself",
-                        "--tensor-parallel", 2, *words, status=2)
-
     def test_no_budget(self):
         self.refuse("--report and --plan both name r", "--memory", "1G", "--report", "r", "--plan", "r", status=2)
         self.refuse("--plan nowhere/p: can't write in the folder nowhere: No such file", "--memory", "1G", "--plan",
