@@ -97,6 +97,21 @@ class Plans(TestCase):
         with self.assertRaisesRegex(Ebb.Error, "there is no step to check"):
             plan.check_step(training, train)
 
+    def test_ranks_have_one_plan(self):
+        texts = [None, None]
+
+        def plan(group):
+            model, train = self.make()
+            Ebb.fully_shard(model, group)
+            least = Ebb.plan_memory(model, train, "1GiB", group=group).props.least_bytes
+            texts[group.props.rank] = str(Ebb.plan_memory(model, train, least, group=group))
+            with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least"):
+                Ebb.plan_memory(model, train, least - 1, group=group)
+
+        Ebb.run_ranks(2, plan)
+        self.assertEqual(texts[0], texts[1])
+        self.assertIn("no plan needs less than", texts[0])
+
     def test_mistakes(self):
         model, train = self.make()
         with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least") as raised:

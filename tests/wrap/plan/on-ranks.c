@@ -15,7 +15,7 @@
 typedef struct
 {
   guint n_ranks;
-  guint64 budget;   /* of rank 0; others may have more. 0: no plan */
+  guint64 budget;   /* of the last rank; others have more. 0: no plan */
   guint failing;    /* the rank whose dry step fails... */
   guint fails_from; /* from which on; 0: none does */
   gboolean differs; /* rank 1 has a block less */
@@ -72,7 +72,7 @@ step (EbbModule *model, gpointer user_data, GError **error)
 static EbbMemoryPlan *
 make_plan (Training *self, EbbModule *gpt, EbbProcessGroup *group, Rank *rank, GError **error)
 {
-  const guint64 budget = self->budget + (rank->rank > 0 ? 1 << 20 : 0);
+  const guint64 budget = self->budget + (rank->rank + 1 < self->n_ranks ? 1 << 20 : 0);
   EbbMemoryPlan *plan;
 
   if (self->is_read)
