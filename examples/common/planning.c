@@ -12,8 +12,15 @@
 #define MIB (1024.0 * 1024.0)
 /* What a process takes during a training beside tensors: stacks, tables, libraries' own memory. */
 #define RESERVE ((guint64) 18 << 20)
-/* How often a plan whose heap has too large gaps is made again. */
-#define N_CORRECTIONS 4
+/* How often a plan whose heap has too large gaps is made again until the one that needs least is taken, and how often
+ * plans are made in all. */
+#define N_CORRECTIONS 3
+#define N_TRIES 7
+/* One in so many bytes of a budget, which aren't worth another try. */
+#define FINE_ENOUGH 50
+/* The dry run has the heap to itself. In the training the model is made there first, and the optimizer's state comes
+ * between the activations of the first step, so other gaps stay: at most one in so many bytes, as far as was seen. */
+#define HEAP_MARGIN 100
 /* Ranks that are threads have one heap, in which blocks of one are in the way of others'. Of its bytes, so much is
  * lost. */
 #define PART_LOST_AMONG_THREADS 8
@@ -155,8 +162,8 @@ measure (Trainer *trainer,
     return FALSE;
   *peak = ebb_memory_estimate_get_peak_total (estimate);
   *extent = ebb_memory_estimate_get_extent (estimate);
-  if (trainer->options->ranks.n_ranks > 1 && trainer->device == ebb_device_get_cpu ())
-    *extent += *extent / PART_LOST_AMONG_THREADS;
+  if (trainer->device == ebb_device_get_cpu ())
+    *extent += *extent / (trainer->options->ranks.n_ranks > 1 ? PART_LOST_AMONG_THREADS : HEAP_MARGIN);
   return take_largest (trainer->ranks, peak, error) && take_largest (trainer->ranks, extent, error);
 }
 
@@ -206,35 +213,50 @@ plan_least (Planning *self,
 }
 
 /* On the CPU a budget is one of resident bytes, so what the gaps between tensors need is taken from the limit. Each
- * limit may have another plan with other gaps: near the least budget only the plan that needs least may be left. */
+ * limit may have another plan with other gaps: near the least budget only the plan that needs least may be left.
+ * Between a limit that does and one that doesn't there may be faster plans. */
 static EbbMemoryPlan *
 plan_with_gaps (Planning *self,
                 Trainer *trainer,
                 GError **error)
 {
   const guint64 room = self->limit;
+  g_autoptr (EbbMemoryPlan) best = NULL;
+  guint64 fits = 0, too_large = room;
+  gboolean at_least = FALSE;
 
-  for (guint i = 0; i < N_CORRECTIONS; i++)
+  for (guint i = 0; i < N_TRIES && (best == NULL || too_large - fits > room / FINE_ENOUGH); i++)
     {
-      guint64 peak, extent;
+      guint64 peak, extent = 0;
       GError *failure = NULL;
-      g_autoptr (EbbMemoryPlan) plan = plan_within (trainer, self->limit, &peak, &extent, &failure);
+      g_autoptr (EbbMemoryPlan) plan = at_least || (best == NULL && i == N_CORRECTIONS)
+                                           ? plan_least (self, trainer, room, &failure)
+                                           : plan_within (trainer, self->limit, &peak, &extent, &failure);
 
-      if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+      if (plan == NULL && !at_least && i < N_CORRECTIONS && g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
         {
           g_error_free (failure);
-          break;
+          at_least = TRUE;
+          continue;
         }
       if (plan == NULL)
         {
           g_propagate_error (error, failure);
           return NULL;
         }
+      at_least = FALSE;
       if (extent <= room)
-        return g_steal_pointer (&plan);
-      self->limit -= MIN (self->limit / 2, extent - room);
+        {
+          g_set_object (&best, plan);
+          fits = self->limit;
+          too_large = i == 0 ? fits : too_large;
+        }
+      else
+        too_large = self->limit;
+      self->limit = best != NULL ? fits + (too_large - fits) / 2 : self->limit - MIN (self->limit / 2, extent - room);
     }
-  return plan_least (self, trainer, room, error);
+  self->limit = fits;
+  return g_steal_pointer (&best);
 }
 
 static gboolean
