@@ -7,6 +7,7 @@
 #include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 
+#include <pthread.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +61,33 @@ count (guint64 *current,
 static EbbMemoryObserver *process_observers;
 /* Held while observers are changed or called, and while bytes are counted that they see: so they see changes in the
  * order in which they were counted. What they do may be counted itself. */
-static GRecMutex observers_lock;
+static pthread_mutex_t observers_lock;
+
+static void
+make_observers_lock (void)
+{
+  pthread_mutexattr_t attributes;
+
+  pthread_mutexattr_init (&attributes);
+  pthread_mutexattr_settype (&attributes, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init (&observers_lock, &attributes);
+  pthread_mutexattr_destroy (&attributes);
+}
+
+static void
+lock_observers (void)
+{
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+  pthread_once (&once, make_observers_lock);
+  pthread_mutex_lock (&observers_lock);
+}
+
+static void
+unlock_observers (void)
+{
+  pthread_mutex_unlock (&observers_lock);
+}
 
 static EbbMemoryObserver **
 get_observers (EbbMemoryAccount *account)
@@ -74,10 +101,10 @@ ebb_memory_account_push_observer (EbbMemoryAccount *account,
 {
   EbbMemoryObserver **observers = get_observers (account);
 
-  g_rec_mutex_lock (&observers_lock);
+  lock_observers ();
   observer->outer = *observers;
   __atomic_store_n (observers, observer, __ATOMIC_RELEASE);
-  g_rec_mutex_unlock (&observers_lock);
+  unlock_observers ();
   ebb_thread_watch ();
 }
 
@@ -87,24 +114,24 @@ ebb_memory_account_pop_observer (EbbMemoryAccount *account,
 {
   EbbMemoryObserver **place = get_observers (account);
 
-  g_rec_mutex_lock (&observers_lock);
+  lock_observers ();
   while (*place != observer)
     place = &(*place)->outer;
   __atomic_store_n (place, observer->outer, __ATOMIC_RELEASE);
-  g_rec_mutex_unlock (&observers_lock);
+  unlock_observers ();
   ebb_thread_unwatch ();
 }
 
 void
 ebb_memory_lock_observers (void)
 {
-  g_rec_mutex_lock (&observers_lock);
+  lock_observers ();
 }
 
 void
 ebb_memory_unlock_observers (void)
 {
-  g_rec_mutex_unlock (&observers_lock);
+  unlock_observers ();
 }
 
 static void
@@ -189,10 +216,10 @@ ebb_device_change (EbbDevice *device,
       count_change (device, from, to, n_bytes, account);
       return;
     }
-  g_rec_mutex_lock (&observers_lock);
+  lock_observers ();
   count_change (device, from, to, n_bytes, account);
   notify_observers (account, device, data, from, to, n_bytes);
-  g_rec_mutex_unlock (&observers_lock);
+  unlock_observers ();
 }
 
 void
@@ -360,11 +387,11 @@ static void
 notify_of_launch (EbbDevice *device,
                   const EbbLaunch *launch)
 {
-  g_rec_mutex_lock (&observers_lock);
+  lock_observers ();
   for (EbbMemoryObserver *observer = *get_observers (ebb_thread.account); observer != NULL; observer = observer->outer)
     if (observer->launched != NULL)
       observer->launched (observer, device, launch);
-  g_rec_mutex_unlock (&observers_lock);
+  unlock_observers ();
 }
 
 /* Nothing runs in a dry run, but its observers learn of the launch. */
