@@ -119,6 +119,13 @@ option_table_was_given (const OptionState *self,
   return self->given[find_row (self, place)];
 }
 
+void
+option_table_give (OptionState *self,
+                   gsize place)
+{
+  self->given[find_row (self, place)] = TRUE;
+}
+
 guint
 option_table_get_choice (const OptionState *self,
                          gsize place)

@@ -68,7 +68,11 @@ void option_table_add_groups (OptionState *self,
 void option_table_fill (OptionState *self);
 gboolean option_table_was_given (const OptionState *self,
                                  gsize place);
+/* As if the command line had it: a state that is resumed doesn't set it. */
+void option_table_give (OptionState *self,
+                        gsize place);
 #define OPTION_WAS_GIVEN(self, member) option_table_was_given (&(self)->state, G_STRUCT_OFFSET (Options, member))
+#define OPTION_GIVE(self, member) option_table_give (&(self)->state, G_STRUCT_OFFSET (Options, member))
 /* Checks each value by itself: ranges, names, and files without a name. */
 gboolean option_table_check (const OptionState *self,
                              GError **error);

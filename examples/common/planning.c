@@ -12,12 +12,10 @@
 #define MIB (1024.0 * 1024.0)
 /* What a process takes during a training beside tensors: stacks, tables, libraries' own memory. */
 #define RESERVE ((guint64) 18 << 20)
-/* How often a plan whose heap has too large gaps is made again until the one that needs least is taken, and how often
- * plans are made in all. */
-#define N_CORRECTIONS 3
-#define N_TRIES 7
-/* One in so many bytes of a budget, which aren't worth another try. */
-#define FINE_ENOUGH 50
+/* By so much that differs from one start to the next. */
+#define OWN_VARIES ((guint64) 1 << 20)
+/* How many limits are tried before the plan that needs least is taken. */
+#define N_LIMITS 10
 /* The dry run has the heap to itself. In the training the model is made there first, and the optimizer's state comes
  * between the activations of the first step, so other gaps stay: at most one in so many bytes, as far as was seen. */
 #define HEAP_MARGIN 100
@@ -161,7 +159,7 @@ measure (Trainer *trainer,
   if (trainer->ranks != NULL ? !ranks_agree (trainer->ranks, estimate != NULL, error) : estimate == NULL)
     return FALSE;
   *peak = ebb_memory_estimate_get_peak_total (estimate);
-  *extent = ebb_memory_estimate_get_extent (estimate);
+  *extent = trainer->device == ebb_device_get_cpu () ? ebb_memory_estimate_get_extent (estimate) : *peak;
   if (trainer->device == ebb_device_get_cpu ())
     *extent += *extent / (trainer->options->ranks.n_ranks > 1 ? PART_LOST_AMONG_THREADS : HEAP_MARGIN);
   return take_largest (trainer->ranks, peak, error) && take_largest (trainer->ranks, extent, error);
@@ -212,51 +210,37 @@ plan_least (Planning *self,
   return NULL;
 }
 
-/* On the CPU a budget is one of resident bytes, so what the gaps between tensors need is taken from the limit. Each
- * limit may have another plan with other gaps: near the least budget only the plan that needs least may be left.
- * Between a limit that does and one that doesn't there may be faster plans. */
+/* On the CPU a budget is one of resident bytes, so the gaps between tensors need some of it. Each limit may have
+ * another plan with other gaps, larger or smaller: limits are tried from the highest one down, since a lower one has no
+ * faster plan. Near the least budget only the plan that needs least may be left. */
 static EbbMemoryPlan *
 plan_with_gaps (Planning *self,
                 Trainer *trainer,
                 GError **error)
 {
   const guint64 room = self->limit;
-  g_autoptr (EbbMemoryPlan) best = NULL;
-  guint64 fits = 0, too_large = room;
-  gboolean at_least = FALSE;
 
-  for (guint i = 0; i < N_TRIES && (best == NULL || too_large - fits > room / FINE_ENOUGH); i++)
+  for (guint i = 0; i < N_LIMITS; i++)
     {
-      guint64 peak, extent = 0;
+      guint64 peak, extent;
       GError *failure = NULL;
-      g_autoptr (EbbMemoryPlan) plan = at_least || (best == NULL && i == N_CORRECTIONS)
-                                           ? plan_least (self, trainer, room, &failure)
-                                           : plan_within (trainer, self->limit, &peak, &extent, &failure);
+      g_autoptr (EbbMemoryPlan) plan = plan_within (trainer, self->limit, &peak, &extent, &failure);
 
-      if (plan == NULL && !at_least && i < N_CORRECTIONS && g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+      if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
         {
           g_error_free (failure);
-          at_least = TRUE;
-          continue;
+          break;
         }
       if (plan == NULL)
         {
           g_propagate_error (error, failure);
           return NULL;
         }
-      at_least = FALSE;
       if (extent <= room)
-        {
-          g_set_object (&best, plan);
-          fits = self->limit;
-          too_large = i == 0 ? fits : too_large;
-        }
-      else
-        too_large = self->limit;
-      self->limit = best != NULL ? fits + (too_large - fits) / 2 : self->limit - MIN (self->limit / 2, extent - room);
+        return g_steal_pointer (&plan);
+      self->limit = MIN (self->limit, peak) - MIN (self->limit / 2, MAX ((extent - room) / 3, room / 128));
     }
-  self->limit = fits;
-  return g_steal_pointer (&best);
+  return plan_least (self, trainer, room, error);
 }
 
 static gboolean
@@ -273,13 +257,7 @@ make_plan (Planning *self,
   if (!find_own_bytes (self, trainer, error)
       || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
     return FALSE;
-  if (self->budget <= self->own)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "%s: too little: this program takes %.1f MiB without any tensor", name, (double) self->own / MIB);
-      return FALSE;
-    }
-  self->limit = (self->budget - self->own) / self->n_here;
+  self->limit = (self->budget - MIN (self->budget, self->own)) / self->n_here;
   plan = trainer->device == ebb_device_get_cpu () ? plan_with_gaps (self, trainer, error)
                                                   : plan_limit (trainer, self->limit, error);
   if (plan == NULL)
@@ -321,13 +299,15 @@ check_plan (Planning *self,
                  "--plan %s: with it a step of this training needs %.1f MiB, and it was made for %.1f MiB: remove the "
                  "file to plan again",
                  options->plan, (double) peak / MIB, (double) self->limit / MIB);
-  else if (self->budget > 0 && extent > self->budget)
+  else if (self->budget > 0 && extent > self->budget + OWN_VARIES)
     g_set_error (
         error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
         "--plan %s: with it a training needs %.1f MiB, and --memory is %.1f MiB: remove the file to plan again",
         options->plan, (double) extent / MIB, (double) self->budget / MIB);
   else
     {
+      if (self->budget > 0)
+        self->limit = MAX (peak, (self->budget - MIN (self->budget, self->own)) / self->n_here);
       self->json = ebb_memory_plan_to_json (plan);
       self->text = ebb_memory_plan_to_string (plan);
     }
@@ -417,11 +397,8 @@ attempt (Planning *self,
 
 static gboolean
 set_text (char **option,
-          const char *from,
           const char *to)
 {
-  if (strcmp (*option, from) != 0)
-    return FALSE;
   g_free (*option);
   *option = g_strdup (to);
   return TRUE;
@@ -430,13 +407,15 @@ set_text (char **option,
 static gboolean
 take_bf16_moments (Options *options)
 {
-  return set_text (&options->moments, "f32", "bf16");
+  OPTION_GIVE (options, moments);
+  return strcmp (options->moments, "f32") == 0 && set_text (&options->moments, "bf16");
 }
 
 static gboolean
 take_eight_bit_moments (Options *options)
 {
-  return set_text (&options->moments, "f32", "8bit") || set_text (&options->moments, "bf16", "8bit");
+  OPTION_GIVE (options, moments);
+  return strcmp (options->moments, "8bit") != 0 && set_text (&options->moments, "8bit");
 }
 
 /* Clipping and accumulation need all gradients at once, and neither is ever dropped. */
@@ -445,6 +424,7 @@ take_step_in_backward (Options *options)
 {
   if (options->step_in_backward || options->clip > 0 || options->accumulate > 1)
     return FALSE;
+  OPTION_GIVE (options, step_in_backward);
   options->step_in_backward = TRUE;
   return TRUE;
 }
@@ -452,7 +432,9 @@ take_step_in_backward (Options *options)
 static gboolean
 take_bf16_residual (Options *options)
 {
-  return strcmp (options->dtype, "bf16") == 0 && set_text (&options->residual, "f32", "bf16");
+  OPTION_GIVE (options, residual);
+  return strcmp (options->dtype, "bf16") == 0 && strcmp (options->residual, "f32") == 0
+         && set_text (&options->residual, "bf16");
 }
 
 /* They change values or the order of sums, so they are taken only if they are named. FALSE: of no use here. */
@@ -487,63 +469,137 @@ check_names (char **names,
   return TRUE;
 }
 
-/* Tries again with one rung after the other: those that @names has, or else the others. */
 static gboolean
-climb (Planning *self,
-       Options *options,
-       char **names,
-       gboolean named,
-       GString *taken,
-       GError **error)
+fits_so (Planning *self,
+         Options *options)
 {
-  for (guint i = 0; i < G_N_ELEMENTS (rungs); i++)
-    {
-      g_autoptr (GError) failure = NULL;
+  g_autoptr (GError) failure = NULL;
 
-      if (g_strv_contains ((const char *const *) names, rungs[i].name) != named || !rungs[i].take (options))
-        continue;
-      g_string_append_printf (taken, "%s%s", taken->len > 0 ? "," : "", rungs[i].name);
-      if (attempt (self, options, &failure))
-        return TRUE;
-      g_clear_error (error);
-      g_propagate_error (error, g_steal_pointer (&failure));
-      if (!g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-        return FALSE;
-    }
-  return FALSE;
+  return attempt (self, options, &failure);
 }
 
-/* FALSE with the first error, which names what would have been enough. */
+/* What rungs change, as it is without any. */
+typedef struct
+{
+  char *moments, *residual;
+  gboolean step_in_backward;
+} Untouched;
+
+static void
+untouched_clear (Untouched *self)
+{
+  g_free (self->moments);
+  g_free (self->residual);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Untouched, untouched_clear)
+
+/* @wanted, and what is returned: a bit for each rung. Those that are of no use here aren't taken. */
+static guint
+take_rungs (Options *options,
+            const Untouched *untouched,
+            guint wanted)
+{
+  guint taken = 0;
+
+  set_text (&options->moments, untouched->moments);
+  set_text (&options->residual, untouched->residual);
+  options->step_in_backward = untouched->step_in_backward;
+  for (guint i = 0; i < G_N_ELEMENTS (rungs); i++)
+    if ((wanted & 1u << i) != 0 && rungs[i].take (options))
+      taken |= 1u << i;
+  return taken;
+}
+
+/* Tries one rung more after the other, those of @named before the others where @and_others, until a plan fits; then one
+ * less, as long as one does. Returns those that are taken; 0 with @error if none is enough. */
+static guint
+climb (Planning *self,
+       Options *options,
+       guint named,
+       gboolean and_others,
+       GError **error)
+{
+  g_auto (Untouched) untouched = { g_strdup (options->moments), g_strdup (options->residual),
+                                   options->step_in_backward };
+  guint taken = 0;
+  gboolean fits = FALSE;
+
+  for (guint i = 0; i < 2 * G_N_ELEMENTS (rungs) && !fits; i++)
+    {
+      const guint bit = 1u << i % G_N_ELEMENTS (rungs), before = taken;
+      GError *failure = NULL;
+
+      if (((named & bit) != 0) != (i < G_N_ELEMENTS (rungs)) || ((named & bit) == 0 && !and_others))
+        continue;
+      taken = take_rungs (options, &untouched, before | bit);
+      if (taken == before)
+        continue;
+      fits = attempt (self, options, &failure);
+      if (failure == NULL)
+        continue;
+      g_clear_error (error);
+      g_propagate_error (error, failure);
+      if (!g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+        return 0;
+    }
+  for (guint i = 0; i < G_N_ELEMENTS (rungs) && fits; i++)
+    {
+      const guint without = taken & ~(1u << i);
+
+      if (without == 0 || without == taken)
+        continue;
+      take_rungs (options, &untouched, without);
+      if (fits_so (self, options))
+        taken = without;
+    }
+  /* The last attempt may have been one that failed. */
+  if (fits && take_rungs (options, &untouched, taken) == taken && self->json == NULL)
+    fits = fits_so (self, options);
+  return fits ? taken : 0;
+}
+
+static char *
+name_rungs (guint taken)
+{
+  GString *names = g_string_new (NULL);
+
+  for (guint i = 0; i < G_N_ELEMENTS (rungs); i++)
+    if ((taken & 1u << i) != 0)
+      g_string_append_printf (names, "%s%s", names->len > 0 ? "," : "", rungs[i].name);
+  return g_string_free (names, FALSE);
+}
+
+/* FALSE with the first error, which names the rungs that would have been enough. */
 static gboolean
 take_allowed (Planning *self,
               Options *options,
               char **names,
               GError **error)
 {
-  g_autoptr (GString) taken = g_string_new (NULL);
-  GError *failure = NULL;
+  g_autoptr (GError) failure = NULL, last = NULL;
+  g_autofree char *enough = NULL;
+  guint named = 0, taken;
 
+  for (guint i = 0; i < G_N_ELEMENTS (rungs); i++)
+    if (g_strv_contains ((const char *const *) names, rungs[i].name))
+      named |= 1u << i;
   if (attempt (self, options, &failure))
     return TRUE;
-  if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY) && climb (self, options, names, TRUE, taken, &failure))
+  taken = g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY)
+              ? climb (self, options, named, FALSE, &failure)
+              : 0;
+  if (taken != 0)
     {
-      self->taken = g_strdup (taken->str);
-      g_clear_error (&failure);
+      self->taken = name_rungs (taken);
       return TRUE;
     }
-  if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-    {
-      GError *last = NULL;
-
-      if (climb (self, options, names, FALSE, taken, &last))
-        g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message,
-                     taken->str);
-      g_clear_error (&last);
-    }
-  if (error == NULL || *error == NULL)
-    g_propagate_error (error, failure);
+  taken = g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY) ? climb (self, options, named, TRUE, &last) : 0;
+  enough = name_rungs (taken);
+  if (taken != 0)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, enough);
   else
-    g_error_free (failure);
+    g_propagate_error (error, g_steal_pointer (&failure));
   return FALSE;
 }
 

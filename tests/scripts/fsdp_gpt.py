@@ -333,7 +333,7 @@ class Failures(FsdpGptTest):
 
     def test_what_no_rank_can_do_is_one_line(self):
         for words, said in ((["--load", "missing"], b"missing"), (["--save", "no/such/folder"], b"no/such/folder"),
-                            (["--memory", "1MiB"], b"--memory 1MiB: too little"), (["--heads", 5], b"5")):
+                            (["--memory", "1MiB"], b"--memory 1MiB: 1.0 MiB is too little"), (["--heads", 5], b"5")):
             with self.subTest(words=words):
                 done = self.run_program("--data", "text.txt", *MODEL, "--ranks", 3, *words)
                 self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (1, b"", 1), done.stderr)

@@ -641,7 +641,8 @@ class BadInput(TrainGptTest):
     def test_memory_is_refused_before_the_first_step(self):
         self.refuse_training("not enough memory on cpu", "--layers", 2147483647, "--width", 2147483646)
         self.refuse_training("not enough memory on cpu", "--batch", 2147483647)
-        self.refuse_training("--memory 1MiB: too little: this program takes", "--memory", "1MiB", "--width", 128)
+        self.refuse_training("--memory 1MiB: 1.0 MiB is too little: the training needs at least ", "--memory", "1MiB",
+                             "--width", 128)
 
     def test_outputs_are_tried_before_training(self):
         self.write("file", b"")

@@ -187,6 +187,24 @@ test_bits_and_bytes (gconstpointer data)
   g_assert_cmpuint (after.peak, ==, plain.peak);
 }
 
+/* A plan that was made for f32 changes no bits under autocast either. */
+static void
+test_autocast (void)
+{
+  g_autoptr (EbbModule) gpt = make_gpt ();
+  g_autoptr (EbbMemoryPlan) plan = make_plan (gpt, ROWS, FALSE);
+  g_auto (Step) plain = { 0 };
+  g_auto (Step) tiled = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  plain = take_step (gpt);
+  g_assert_true (ebb_memory_plan_apply (plan, &error));
+  tiled = take_step (gpt);
+  ebb_pop_autocast ();
+  assert_same (&plain, &tiled);
+}
+
 /* A dry step of the planned model has the bytes of the real one. */
 static void
 test_dry_steps (void)
@@ -321,6 +339,7 @@ main (int argc,
       g_test_add_data_func ("/plan/mlp-tiles/bits-and-bytes/keep", GINT_TO_POINTER (FALSE), test_bits_and_bytes);
       g_test_add_data_func ("/plan/mlp-tiles/bits-and-bytes/checkpoint", GINT_TO_POINTER (TRUE), test_bits_and_bytes);
       g_test_add_func ("/plan/mlp-tiles/dry-steps", test_dry_steps);
+      g_test_add_func ("/plan/mlp-tiles/autocast", test_autocast);
     }
   g_test_add_func ("/plan/mlp-tiles/files-and-table", test_files_and_table);
   g_test_add_func ("/plan/mlp-tiles/what-is-kept-and-refused", test_what_is_kept_and_refused);
