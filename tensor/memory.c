@@ -3,6 +3,7 @@
 
 #include "tensor/backend/backend-private.h"
 #include "tensor/cpu/host-allocator-private.h"
+#include "tensor/cpu/machine-memory-private.h"
 #include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
@@ -261,7 +262,7 @@ effective_limit (EbbDevice *device)
   if (limit != G_MAXUINT64 || !device->backend->host_memory)
     return limit;
   if (__atomic_load_n (&physical, __ATOMIC_RELAXED) == 0)
-    __atomic_store_n (&physical, ebb_host_get_physical_memory (), __ATOMIC_RELAXED);
+    __atomic_store_n (&physical, ebb_machine_get_memory (), __ATOMIC_RELAXED);
   return physical;
 }
 
@@ -686,7 +687,7 @@ ebb_memory_get_limit (EbbDevice *device)
  * ebb_memory_get_available:
  * @device: (nullable): a device; %NULL for the CPU
  *
- * What of the limit no tensor uses; on the CPU no more than the machine, or the control group of the process, could
+ * What of the limit no tensor uses; on the CPU no more than the machine, or the control groups of the process, could
  * still give.
  *
  * Returns: the bytes that tensors could take besides those that they have
@@ -701,7 +702,7 @@ ebb_memory_get_available (EbbDevice *device)
   limit = effective_limit (device);
   total = __atomic_load_n (&device->current[TOTAL], __ATOMIC_RELAXED);
   available = limit > total ? limit - total : 0;
-  return device == ebb_device_get_cpu () ? MIN (available, ebb_host_get_available_memory ()) : available;
+  return device == ebb_device_get_cpu () ? MIN (available, ebb_machine_get_available_memory ()) : available;
 }
 
 /**

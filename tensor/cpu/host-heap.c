@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -610,63 +609,4 @@ guint64
 ebb_host_get_system_calls (void)
 {
   return __atomic_load_n (&host.system_calls, __ATOMIC_RELAXED);
-}
-
-/* -- the machine --------------------------------------------------------------------------------------------------- */
-
-static guint64
-read_number (const char *path)
-{
-  g_autofree char *text = NULL;
-  guint64 value;
-
-  if (!g_file_get_contents (path, &text, NULL, NULL))
-    return G_MAXUINT64;
-  g_strchomp (text);
-  return g_ascii_string_to_unsigned (text, 10, 1, G_MAXUINT64, &value, NULL) ? value : G_MAXUINT64;
-}
-
-guint64
-ebb_host_get_physical_memory (void)
-{
-  guint64 physical = (guint64) sysconf (_SC_PHYS_PAGES) * (guint64) sysconf (_SC_PAGESIZE);
-
-  physical = MIN (physical, read_number ("/sys/fs/cgroup/memory.max"));
-  return MIN (physical, read_number ("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
-}
-
-/* A line of /proc/meminfo, in bytes. */
-static guint64
-read_meminfo (const char *name)
-{
-  g_autofree char *text = NULL;
-  const char *line;
-  guint64 n_kib;
-
-  if (!g_file_get_contents ("/proc/meminfo", &text, NULL, NULL) || (line = strstr (text, name)) == NULL)
-    return G_MAXUINT64;
-  n_kib = g_ascii_strtoull (line + strlen (name), NULL, 10);
-  return n_kib > 0 ? n_kib << 10 : G_MAXUINT64;
-}
-
-/* What a control group that has a limit may still take. Its page cache, some of which would give way, counts as
- * taken. */
-static guint64
-read_left (const char *limit,
-           const char *used)
-{
-  const guint64 most = read_number (limit), taken = read_number (used);
-
-  return most == G_MAXUINT64 || taken == G_MAXUINT64 ? G_MAXUINT64 : most > taken ? most - taken
-                                                                                  : 0;
-}
-
-guint64
-ebb_host_get_available_memory (void)
-{
-  guint64 available = read_meminfo ("MemAvailable:");
-
-  available = MIN (available, read_left ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"));
-  return MIN (available, read_left ("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                                    "/sys/fs/cgroup/memory/memory.usage_in_bytes"));
 }

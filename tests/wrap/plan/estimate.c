@@ -363,6 +363,39 @@ training_goes_on_as_if_nothing_had_been (gconstpointer data)
     g_assert_cmpuint (before.current[i], ==, after.current[i]);
 }
 
+static gboolean
+read_result (EbbModule *module,
+             EbbArgs *args,
+             EbbArgs *result,
+             gpointer user_data,
+             GError **error)
+{
+  g_autoptr (EbbTensor) output = ebb_args_get_tensor (result, 0);
+  g_autoptr (EbbTensor) sum = ebb_sum (output, NULL, 0, FALSE, error);
+  double value;
+
+  return sum != NULL && ebb_tensor_get_item (sum, &value, error);
+}
+
+/* The error names the module that reads. */
+static void
+values_are_not_there_in_a_module (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  g_autoptr (EbbModule) h = NULL, block = NULL;
+  Training training;
+
+  training_init (&training, 0);
+  h = ebb_module_get_child (training.gpt, "h");
+  block = ebb_module_list_get (EBB_MODULE_LIST (h), 1);
+  ebb_module_add_forward_hook (block, read_result, NULL, NULL);
+  estimate = ebb_memory_estimate_new (training.gpt, test_device (), step, &training, &error);
+  g_assert_null (estimate);
+  test_assert_error (error, EBB_ERROR_DRY_RUN, "h.1: the values of the f32 tensor [] are read");
+  training_clear (&training);
+}
+
 static void
 values_are_not_there (void)
 {
@@ -484,6 +517,7 @@ main (int argc,
       g_test_add_data_func (training, &cases[i], training_goes_on_as_if_nothing_had_been);
     }
   g_test_add_func ("/estimate/values-are-not-there", values_are_not_there);
+  g_test_add_func ("/estimate/values-are-not-there-in-a-module", values_are_not_there_in_a_module);
   g_test_add_func ("/estimate/no-op-has-values", results_of_all_ops_have_no_values);
   g_test_add_func ("/estimate/model-of-a-dry-run", model_of_a_dry_run);
   g_test_add_func ("/estimate/seconds-are-kept", seconds_are_kept);
