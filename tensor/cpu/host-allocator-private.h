@@ -26,7 +26,6 @@ guint64 ebb_host_get_reserved (void);
 guint64 ebb_host_get_system_calls (void);
 /* Bytes of address space that the process may still map; G_MAXSIZE where it is not limited. */
 gsize ebb_host_get_address_space (void);
-/* Of the machine, or of the control group if that has less. */
 
 /* A heap that places blocks as the process' own does, in memory that nobody uses: of each large block only the first
  * bytes are touched, so that the rest costs nothing. For dry runs. */
