@@ -121,7 +121,7 @@ static void
 wrappers_of_a_plan_are_not_judged (void)
 {
   g_autoptr (EbbTensor) large = hold ();
-  g_autoptr (EbbModule) chain = EBB_MODULE (ebb_sequential_new ());
+  g_autoptr (EbbModule) chain = EBB_MODULE (ebb_sequential_new ()), first = NULL;
   g_autoptr (EbbMemoryPlan) any = NULL, least = NULL;
   g_autoptr (GError) error = NULL;
 
@@ -137,7 +137,8 @@ wrappers_of_a_plan_are_not_judged (void)
   least = ebb_memory_plan_make (chain, test_device (), step, NULL, any->least_bytes, 0, &error);
   g_assert_no_error (error);
   g_assert_true (ebb_memory_plan_apply (least, &error));
-  g_assert_true (ebb_checkpoint_is_wrapped (ebb_module_get_child (chain, "0")));
+  first = ebb_module_get_child (chain, "0");
+  g_assert_true (ebb_checkpoint_is_wrapped (first));
   for (guint i = 0; i < 3; i++)
     take_step (chain);
   g_assert_cmpuint (messages->len, ==, 0);
