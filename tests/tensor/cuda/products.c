@@ -246,6 +246,7 @@ get_workspace (EbbTensor *memory,
   launch.n_inputs = 3;
   launch.inputs[0] = &matrix->view;
   launch.inputs[1] = &right->view;
+  launch.inputs[2] = NULL;
   launch.n_outputs = 1;
   launch.outputs[0] = &result->view;
   return device->backend->get_workspace (device->index, &launch);
