@@ -161,7 +161,7 @@ print (const Options *options,
     printf ("Host memory: %.1f MiB.\n", (double) figures->host_peak / (1 << 20));
   if (figures->least > 0)
     printf ("With --memory it needs at least %.1f MiB%s.\n", (double) figures->least / (1 << 20),
-            strcmp (device, "cpu") == 0 ? ", and what the program takes itself" : "");
+            strcmp (device, "cpu") == 0 ? ", and what gaps between tensors and the program itself take" : "");
   printf ("At the peak%s the largest are:%s", ranks != NULL ? " of rank 0" : "", strchr (table, '\n'));
   printf ("A step computes for about %s, %" G_GINT64_FORMAT " steps for about %s.\n", step, options->steps, run);
 }

@@ -122,7 +122,7 @@ take_least (Trainer *trainer,
   return TRUE;
 }
 
-/* What has passed the promise isn't for tensors, so tensors get that much less. */
+/* Tensors get less by the bytes that passed the promise, since other memory needs these. */
 static gboolean
 plan_again (Keep *self,
             guint64 too_much,

@@ -22,7 +22,7 @@ void keep_init (Keep *self,
                 Trainer *trainer);
 void keep_clear (Keep *self);
 /* trainer_step (). If memory runs out in it before anything lasting has changed, a lower plan takes over and it runs
- * again with the same bits. If there is none, the state of the step before is saved where --resume says. */
+ * again with the same bits. Without a lower plan, the state of the step before is saved in the folder of --resume. */
 gboolean keep_step (Keep *self,
                     double *loss,
                     GError **error);

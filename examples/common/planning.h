@@ -9,7 +9,7 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  Ranks *ranks;   /* that train together, of which each has a Planning with the same figures; NULL: there are none */
+  Ranks *ranks;                 /* each has a Planning with the same figures; NULL: one process trains alone */
   guint64 budget; /* bytes; on the CPU of the whole process. 0: the plan is that of a file, without a budget */
   guint n_here;                 /* ranks that share it, as threads of this process */
   guint64 limit;                /* what of it is for tensors, of each rank */
@@ -23,7 +23,7 @@ typedef struct
 } Planning;
 
 /* Plans, by dry runs of the training, before any memory is taken for it. Refuses a budget that is too small. @ranks:
- * NULL: there are none. */
+ * NULL where one process trains alone. */
 gboolean planning_init (Planning *self,
                         Options *options,
                         Ranks *ranks,

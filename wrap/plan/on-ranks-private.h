@@ -7,7 +7,8 @@
 
 /* Ranks that plan together. The first one decides and announces each of its dry steps, the others run the same step,
  * and all send what it takes: so all have one plan, although kernels take other times and steps other bytes on each.
- * The functions are collective but for those of announcements, of which a rank makes or receives each. */
+ * All ranks call each function together, but for the two of announcements: the first rank announces while the others
+ * receive. */
 
 G_BEGIN_DECLS
 
