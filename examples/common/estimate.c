@@ -118,6 +118,8 @@ write_report (const Options *options,
     add_integer (builder, "budget_bytes", (gint64) options->memory);
   json_builder_set_member_name (builder, "step_seconds");
   json_builder_add_double_value (builder, figures->seconds);
+  json_builder_set_member_name (builder, "seconds_are_disturbed");
+  json_builder_add_boolean_value (builder, ebb_memory_estimate_is_disturbed (estimate));
   json_builder_set_member_name (builder, "run_seconds");
   json_builder_add_double_value (builder, figures->seconds * (double) options->steps);
   memory_timeline_write_json (ebb_memory_estimate_get_timeline (estimate), builder);
@@ -164,6 +166,9 @@ print (const Options *options,
             strcmp (device, "cpu") == 0 ? ", and what gaps between tensors and the program itself take" : "");
   printf ("At the peak%s the largest are:%s", ranks != NULL ? " of rank 0" : "", strchr (table, '\n'));
   printf ("A step computes for about %s, %" G_GINT64_FORMAT " steps for about %s.\n", step, options->steps, run);
+  if (ebb_memory_estimate_is_disturbed (estimate))
+    printf ("That is too long: other programs took the processor while kernels were timed. Estimate again when the "
+            "machine is quiet.\n");
 }
 
 /* The smallest budget for which there is a plan; on the CPU without what the process takes itself. */

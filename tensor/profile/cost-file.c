@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The file of measured costs: one for each machine, device and number of threads. Lines of text: what it is, the
- * machine, the host's seconds for a launch, a key and its seconds for each launch, and a checksum of all that. A file
+ * machine, the host's seconds for a launch, a key and its seconds for each launch (with a "+" where other programs made
+ * them longer), and a checksum of all that. A file
  * that isn't whole, or another machine's, counts as empty; the next measurement replaces it. */
 #include "tensor/profile/cost-private.h"
 
@@ -15,10 +16,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAGIC "Ebb costs 1"
+#define MAGIC "Ebb costs 2"
 #define MAX_FILE_BYTES (4 * 1024 * 1024)
 #define MAX_LAUNCHES 50000 /* which is less than that */
 #define MAX_SECONDS 1e6
+#define DISTURBED "+"
 
 /* -- where --------------------------------------------------------------------------------------------------------- */
 
@@ -117,16 +119,22 @@ static void
 parse_launch (GHashTable *known,
               char *line)
 {
-  double seconds;
+  EbbCostFigure figure = { .is_disturbed = g_str_has_suffix (line, DISTURBED) };
+  const EbbCostFigure *own;
   guint64 key;
   char *space = strchr (line, ' ');
 
   if (space == NULL)
     return;
   *space = '\0';
-  /* What this process has measured is newer. */
-  if (parse_key (line, &key) && parse_seconds (space + 1, &seconds) && !g_hash_table_contains (known, &key))
-    g_hash_table_insert (known, g_memdup2 (&key, sizeof key), g_memdup2 (&seconds, sizeof seconds));
+  if (figure.is_disturbed)
+    space[strlen (space + 1) + 1 - strlen (DISTURBED)] = '\0';
+  if (!parse_key (line, &key) || !parse_seconds (space + 1, &figure.seconds))
+    return;
+  /* This process' own figure is newer. */
+  own = g_hash_table_lookup (known, &key);
+  if (own == NULL || (own->is_disturbed && !figure.is_disturbed))
+    g_hash_table_replace (known, g_memdup2 (&key, sizeof key), g_memdup2 (&figure, sizeof figure));
 }
 
 /* The checksum says that a whole file was written by this library, so what is left to compare is the machine. */
@@ -186,15 +194,20 @@ print_file (EbbCostTable *self)
   GString *text = g_string_new (MAGIC "\n");
   char number[G_ASCII_DTOSTR_BUF_SIZE];
   GHashTableIter iter;
-  gpointer key, seconds;
+  gpointer key, value;
   guint n = 0;
 
   g_string_append_printf (text, "machine %s\nhost %s\n", machine,
                           g_ascii_formatd (number, sizeof number, "%.9g", self->host_seconds));
   g_hash_table_iter_init (&iter, self->known);
-  while (n++ < MAX_LAUNCHES && g_hash_table_iter_next (&iter, &key, &seconds))
-    g_string_append_printf (text, "%016" G_GINT64_MODIFIER "x %s\n", *(guint64 *) key,
-                            g_ascii_formatd (number, sizeof number, "%.9g", *(double *) seconds));
+  while (n++ < MAX_LAUNCHES && g_hash_table_iter_next (&iter, &key, &value))
+    {
+      const EbbCostFigure *figure = value;
+
+      g_string_append_printf (text, "%016" G_GINT64_MODIFIER "x %s%s\n", *(guint64 *) key,
+                              g_ascii_formatd (number, sizeof number, "%.9g", figure->seconds),
+                              figure->is_disturbed ? DISTURBED : "");
+    }
   sum = make_checksum_line (text->str, text->len);
   g_string_append_printf (text, "%s\n", sum);
   return g_string_free (text, FALSE);

@@ -1,5 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Measuring the launches of a table: each a few times, on memory that is as cold as in the step; the median counts. */
+/* Measuring the launches of a table: each a few times, on memory that is as cold as in the step; the median counts.
+ * Where other programs took the processor meanwhile, the launch is timed again. If they take it each time, the least of
+ * all times counts, and the launch is measured again when the machine is quiet. */
 #include "tensor/profile/cost-private.h"
 
 #include "tensor/n-threads-private.h"
@@ -8,6 +10,7 @@
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define LEAST_RUNS 3
@@ -15,11 +18,68 @@
 #define ENOUGH_SECONDS 10e-3  /* of all runs of a launch */
 #define LONGEST_SECONDS 50e-3 /* of one run: longer launches leave rows out */
 #define BATCH 4               /* launches that a device with queues gets at a time */
+#define MOST_TRIES 3          /* of timing a launch while other programs run */
+#define LOST_SHARE 0.05       /* of a time that other programs may take */
 
 static double
 get_now (void)
 {
   return (double) ebb_profiler_get_time () * 1e-9;
+}
+
+/* -- other programs ------------------------------------------------------------------------------------------------ */
+
+/* Whether times of kernels on @self's device grow with what other programs do: on the CPU, as long as its threads don't
+ * wait for each other's cores. */
+static gboolean
+can_be_disturbed (EbbCostTable *self)
+{
+  return self->device->backend->launch == NULL && self->n_threads <= (int) g_get_num_processors ();
+}
+
+/* The seconds for which threads of this process were ready to run and had no core, so far: the second number of each
+ * thread's schedstat (Documentation/scheduler/sched-stats.rst of Linux). 0 where the kernel doesn't count them. */
+static double
+count_seconds_without_core (void)
+{
+  g_autoptr (GDir) threads = g_dir_open ("/proc/self/task", 0, NULL);
+  guint64 sum = 0;
+
+  for (const char *name; threads != NULL && (name = g_dir_read_name (threads)) != NULL;)
+    {
+      g_autofree char *path = g_strdup_printf ("/proc/self/task/%s/schedstat", name);
+      g_autofree char *text = NULL;
+      guint64 ran, waited;
+
+      if (g_file_get_contents (path, &text, NULL, NULL)
+          && sscanf (text, "%" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, &ran, &waited) == 2)
+        sum += waited;
+    }
+  return (double) sum * 1e-9;
+}
+
+double (*ebb_cost_get_lost_seconds) (void) = count_seconds_without_core;
+
+typedef struct
+{
+  gboolean counts;
+  double before;
+} Disturbance;
+
+static Disturbance
+disturbance_begin (EbbCostTable *self)
+{
+  const gboolean counts = can_be_disturbed (self);
+
+  return (Disturbance){ counts, counts ? ebb_cost_get_lost_seconds () : 0 };
+}
+
+/* Whether other programs took much of @seconds since then. */
+static gboolean
+disturbance_end (const Disturbance *self,
+                 double seconds)
+{
+  return self->counts && ebb_cost_get_lost_seconds () - self->before > seconds * LOST_SHARE;
 }
 
 /* -- one launch ---------------------------------------------------------------------------------------------------- */
@@ -54,46 +114,76 @@ time_once (EbbCostRun *run,
   return TRUE;
 }
 
+/* Also returns the least of all times, and their sum. */
 static gboolean
-time_run (EbbCostRun *run,
-          double *seconds,
-          GError **error)
+time_runs (EbbCostRun *run,
+           double *median,
+           double *least,
+           double *sum,
+           GError **error)
 {
-  double times[MOST_RUNS], sum = 0;
+  double times[MOST_RUNS];
   guint n = 0;
 
-  while (n < LEAST_RUNS || (n < MOST_RUNS && sum < ENOUGH_SECONDS))
+  *sum = 0;
+  *least = G_MAXDOUBLE;
+  while (n < LEAST_RUNS || (n < MOST_RUNS && *sum < ENOUGH_SECONDS))
     {
       if (!time_once (run, &times[n], error))
         return FALSE;
-      sum += times[n++];
+      *least = MIN (*least, times[n]);
+      *sum += times[n++];
     }
-  *seconds = ebb_rerun_take_median (times, n);
+  *median = ebb_rerun_take_median (times, n);
+  return TRUE;
+}
+
+static gboolean
+time_undisturbed (EbbCostTable *self,
+                  EbbCostRun *run,
+                  EbbCostFigure *figure,
+                  GError **error)
+{
+  double least_of_all = G_MAXDOUBLE;
+
+  for (guint i = 0; i < MOST_TRIES; i++)
+    {
+      const Disturbance disturbance = disturbance_begin (self);
+      double median, least, sum;
+
+      if (!time_runs (run, &median, &least, &sum, error))
+        return FALSE;
+      figure->is_disturbed = disturbance_end (&disturbance, sum);
+      least_of_all = MIN (least_of_all, least);
+      figure->seconds = figure->is_disturbed ? least_of_all : median;
+      if (!figure->is_disturbed)
+        break;
+    }
   return TRUE;
 }
 
 /* With @share of the rows. The first run, which counts as @first alone, makes what the kernel keeps for this shape. */
 static gboolean
-time_share (EbbCostMemory *memory,
+time_share (EbbCostTable *self,
+            EbbCostMemory *memory,
             const EbbCostLaunch *cost,
             double share,
             gboolean only_first,
-            double *seconds,
+            EbbCostFigure *figure,
             double *got_share,
             GError **error)
 {
   EbbCostRun run;
-  double first = 0;
+  Disturbance disturbance;
   gboolean ok = ebb_cost_run_init (&run, memory, cost, share, error);
 
   *got_share = run.share;
-  *seconds = -1;
-  if (ok)
-    ok = ebb_rerun_launch (memory->device, &run.launch, error) && time_once (&run, &first, error);
-  if (ok && (only_first || first > LONGEST_SECONDS * 4))
-    *seconds = first;
-  else if (ok)
-    ok = time_run (&run, seconds, error);
+  ok = ok && ebb_rerun_launch (memory->device, &run.launch, error);
+  disturbance = disturbance_begin (self);
+  ok = ok && time_once (&run, &figure->seconds, error);
+  figure->is_disturbed = disturbance_end (&disturbance, figure->seconds);
+  if (ok && !only_first && figure->seconds <= LONGEST_SECONDS * 4)
+    ok = time_undisturbed (self, &run, figure, error);
   ebb_cost_run_clear (&run);
   return ok;
 }
@@ -102,23 +192,24 @@ time_share (EbbCostMemory *memory,
 static gboolean
 measure_launch (EbbCostTable *self,
                 EbbCostMemory *memory,
-                EbbCostLaunch *cost,
+                const EbbCostLaunch *cost,
+                EbbCostFigure *figure,
                 GError **error)
 {
-  double share = LONGEST_SECONDS / ebb_cost_table_estimate (self, cost), seconds, got;
+  double share = LONGEST_SECONDS / ebb_cost_table_estimate (self, cost), got;
 
   /* An estimate may be far too high: a few rows say how many there may be. */
   if (share < 1)
     {
-      if (!time_share (memory, cost, share, TRUE, &seconds, &got, error))
+      if (!time_share (self, memory, cost, share, TRUE, figure, &got, error))
         return FALSE;
-      share = LONGEST_SECONDS / MAX (seconds / got, 1e-9);
+      share = LONGEST_SECONDS / MAX (figure->seconds / got, 1e-9);
       if (share < got * 1.5 && share > got / 4)
         share = got;
     }
-  if (!time_share (memory, cost, MIN (share, 1), FALSE, &seconds, &got, error))
+  if (!time_share (self, memory, cost, MIN (share, 1), FALSE, figure, &got, error))
     return FALSE;
-  cost->seconds = MAX (seconds / got, 1e-9);
+  figure->seconds = MAX (figure->seconds / got, 1e-9);
   return TRUE;
 }
 
@@ -166,13 +257,20 @@ measure_host (EbbCostTable *self,
   const gint64 n = 16;
   g_autoptr (EbbTensor) x = ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_F32, self->device, error);
   gboolean has_queues = self->device->backend->launch != NULL;
-  double whole, kernel = 0;
+  double whole = G_MAXDOUBLE, kernel = G_MAXDOUBLE;
 
-  if (x == NULL || !ebb_rerun_fill_random (self->device, &x->view, 1, error)
-      || !time_small_launch (self->device, x, TRUE, &whole, error)
-      || !time_small_launch (self->device, x, TRUE, &whole, error)
-      || !time_small_launch (self->device, x, FALSE, &kernel, error))
+  if (x == NULL || !ebb_rerun_fill_random (self->device, &x->view, 1, error))
     return FALSE;
+  for (guint i = 0; i < MOST_TRIES; i++)
+    {
+      double seconds[2];
+
+      if (!time_small_launch (self->device, x, TRUE, &seconds[0], error)
+          || !time_small_launch (self->device, x, FALSE, &seconds[1], error))
+        return FALSE;
+      whole = MIN (whole, seconds[0]);
+      kernel = MIN (kernel, seconds[1]);
+    }
   self->host_seconds = MAX (has_queues ? whole : 2 * (whole - kernel), 1e-8);
   return TRUE;
 }
@@ -195,9 +293,10 @@ compare_candidates (const void *a,
                                   : (x->launch->key < y->launch->key ? -1 : x->launch->key > y->launch->key);
 }
 
-/* Those without a figure, the longest first. */
+/* Those without a figure, or those with a disturbed one: the longest first. */
 static Candidate *
 list_candidates (EbbCostTable *self,
+                 gboolean disturbed,
                  guint *n_candidates)
 {
   Candidate *candidates = g_new (Candidate, self->launches->len);
@@ -206,61 +305,87 @@ list_candidates (EbbCostTable *self,
   for (guint i = 0; i < self->launches->len; i++)
     {
       EbbCostLaunch *launch = ebb_cost_table_get_launch (self, i);
+      const double seconds = launch->figure.seconds;
 
-      if (launch->seconds < 0)
-        candidates[n++] =
-            (Candidate){ launch, (double) launch->count * ebb_cost_table_estimate (self, launch) };
+      if (disturbed ? launch->figure.is_disturbed : seconds < 0)
+        candidates[n++] = (Candidate){ launch, (double) launch->count
+                                                   * (disturbed ? seconds : ebb_cost_table_estimate (self, launch)) };
     }
   qsort (candidates, n, sizeof (Candidate), compare_candidates);
   *n_candidates = n;
   return candidates;
 }
 
-static void
-remember (EbbCostTable *self,
-          guint64 key,
-          double seconds)
+/* What is going on while launches are measured. */
+typedef struct
 {
-  g_hash_table_replace (self->known, g_memdup2 (&key, sizeof key), g_memdup2 (&seconds, sizeof seconds));
+  EbbCostMemory memory;
+  double end;
+  EbbCostProgress progress;
+  gpointer user_data;
+  gboolean changes_file;
+} Measuring;
+
+/* Of two disturbed figures the lower one is nearer. */
+static void
+take_figure (EbbCostTable *self,
+             Measuring *measuring,
+             EbbCostLaunch *launch,
+             EbbCostFigure figure)
+{
+  if (launch->figure.seconds >= 0 && figure.is_disturbed && figure.seconds >= launch->figure.seconds)
+    return;
+  launch->figure = figure;
+  g_hash_table_replace (self->known, g_memdup2 (&launch->key, sizeof launch->key),
+                        g_memdup2 (&figure, sizeof figure));
+  measuring->changes_file = TRUE;
 }
 
 static gboolean
-measure_all (EbbCostTable *self,
-             double end,
-             guint64 max_bytes,
-             EbbCostProgress progress,
-             gpointer user_data,
-             GError **error)
+measure_candidates (EbbCostTable *self,
+                    Measuring *measuring,
+                    gboolean disturbed,
+                    GError **error)
 {
-  guint n_candidates, n_measured = ebb_cost_table_get_n_measured (self);
-  g_autofree Candidate *candidates = list_candidates (self, &n_candidates);
-  EbbCostMemory memory;
-  gboolean ok = TRUE;
+  guint n_candidates;
+  g_autofree Candidate *candidates = list_candidates (self, disturbed, &n_candidates);
 
-  if (n_candidates == 0 || get_now () >= end)
-    return TRUE;
-  if (!ebb_cost_memory_init (&memory, self->device, self->cache_bytes, max_bytes, error))
-    return FALSE;
-  for (guint i = 0; i < n_candidates && ok && get_now () < end; i++)
+  for (guint i = 0; i < n_candidates && get_now () < measuring->end; i++)
     {
       EbbCostLaunch *launch = candidates[i].launch;
+      EbbCostFigure figure = { -1, FALSE };
       g_autoptr (GError) local_error = NULL;
 
-      if (measure_launch (self, &memory, launch, &local_error))
-        {
-          remember (self, launch->key, launch->seconds);
-          n_measured++;
-        }
+      if (measure_launch (self, &measuring->memory, launch, &figure, &local_error))
+        take_figure (self, measuring, launch, figure);
       else if (local_error != NULL)
         {
           g_propagate_prefixed_error (error, g_steal_pointer (&local_error), "cost of kernel %s: ",
                                       ebb_kernel_get_name (launch->kernel));
-          ok = FALSE;
+          return FALSE;
         }
-      if (progress != NULL)
-        progress (n_measured, self->launches->len, user_data);
+      if (measuring->progress != NULL)
+        measuring->progress (ebb_cost_table_get_n_measured (self), self->launches->len, measuring->user_data);
+      if (disturbed && figure.is_disturbed)
+        break;
     }
-  ebb_cost_memory_clear (&memory);
+  return TRUE;
+}
+
+static gboolean
+measure_all (EbbCostTable *self,
+             Measuring *measuring,
+             guint64 max_bytes,
+             GError **error)
+{
+  gboolean ok;
+
+  if (ebb_cost_table_get_n_measured (self) == self->launches->len && ebb_cost_table_get_n_disturbed (self) == 0)
+    return TRUE;
+  if (!ebb_cost_memory_init (&measuring->memory, self->device, self->cache_bytes, max_bytes, error))
+    return FALSE;
+  ok = measure_candidates (self, measuring, FALSE, error) && measure_candidates (self, measuring, TRUE, error);
+  ebb_cost_memory_clear (&measuring->memory);
   return ok;
 }
 
@@ -276,9 +401,8 @@ ebb_cost_table_measure (EbbCostTable *self,
   EbbMemoryAccount *account = ebb_thread.account;
   struct _EbbProfiler *profiler = ebb_thread.profiler;
   const int n_threads = ebb_cpu_get_n_threads ();
-  const double end = get_now () + max_seconds;
-  const guint n_known = g_hash_table_size (self->known);
   const double host_seconds = self->host_seconds;
+  Measuring measuring = { .end = get_now () + max_seconds, .progress = progress, .user_data = user_data };
   gboolean ok;
 
   /* Neither a dry run's account nor a profiler is to see any of it. */
@@ -286,12 +410,12 @@ ebb_cost_table_measure (EbbCostTable *self,
   ebb_thread.profiler = NULL;
   ebb_cpu_set_n_threads (self->n_threads);
   ok = (host_seconds >= 0 || measure_host (self, error))
-       && measure_all (self, end, max_bytes > 0 ? max_bytes : EBB_COST_MAX_BYTES, progress, user_data, error);
+       && measure_all (self, &measuring, max_bytes > 0 ? max_bytes : EBB_COST_MAX_BYTES, error);
   ebb_cpu_set_n_threads (n_threads);
   ebb_thread.account = account;
   ebb_thread.profiler = profiler;
   ebb_modes_leave (&outer);
-  if (g_hash_table_size (self->known) != n_known || self->host_seconds != host_seconds)
+  if (measuring.changes_file || self->host_seconds != host_seconds)
     ebb_cost_file_save (self);
   return ok;
 }

@@ -30,17 +30,23 @@ guint ebb_cost_table_add (EbbCostTable *self,
 guint ebb_cost_table_get_n_launches (EbbCostTable *self);
 /* How many of them have a figure of their own. */
 guint ebb_cost_table_get_n_measured (EbbCostTable *self);
+/* How many of these figures are too high, since other programs took the processor while they were measured. */
+guint ebb_cost_table_get_n_disturbed (EbbCostTable *self);
 
 /* Measures the launches that have no figure yet, those first that take the most of the step, until @max_seconds are
- * over, with at most @max_bytes of operands (0: EBB_COST_MAX_BYTES), and keeps the figures in the file. Launches that
- * would take long or much memory are run with fewer rows, and their time is extrapolated. Not in a dry run's account:
- * it runs on memory of its own. FALSE with EBB_ERROR_NO_MEMORY if not even a little of that is there. */
+ * over, then those whose figures are disturbed, up to the first that is disturbed again, with at most @max_bytes of
+ * operands (0: EBB_COST_MAX_BYTES), and keeps the figures in the file. Launches that would take long or much memory are
+ * run with fewer rows, and their time is extrapolated. Not in a dry run's account: it runs on memory of its own. FALSE
+ * with EBB_ERROR_NO_MEMORY if not even a little of that is there. */
 gboolean ebb_cost_table_measure (EbbCostTable *self,
                                  double max_seconds,
                                  guint64 max_bytes,
                                  EbbCostProgress progress,
                                  gpointer user_data,
                                  GError **error);
+
+/* The seconds so far that other programs kept cores from this process; a test has its own. */
+extern double (*ebb_cost_get_lost_seconds) (void);
 
 /* Of one launch of number @index, with the host's work for it; more than 0. A launch without a figure is estimated from
  * the measured ones of its kernel, by its operations or bytes. */
@@ -74,6 +80,13 @@ typedef struct
   guint8 has; /* a bit for each data that is there */
 } EbbCostItem;
 
+/* The time of a launch without the host's work. */
+typedef struct
+{
+  double seconds;        /* below 0: not measured */
+  gboolean is_disturbed; /* too long: other programs took the processor each time that it was measured */
+} EbbCostFigure;
+
 /* A distinct launch. */
 typedef struct
 {
@@ -88,7 +101,7 @@ typedef struct
   EbbCostItem *items;
   guint64 count;       /* launches */
   guint64 bytes, flop; /* of one */
-  double seconds;      /* without the host's work; below 0: not measured */
+  EbbCostFigure figure;
 } EbbCostLaunch;
 
 /* When a piece of memory was last read or written, in bytes that were read and written since. */
@@ -107,7 +120,7 @@ struct _EbbCostTable
   guint64 cache_bytes; /* of the device's last cache */
   GPtrArray *launches; /* of EbbCostLaunch */
   GHashTable *by_key;  /* of their keys, to index + 1 */
-  GHashTable *known;   /* guint64 * to double *: from the file, and what goes into it */
+  GHashTable *known;   /* guint64 * to EbbCostFigure *: from the file, and what goes into it */
   double host_seconds; /* of the host for each launch; below 0: not measured */
   guint64 n_touched;   /* bytes so far */
   EbbCostTouch touches[EBB_COST_N_TOUCHES];

@@ -359,7 +359,7 @@ launch_new (guint64 key,
   self->cold = cold;
   self->bytes = ebb_launch_count_bytes (launch);
   self->flop = ebb_launch_count_flop (launch);
-  self->seconds = -1;
+  self->figure.seconds = -1;
   for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
     {
       const EbbView *view = get_view (launch, k);
@@ -390,7 +390,7 @@ ebb_cost_table_add (EbbCostTable *self,
   guint64 key = hash_launch (self, launch, &cold);
   guint index = GPOINTER_TO_UINT (g_hash_table_lookup (self->by_key, &key));
   EbbCostLaunch *cost;
-  const double *seconds;
+  const EbbCostFigure *figure;
 
   if (G_LIKELY (index > 0))
     {
@@ -399,9 +399,9 @@ ebb_cost_table_add (EbbCostTable *self,
     }
   cost = launch_new (key, launch, cold);
   cost->count = 1;
-  seconds = g_hash_table_lookup (self->known, &key);
-  if (seconds != NULL)
-    cost->seconds = *seconds;
+  figure = g_hash_table_lookup (self->known, &key);
+  if (figure != NULL)
+    cost->figure = *figure;
   g_ptr_array_add (self->launches, cost);
   g_hash_table_insert (self->by_key, &cost->key, GUINT_TO_POINTER (self->launches->len));
   return self->launches->len - 1;
@@ -443,7 +443,17 @@ ebb_cost_table_get_n_measured (EbbCostTable *self)
   guint n = 0;
 
   for (guint i = 0; i < self->launches->len; i++)
-    n += ebb_cost_table_get_launch (self, i)->seconds >= 0;
+    n += ebb_cost_table_get_launch (self, i)->figure.seconds >= 0;
+  return n;
+}
+
+guint
+ebb_cost_table_get_n_disturbed (EbbCostTable *self)
+{
+  guint n = 0;
+
+  for (guint i = 0; i < self->launches->len; i++)
+    n += ebb_cost_table_get_launch (self, i)->figure.is_disturbed;
   return n;
 }
 
@@ -471,13 +481,13 @@ ebb_cost_table_estimate (EbbCostTable *self,
       const EbbCostLaunch *other = ebb_cost_table_get_launch (self, i);
       double distance;
 
-      if (other->kernel != launch->kernel || other->seconds < 0)
+      if (other->kernel != launch->kernel || other->figure.seconds < 0)
         continue;
       distance = fabs (log (get_work (other) / work));
       if (distance >= nearest)
         continue;
       nearest = distance;
-      rate = get_work (other) / MAX (other->seconds, LEAST_SECONDS);
+      rate = get_work (other) / MAX (other->figure.seconds, LEAST_SECONDS);
     }
   return MAX (work / rate, LEAST_SECONDS);
 }
@@ -492,7 +502,7 @@ ebb_cost_table_get_seconds (EbbCostTable *self,
   g_return_val_if_fail (index < self->launches->len, LEAST_SECONDS);
 
   launch = ebb_cost_table_get_launch (self, index);
-  seconds = launch->seconds >= 0 ? launch->seconds : ebb_cost_table_estimate (self, launch);
+  seconds = launch->figure.seconds >= 0 ? launch->figure.seconds : ebb_cost_table_estimate (self, launch);
   /* A device with queues works while the host prepares the next launch. */
   return self->device->backend->launch != NULL ? MAX (seconds, host_seconds) : seconds + host_seconds;
 }

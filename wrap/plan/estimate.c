@@ -301,6 +301,23 @@ ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
 }
 
 /**
+ * ebb_memory_estimate_is_disturbed:
+ * @self: an estimate
+ *
+ * Whether the seconds of ebb_memory_estimate_measure_seconds() are too high, since other programs took the processor
+ * while kernels were timed. Such kernels are timed again by the next estimate or plan that finds the machine quiet.
+ *
+ * Returns: %TRUE if the time of a kernel is too high
+ */
+gboolean
+ebb_memory_estimate_is_disturbed (EbbMemoryEstimate *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), FALSE);
+
+  return ebb_cost_table_get_n_disturbed (self->costs) > 0;
+}
+
+/**
  * ebb_memory_estimate_get_timeline:
  * @self: an estimate
  *

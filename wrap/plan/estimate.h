@@ -62,6 +62,9 @@ double ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
                                             GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_estimate_is_disturbed (EbbMemoryEstimate *self);
+
+EBB_AVAILABLE_IN_ALL
 EbbMemoryTimeline *ebb_memory_estimate_get_timeline (EbbMemoryEstimate *self);
 
 EBB_AVAILABLE_IN_ALL

@@ -503,6 +503,67 @@ figures_are_kept (void)
   file_clear (&file);
 }
 
+static double lost_seconds, lost_each_time;
+
+static double
+get_lost_seconds (void)
+{
+  return lost_seconds += lost_each_time;
+}
+
+/* How many figures of a small table are disturbed once it was measured. */
+static guint
+count_disturbed (EbbCostTable *table)
+{
+  measure (table);
+  g_assert_cmpuint (ebb_cost_table_get_n_measured (table), ==, 5);
+  return ebb_cost_table_get_n_disturbed (table);
+}
+
+static void
+a_busy_machine_is_measured_again_when_it_is_quiet (void)
+{
+  double (*counted) (void) = ebb_cost_get_lost_seconds;
+  const gboolean is_host = test_device_is_cpu ();
+  double seconds[5];
+  File file;
+
+  file_set_up (&file);
+  ebb_cost_get_lost_seconds = get_lost_seconds;
+  lost_each_time = 1;
+  {
+    g_autoptr (EbbCostTable) busy = make_small_table ();
+
+    /* An accelerator's kernels don't share its time with programs of the host. */
+    g_assert_cmpuint (count_disturbed (busy), ==, is_host ? 5 : 0);
+    for (guint i = 0; i < 5; i++)
+      seconds[i] = ebb_cost_table_get_seconds (busy, i);
+  }
+  /* It is still busy: one launch was tried again, and a figure never grows by that. */
+  {
+    g_autoptr (EbbCostTable) busy = make_small_table ();
+
+    g_assert_cmpuint (count_disturbed (busy), ==, is_host ? 5 : 0);
+    for (guint i = 0; i < 5; i++)
+      g_assert_cmpfloat (ebb_cost_table_get_seconds (busy, i), <=, seconds[i] * (1 + 1e-6));
+  }
+  lost_each_time = 0;
+  {
+    g_autoptr (EbbCostTable) quiet = make_small_table ();
+
+    g_assert_cmpuint (ebb_cost_table_get_n_disturbed (quiet), ==, is_host ? 5 : 0);
+    g_assert_cmpuint (count_disturbed (quiet), ==, 0);
+  }
+  {
+    g_autoptr (EbbCostTable) kept = make_small_table ();
+
+    g_assert_cmpuint (ebb_cost_table_get_n_measured (kept), ==, 5);
+    g_assert_cmpuint (ebb_cost_table_get_n_disturbed (kept), ==, 0);
+  }
+  ebb_cost_get_lost_seconds = counted;
+  file_clear (&file);
+}
+
 static void
 a_damaged_file_is_measured_anew (void)
 {
@@ -591,6 +652,8 @@ main (int argc, char **argv)
   g_test_add_func ("/cost/fewer-rows-are-a-launch-of-the-same-kind", fewer_rows_are_a_launch_of_the_same_kind);
   g_test_add_func ("/cost/a-large-launch-needs-little-memory", a_large_launch_needs_little_memory);
   g_test_add_func ("/cost/figures-are-kept", figures_are_kept);
+  g_test_add_func ("/cost/a-busy-machine-is-measured-again-when-it-is-quiet",
+                   a_busy_machine_is_measured_again_when_it_is_quiet);
   g_test_add_func ("/cost/a-damaged-file-is-measured-anew", a_damaged_file_is_measured_anew);
   g_test_add_func ("/cost/a-file-of-something-else-stays", a_file_of_something_else_stays);
   g_test_add_func ("/cost/rates-are-measured", rates_are_measured);
