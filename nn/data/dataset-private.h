@@ -50,6 +50,8 @@ typedef struct
   guint64 seed;
   gboolean shuffle;
   gint64 position;
+  gboolean is_constructed;
+  struct _EbbDryRun *run; /* the innermost dry run that gives this back, or NULL */
 } EbbDatasetPrivate;
 
 EbbDatasetPrivate *ebb_dataset_get_private (EbbDataset *self);

@@ -3,6 +3,7 @@
 #include "nn/data/dataset-private.h"
 
 #include "nn/files/state-tree-private.h"
+#include "tensor/dry-run-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 #include "tensor/util/property-private.h"
@@ -91,6 +92,41 @@ ebb_dataset_get_n_rows (EbbDataset *self,
   g_return_val_if_fail (context > 0, 0);
 
   return get_kind (self)->get_n_rows (self, context);
+}
+
+/* -- dry runs ------------------------------------------------------------------------------------------------------ */
+
+/* Where a dataset stood before a dry run. */
+typedef struct
+{
+  EbbDataset *dataset;
+  EbbDatasetPrivate before;
+} Before;
+
+static void
+leave_dry_run (gpointer data)
+{
+  Before *self = data;
+
+  *ebb_dataset_get_private (self->dataset) = self->before;
+  g_object_unref (self->dataset);
+  g_free (self);
+}
+
+/* Before anything of @self changes: at the end of a dry run it is as it was. */
+static void
+join_dry_run (EbbDataset *self)
+{
+  EbbDatasetPrivate *priv = ebb_dataset_get_instance_private (self);
+  EbbDryRun *run = ebb_dry_run_get_current ();
+  Before *before;
+
+  if (G_LIKELY (run == NULL) || run == priv->run)
+    return;
+  before = g_new (Before, 1);
+  *before = (Before){ g_object_ref (self), *priv };
+  priv->run = run;
+  ebb_dry_run_at_end (run, leave_dry_run, before);
 }
 
 /* -- batches ------------------------------------------------------------------------------------------------------- */
@@ -192,6 +228,7 @@ ebb_dataset_get_rows (EbbDataset *self,
       if (row.starts != NULL)
         row.starts += context;
     }
+  join_dry_run (self);
   priv->position += n_rows;
   *tokens = g_steal_pointer (&inputs);
   *targets = g_steal_pointer (&nexts);
@@ -408,6 +445,7 @@ ebb_dataset_load_state (EbbDataset *self,
 
   if (!ebb_dataset_check_state (self, state, error))
     return FALSE;
+  join_dry_run (self);
   priv = ebb_dataset_get_instance_private (self);
   priv->seed = (guint64) ebb_args_get_int (state, (guint) ebb_args_find (state, "seed"));
   g_object_set (self, "shuffle", ebb_args_get_boolean (state, (guint) ebb_args_find (state, "shuffle")), "position",
@@ -434,13 +472,32 @@ ebb_dataset_initable_init (GInitableIface *iface)
 }
 
 static void
+ebb_dataset_constructed (GObject *object)
+{
+  G_OBJECT_CLASS (ebb_dataset_parent_class)->constructed (object);
+  ebb_dataset_get_private (EBB_DATASET (object))->is_constructed = TRUE;
+}
+
+static void
+set_property (GObject *object,
+              guint id,
+              const GValue *value,
+              GParamSpec *pspec)
+{
+  if (ebb_dataset_get_private (EBB_DATASET (object))->is_constructed)
+    join_dry_run (EBB_DATASET (object));
+  ebb_property_set_field (object, id, value, pspec);
+}
+
+static void
 ebb_dataset_class_init (EbbDatasetClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
 
   object_class->get_property = ebb_property_get_field;
-  object_class->set_property = ebb_property_set_field;
+  object_class->set_property = set_property;
+  object_class->constructed = ebb_dataset_constructed;
 
   /**
    * EbbDataset:seed:

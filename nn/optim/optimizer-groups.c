@@ -97,6 +97,7 @@ ebb_optimizer_add_group (EbbOptimizer *self,
   priv = ebb_optimizer_get_private (self);
   if (!ebb_optimizer_check_group (lr, weight_decay, error) || !check_patterns (priv, patterns, error))
     return FALSE;
+  ebb_optimizer_join_dry_run (self);
   number = ebb_optimizer_append_group (priv, lr, weight_decay);
   for (guint i = 0; i < priv->n_slots; i++)
     for (guint p = 0; patterns[p] != NULL; p++)
@@ -200,6 +201,7 @@ ebb_optimizer_set_group_lr (EbbOptimizer *self,
   priv = ebb_optimizer_get_private (self);
   g_return_if_fail (group < priv->n_groups && isfinite (lr));
 
+  ebb_optimizer_join_dry_run (self);
   priv->groups[group].lr = lr;
 }
 
@@ -242,6 +244,7 @@ ebb_optimizer_set_group_weight_decay (EbbOptimizer *self,
   priv = ebb_optimizer_get_private (self);
   g_return_if_fail (group < priv->n_groups && isfinite (weight_decay));
 
+  ebb_optimizer_join_dry_run (self);
   priv->groups[group].weight_decay = weight_decay;
 }
 

@@ -90,6 +90,8 @@ ebb_optimizer_set_property (GObject *object,
   EbbOptimizer *self = EBB_OPTIMIZER (object);
   g_autoptr (GError) error = NULL;
 
+  if (ebb_optimizer_get_private (self)->slots != NULL)
+    ebb_optimizer_join_dry_run (self);
   if (!G_IS_PARAM_SPEC_DOUBLE (spec) || ebb_optimizer_get_private (self)->slots == NULL /* init will check it */
       || ebb_optimizer_check_option (self, spec->name, g_value_get_double (value), &error))
     ebb_property_set_field (object, id, value, spec);

@@ -112,6 +112,8 @@ ebb_optimizer_reset_scale (EbbOptimizerPrivate *priv)
   g_clear_pointer (&priv->grad_factor, ebb_tensor_unref);
 }
 void ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot);
+/* Before anything of @self changes: what a dry run changes is as it was at the run's end. */
+void ebb_optimizer_join_dry_run (EbbOptimizer *self);
 /* The class's step (). */
 gboolean ebb_optimizer_real_step (EbbOptimizer *self,
                                   GError **error);

@@ -563,6 +563,7 @@ load (EbbOptimizer *self,
        && read_slots (&loading, state, error);
   if (ok && !check_only)
     {
+      ebb_optimizer_join_dry_run (self);
       read_options (self, loading.kind, state, FALSE, NULL);
       take_over (&loading);
       priv->n_steps = n_steps;

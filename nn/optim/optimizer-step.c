@@ -20,10 +20,12 @@
 typedef struct
 {
   EbbOptimizer *optimizer;
+  EbbOptimizerPrivate priv;
   EbbOptimizerSlot *slots;
-  gint64 n_steps;
+  EbbOptimizerGroup *groups;
 } Before;
 
+/* Parameters and groups that the run has added stay, without a state. */
 static void
 restore (gpointer data)
 {
@@ -31,31 +33,38 @@ restore (gpointer data)
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self->optimizer);
 
   for (guint i = 0; i < priv->n_slots; i++)
-    {
-      ebb_optimizer_slot_clear_state (&priv->slots[i]);
-      priv->slots[i] = self->slots[i];
-    }
+    ebb_optimizer_slot_clear_state (&priv->slots[i]);
+  memcpy (priv->slots, self->slots, self->priv.n_slots * sizeof *self->slots);
+  memcpy (priv->groups, self->groups, self->priv.n_groups * sizeof *self->groups);
   ebb_optimizer_reset_scale (priv);
-  priv->n_steps = self->n_steps;
-  priv->run = NULL;
+  priv->lr = self->priv.lr;
+  priv->lr_scale = self->priv.lr_scale;
+  priv->weight_decay = self->priv.weight_decay;
+  priv->grad_scale = self->priv.grad_scale;
+  priv->grad_factor = self->priv.grad_factor;
+  priv->n_steps = self->priv.n_steps;
+  priv->run = self->priv.run;
   g_free (self->slots);
+  g_free (self->groups);
   g_object_unref (self->optimizer);
   g_free (self);
 }
 
-/* A dry run has a state of its own, from the first step on. */
-static void
-join_dry_run (EbbOptimizer *self)
+/* A dry run has a state of its own, from the first change on. */
+void
+ebb_optimizer_join_dry_run (EbbOptimizer *self)
 {
   EbbDryRun *run = ebb_dry_run_get_current ();
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
   Before *before;
 
-  if (run == priv->run || !ebb_dry_run_has_adopted (run))
+  if (G_LIKELY (run == NULL) || run == priv->run || !ebb_dry_run_has_adopted (run))
     return;
   before = g_new0 (Before, 1);
-  *before = (Before){ g_object_ref (self), g_memdup2 (priv->slots, priv->n_slots * sizeof (EbbOptimizerSlot)),
-                      priv->n_steps };
+  *before = (Before){ g_object_ref (self), *priv, g_memdup2 (priv->slots, priv->n_slots * sizeof (EbbOptimizerSlot)),
+                      g_memdup2 (priv->groups, priv->n_groups * sizeof (EbbOptimizerGroup)) };
+  priv->grad_scale = 1;
+  priv->grad_factor = NULL;
   for (guint i = 0; i < priv->n_slots; i++)
     {
       EbbOptimizerSlot *slot = &priv->slots[i];
@@ -177,8 +186,6 @@ prepare_slot (EbbOptimizer *self,
 {
   EbbTensor *parameter = slot->parameter;
 
-  if (ebb_is_dry ())
-    join_dry_run (self);
   if (!ebb_view_is_contiguous (&parameter->view))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
@@ -392,6 +399,7 @@ ebb_optimizer_step (EbbOptimizer *self,
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
+  ebb_optimizer_join_dry_run (self);
   mark = ebb_profile_push_range (EBB_PROFILE_STEP, EBB_PHASE_OPTIMIZER);
   ebb_push_grad_enabled (FALSE);
   ok = settle_parameters (priv, &failure) && EBB_OPTIMIZER_GET_CLASS (self)->step (self, &failure);
@@ -432,6 +440,7 @@ move_parameter (EbbTensor *parameter,
   Batch batch;
   gboolean ok;
 
+  ebb_optimizer_join_dry_run (self);
   batch_init (&batch, self);
   ok = check_kind (self, error) && check_moved (slot, error) && prepare_slot (self, slot, error)
        && batch_add (&batch, slot, error) && batch_run (&batch, error);

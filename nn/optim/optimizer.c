@@ -60,6 +60,7 @@ ebb_optimizer_zero_grad (EbbOptimizer *self)
   g_return_if_fail (EBB_IS_OPTIMIZER (self));
 
   priv = ebb_optimizer_get_private (self);
+  ebb_optimizer_join_dry_run (self);
   for (guint i = 0; i < priv->n_slots; i++)
     {
       ebb_parameter_drop_grads (priv->slots[i].parameter);
@@ -89,6 +90,7 @@ ebb_optimizer_zero_grad_in_place (EbbOptimizer *self,
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
+  ebb_optimizer_join_dry_run (self);
   ebb_push_grad_enabled (FALSE);
   for (guint i = 0; i < priv->n_slots; i++)
     ebb_parameter_drop_grads (priv->slots[i].parameter);
@@ -115,6 +117,7 @@ ebb_optimizer_scale_grad (EbbOptimizer *self,
   g_return_if_fail (EBB_IS_OPTIMIZER (self));
   g_return_if_fail (isfinite (factor));
 
+  ebb_optimizer_join_dry_run (self);
   ebb_optimizer_get_private (self)->grad_scale *= factor;
 }
 
@@ -183,6 +186,7 @@ ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
     parameters[i] = priv->slots[i].parameter;
   if (!ebb_check_clip (max_norm, p, error))
     return NULL;
+  ebb_optimizer_join_dry_run (self);
   scale = (EbbGradScale){ priv->grad_scale, priv->grad_factor };
   norm = ebb_compute_grad_norm (parameters, priv->n_slots, p, max_norm, &scale, &factor, error);
   if (norm == NULL)

@@ -167,7 +167,8 @@ take_counts (EbbMemoryEstimate *self,
  * @error: return location for an error
  *
  * Runs @step twice as a dry run on @device: everything happens but the computing, and nothing that is allocated costs
- * memory. Afterwards parameters, gradients and the optimizer's state are as they were.
+ * memory. Afterwards parameters, buffers, gradients, optimizers, generators and the positions of datasets are as they
+ * were; what your own code counts, it counts only where ebb_is_dry_run() says no.
  *
  * Returns: (transfer full) (nullable): the memory of a step, or %NULL with what @step reports: %EBB_ERROR_DRY_RUN if it
  *   reads values

@@ -541,9 +541,9 @@ make_for (EbbModule *model,
  *
  * Makes the fastest plan that keeps the step within the budget: each block keeps, recomputes or saves some results, and
  * MLPs are called on tiles of their rows if that is faster and changes no bit. It runs @step several times as a dry
- * run, which computes nothing and takes no memory, and changes nothing. Kernels that this machine hasn't timed yet are
- * timed, for a few seconds at most. Blocks that you have wrapped yourself are planned around. The plan takes effect by
- * ebb_memory_plan_apply().
+ * run, which computes nothing, takes no memory and changes nothing, as by ebb_memory_estimate_new(). Kernels that this
+ * machine hasn't timed yet are timed, for a few seconds at most. Blocks that you have wrapped yourself are planned
+ * around. The plan takes effect by ebb_memory_plan_apply().
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
  *   whatever is done, or with what @step reports: %EBB_ERROR_DRY_RUN if it reads values
