@@ -658,7 +658,9 @@ ebb_memory_reset_peaks (EbbDevice *device)
  * @device: (nullable): a device; %NULL for the CPU
  * @n_bytes: the most bytes that tensors may use; 0 for all memory of the machine or of the device
  *
- * Sets a budget: an allocation beyond it fails with %EBB_ERROR_NO_MEMORY.
+ * Sets a budget: an allocation beyond it fails with %EBB_ERROR_NO_MEMORY. On the CPU the allocator keeps its resident
+ * memory below it, too, as far as whole pages of 2 MiB in which tensors lie allow: before an allocation would pass it,
+ * memory between tensors is given back to the system.
  */
 void
 ebb_memory_set_limit (EbbDevice *device,
@@ -669,6 +671,8 @@ ebb_memory_set_limit (EbbDevice *device,
   if (n_bytes == 0)
     n_bytes = get_capacity (device);
   __atomic_store_n (&device->limit, n_bytes, __ATOMIC_RELAXED);
+  if (device == ebb_device_get_cpu ())
+    ebb_host_heap_set_bound (ebb_host_heap_get_own (), n_bytes);
 }
 
 /**

@@ -158,7 +158,7 @@ print (const Options *options,
           ranks != NULL ? " on the rank that needs most" : "");
   for (guint i = 0; i < G_N_ELEMENTS (purposes); i++)
     print_bytes (purposes[i], figures->purposes[i]);
-  printf ("With the gaps between them they take up %.1f MiB.\n", (double) figures->extent / (1 << 20));
+  printf ("With the gaps between them the heap needs %.1f MiB.\n", (double) figures->extent / (1 << 20));
   if (figures->host_peak != figures->peak)
     printf ("Host memory: %.1f MiB.\n", (double) figures->host_peak / (1 << 20));
   if (figures->least > 0)

@@ -122,6 +122,13 @@ take_least (Trainer *trainer,
   return TRUE;
 }
 
+static guint64
+subtract (guint64 a,
+          guint64 b)
+{
+  return a > b ? a - b : 0;
+}
+
 /* Tensors get less by the bytes that passed the promise, since other memory needs these. */
 static gboolean
 plan_again (Keep *self,
@@ -129,7 +136,7 @@ plan_again (Keep *self,
             GError **error)
 {
   Trainer *trainer = self->trainer;
-  const guint64 limit = trainer->limit > too_much ? trainer->limit - too_much : 0;
+  const guint64 limit = subtract (trainer->limit, too_much);
   g_autoptr (EbbMemoryPlan) plan = NULL;
   g_autofree char *budget = NULL;
   GError *failure = NULL;
@@ -153,7 +160,8 @@ plan_again (Keep *self,
     return FALSE;
   g_object_get (trainer->plan, "predicted-peak-bytes", &peak, NULL);
   trainer->limit = MAX (limit, peak);
-  ebb_memory_set_limit (trainer->device, trainer->limit);
+  trainer->heap = MAX (subtract (trainer->heap, too_much), peak);
+  ebb_memory_set_limit (trainer->device, trainer->heap);
   note (trainer, g_strdup_printf ("step %" G_GINT64_FORMAT ": the training took %.1f MiB more than its budget of %.1f "
                                   "MiB; %s, whose peak is %.1f MiB",
                                   trainer->step, (double) too_much / MIB, (double) trainer->budget / MIB,
@@ -185,6 +193,8 @@ keep_check (Keep *self,
   if (trainer->plan == NULL || self->training == NULL || self->n_watched == N_WATCHED)
     return TRUE;
   self->n_watched++;
+  if (self->n_watched == N_WATCHED)
+    ebb_memory_trim (trainer->device); /* a dry step takes some, too */
   if (self->n_watched == N_WATCHED
       && !ebb_memory_plan_check_step (trainer->plan, self->training, run, self, &difference))
     note (trainer, g_strdup_printf ("step %" G_GINT64_FORMAT ": %s", trainer->step, difference->message));

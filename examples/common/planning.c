@@ -16,9 +16,9 @@
 #define OWN_VARIES ((guint64) 1 << 20)
 /* How many limits are tried before the plan that needs least is taken. */
 #define N_LIMITS 10
-/* The dry run has the heap to itself. In the training the model is made there first, and the optimizer's state comes
- * between the activations of the first step, so other gaps stay: at most one in so many bytes, as far as was seen. */
-#define HEAP_MARGIN 100
+/* Libraries' own memory grows with the model, for oneDNN packs matrices: at most by one byte for so many of the heap,
+ * as far as was seen. */
+#define PART_FOR_LIBRARIES 100
 /* Ranks that are threads have one heap, in which blocks of one are in the way of others'. Of its bytes, so much is
  * lost. */
 #define PART_LOST_AMONG_THREADS 8
@@ -141,7 +141,7 @@ plan_limit (Trainer *trainer,
                                                        error);
 }
 
-/* The bytes of a dry run with a plan, of the rank that needs most, and those that its heap takes up. */
+/* The bytes of a dry run with a plan, of the rank that needs most, and those that its heap needs. */
 static gboolean
 measure (Trainer *trainer,
          EbbMemoryPlan *plan,
@@ -160,8 +160,8 @@ measure (Trainer *trainer,
     return FALSE;
   *peak = ebb_memory_estimate_get_peak_total (estimate);
   *extent = trainer->device == ebb_device_get_cpu () ? ebb_memory_estimate_get_extent (estimate) : *peak;
-  if (trainer->device == ebb_device_get_cpu ())
-    *extent += *extent / (trainer->options->ranks.n_ranks > 1 ? PART_LOST_AMONG_THREADS : HEAP_MARGIN);
+  if (trainer->device == ebb_device_get_cpu () && trainer->options->ranks.n_ranks > 1)
+    *extent += *extent / PART_LOST_AMONG_THREADS;
   return take_largest (trainer->ranks, peak, error) && take_largest (trainer->ranks, extent, error);
 }
 
@@ -186,27 +186,35 @@ count_mib (const Planning *self,
   return (double) n_bytes * self->n_here / MIB;
 }
 
+/* What libraries take beside a heap of @extent bytes. */
+static guint64
+count_libraries (const Trainer *trainer,
+                 guint64 extent)
+{
+  return trainer->device == ebb_device_get_cpu () ? extent / PART_FOR_LIBRARIES : 0;
+}
+
 /* The plan that needs least. Where even that is too much, the error says what would do. */
 static EbbMemoryPlan *
 plan_least (Planning *self,
             Trainer *trainer,
-            guint64 room,
             GError **error)
 {
   g_autoptr (EbbMemoryPlan) least = NULL;
   guint64 extent, peak;
+  double own;
 
   if (!planning_find_least (trainer, &self->limit, error))
     return NULL;
   least = plan_within (trainer, self->limit, &peak, &extent, error);
-  if (least == NULL || extent <= room)
+  if (least == NULL || extent <= self->heap)
     return g_steal_pointer (&least);
+  own = (double) self->own / MIB + count_mib (self, count_libraries (trainer, extent));
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                "%.1f MiB is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, "
                "the program itself %.1f)",
-               (double) self->budget / MIB, ceil ((count_mib (self, extent) + (double) self->own / MIB) * 10) / 10,
-               self->n_here > 1 ? " of its ranks" : "", count_mib (self, peak), count_mib (self, extent - peak),
-               (double) self->own / MIB);
+               (double) self->budget / MIB, ceil ((count_mib (self, extent) + own) * 10) / 10,
+               self->n_here > 1 ? " of its ranks" : "", count_mib (self, peak), count_mib (self, extent - peak), own);
   return NULL;
 }
 
@@ -218,7 +226,7 @@ plan_with_gaps (Planning *self,
                 Trainer *trainer,
                 GError **error)
 {
-  const guint64 room = self->limit;
+  const guint64 room = self->heap;
 
   for (guint i = 0; i < N_LIMITS; i++)
     {
@@ -240,7 +248,18 @@ plan_with_gaps (Planning *self,
         return g_steal_pointer (&plan);
       self->limit = MIN (self->limit, peak) - MIN (self->limit / 2, MAX ((extent - room) / 3, room / 128));
     }
-  return plan_least (self, trainer, room, error);
+  return plan_least (self, trainer, error);
+}
+
+/* Divides the budget between the heap and what is beside it. */
+static void
+divide_budget (Planning *self,
+               const Trainer *trainer)
+{
+  const guint64 room = (self->budget - MIN (self->budget, self->own)) / self->n_here;
+
+  self->heap = room - count_libraries (trainer, room);
+  self->limit = self->heap;
 }
 
 static gboolean
@@ -257,7 +276,7 @@ make_plan (Planning *self,
   if (!find_own_bytes (self, trainer, error)
       || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
     return FALSE;
-  self->limit = (self->budget - MIN (self->budget, self->own)) / self->n_here;
+  divide_budget (self, trainer);
   plan = trainer->device == ebb_device_get_cpu () ? plan_with_gaps (self, trainer, error)
                                                   : plan_limit (trainer, self->limit, error);
   if (plan == NULL)
@@ -293,7 +312,8 @@ check_plan (Planning *self,
     return FALSE;
   self->is_from_file = TRUE;
   self->limit = get_bytes (plan, "budget-bytes");
-  extent = extent * self->n_here + self->own;
+  self->heap = MAX (self->limit, extent);
+  extent = (extent + count_libraries (trainer, extent)) * self->n_here + self->own;
   if (peak > self->limit)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                  "--plan %s: with it a step of this training needs %.1f MiB, and it was made for %.1f MiB: remove the "
@@ -307,7 +327,9 @@ check_plan (Planning *self,
   else
     {
       if (self->budget > 0)
-        self->limit = MAX (peak, (self->budget - MIN (self->budget, self->own)) / self->n_here);
+        divide_budget (self, trainer);
+      self->limit = MAX (peak, self->limit);
+      self->heap = MAX (peak, self->heap);
       self->json = ebb_memory_plan_to_json (plan);
       self->text = ebb_memory_plan_to_string (plan);
     }
@@ -666,9 +688,10 @@ planning_apply (Planning *self,
     return FALSE;
   trainer->budget = self->budget > 0 ? self->budget : self->limit * self->n_here + self->own;
   trainer->limit = self->limit;
+  trainer->heap = self->heap;
   g_set_object (&trainer->unplanned, self->unplanned);
-  if (self->limit > 0)
-    ebb_memory_set_limit (trainer->device, self->limit * self->n_here);
+  if (self->heap > 0)
+    ebb_memory_set_limit (trainer->device, self->heap * self->n_here);
   if (!options->quiet)
     printf ("%s%s%s\n", self->text, self->taken != NULL ? "taken, as --allow says: " : "",
             self->taken != NULL ? self->taken : "");

@@ -12,7 +12,8 @@ typedef struct
   Ranks *ranks;                 /* each has a Planning with the same figures; NULL: one process trains alone */
   guint64 budget; /* bytes; on the CPU of the whole process. 0: the plan is that of a file, without a budget */
   guint n_here;                 /* ranks that share it, as threads of this process */
-  guint64 limit;                /* what of it is for tensors, of each rank */
+  guint64 heap;                 /* what of it is for tensors and the gaps between them, of each rank */
+  guint64 limit;                /* the tensors of the plan are within so many bytes */
   guint64 own;                  /* what is not; 0 on an accelerator */
   gboolean draws;               /* the step without the plan, too */
   char *json;                   /* the plan; NULL: there is none */

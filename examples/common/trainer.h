@@ -32,7 +32,7 @@ typedef struct
   EbbSchedule *schedule;
   EbbSavedTensorHooks *store;
   EbbMemoryPlan *plan;          /* of --memory; NULL: there is none */
-  guint64 budget, limit;        /* of --memory; what of it is for tensors */
+  guint64 budget, heap, limit;  /* of --memory; what of it the heap may take; what the plan's tensors may */
   GPtrArray *corrections;       /* of char *: what was done while it trained to keep it within the budget */
   EbbMemoryTimeline *unplanned; /* of a step without the plan, for --memory-timeline; or NULL */
   EbbTrainingState *state;

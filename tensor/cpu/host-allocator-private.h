@@ -11,7 +11,7 @@ void *ebb_host_alloc (gsize size,
                       GError **error);
 void ebb_host_free (void *data,
                     gsize size);
-/* Gives the pages of unused blocks back to the system. */
+/* Gives the huge pages of unused blocks back to the system. */
 void ebb_host_trim (void);
 /* Whether the system may make memory that nobody has touched yet of huge pages; it may as long as nobody says
  * otherwise. Huge pages are read faster later, and where the system has to find them first they take longer to get. */
@@ -27,11 +27,13 @@ guint64 ebb_host_get_system_calls (void);
 /* Bytes of address space that the process may still map; G_MAXSIZE where it is not limited. */
 gsize ebb_host_get_address_space (void);
 
-/* A heap that places blocks as the process' own does, in memory that nobody uses: of each large block only the first
- * bytes are touched, so that the rest costs nothing. For dry runs. */
+/* A heap that places blocks as the process' own does. A dry run's is in memory that nobody uses: of each large block
+ * only the first bytes are touched, so that the rest costs nothing. */
 typedef struct _EbbHostHeap EbbHostHeap;
 
 EbbHostHeap *ebb_host_heap_new (void);
+/* The process' own, never to be freed. */
+EbbHostHeap *ebb_host_heap_get_own (void);
 /* With all of its blocks. */
 void ebb_host_heap_free (EbbHostHeap *heap);
 void *ebb_host_heap_alloc (EbbHostHeap *heap,
@@ -40,7 +42,13 @@ void *ebb_host_heap_alloc (EbbHostHeap *heap,
 void ebb_host_heap_release (EbbHostHeap *heap,
                             void *data,
                             gsize size);
-/* The most bytes that its blocks have taken up, as ebb_host_get_reserved (). */
+/* Large blocks keep resident memory below @n_bytes if its extent is: what lies free is given back to the system before
+ * an allocation would pass it. At first there is no bound. */
+void ebb_host_heap_set_bound (EbbHostHeap *heap,
+                              guint64 n_bytes);
+/* Bytes that may be resident: the huge pages in which blocks lie, or lay and which weren't given back since. */
+guint64 ebb_host_heap_get_resident (EbbHostHeap *heap);
+/* The most bytes that were needed at one time: of the huge pages in which blocks or headers lay. */
 guint64 ebb_host_heap_get_extent (EbbHostHeap *heap);
 
 G_END_DECLS

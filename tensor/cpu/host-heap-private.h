@@ -19,6 +19,10 @@ G_BEGIN_DECLS
 #define EBB_HOST_N_SMALL (EBB_HOST_SMALL_LIMIT / EBB_HOST_ALIGNMENT)
 #define EBB_HOST_SMALL_CHUNK (64 * 1024)
 
+/* Where address space is limited, this much of it is left for threads, the code that oneDNN makes, and malloc: these
+ * end the process if they get none. */
+#define EBB_HOST_SPACE_FOR_OTHERS (64ul << 20)
+
 typedef struct _EbbHostSmall EbbHostSmall;
 
 /* A free small block. */

@@ -1,12 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/cpu/host-heap-private.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 /* Places blocks in reserved address space: the process' heap, and those of dry runs.
  *
@@ -20,7 +17,11 @@
  * taken, and the free block at the top of a segment, which grows on demand, only if no other fits.
  *
  * Small blocks come in chunks from separate segments. Chunks are never freed, so they must not lie between large
- * blocks. */
+ * blocks. Medium blocks have segments and lists of their own: between large ones they would hold huge pages.
+ *
+ * Memory counts as resident in huge pages: one is from when a block or a header first lies in it until it is given
+ * back. A heap with a bound gives back pages that lie in free blocks before an allocation would pass the bound. Where
+ * blocks lie doesn't depend on it, so a dry run knows how many bytes a bounded heap needs: its extent. */
 
 #define ALIGNMENT EBB_HOST_ALIGNMENT
 #define FINE_BITS 5
@@ -29,16 +30,13 @@
 #define N_COARSE 48
 #define LARGE_LIMIT (1ul << (MIN_SHIFT + N_COARSE - 2)) /* beyond any address space, within the lists */
 #define HUGE_PAGE (2ul << 20)
+#define MEDIUM_LIMIT (64ul << 10)
 #define MAX_WALK 32
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SEGMENT_SIZE (4ul << 30)
 #else
 #define SEGMENT_SIZE (256ul << 30)
 #endif
-/* Where address space is limited, this much of it is left for threads, the code that oneDNN makes, and malloc: these
- * end the process if they get none. */
-#define SPACE_FOR_OTHERS (64ul << 20)
-
 typedef struct _Block Block;
 typedef struct _Segment Segment;
 
@@ -55,28 +53,50 @@ struct _Block
 
 G_STATIC_ASSERT (sizeof (Block) == ALIGNMENT);
 
-struct _Segment
+/* Blocks of like size: a few of the smaller ones would hold huge pages that lie free but for them. */
+typedef struct
 {
   EbbHostHeap *heap;
-  char *mapped;            /* what the system gave, up to @end */
-  char *start, *top, *end; /* [start, top) is divided into blocks */
+  Block *free_lists[N_COARSE][N_FINE];
+  guint64 coarse_map;
+  guint32 fine_maps[N_COARSE];
+  Segment *segments; /* the newest first */
+} Pool;
+
+enum
+{
+  MEDIUM, /* up to MEDIUM_LIMIT bytes */
+  LARGE,
+  N_POOLS
+};
+
+struct _Segment
+{
+  Pool *pool;   /* NULL: of small blocks */
+  char *mapped; /* what the system gave */
+  gsize mapped_size;
+  char *start, *top, *end; /* whole huge pages of it; [start, top) is divided into blocks */
   Block *last;
+  guint64 *resident; /* a bit for each huge page from @start on */
   Segment *next;
 };
 
 struct _EbbHostHeap
 {
   pthread_mutex_t lock;
-  Block *free_lists[N_COARSE][N_FINE];
-  guint64 coarse_map;
-  guint32 fine_maps[N_COARSE];
-  Segment *segments, *small_segments;    /* the newest first */
+  Pool pools[N_POOLS];
+  Segment *small_segments;               /* the newest first */
   EbbHostSmall *small[EBB_HOST_N_SMALL]; /* free ones of a dry run; the process' are elsewhere */
   guint64 reserved, system_calls;
+  guint64 n_chunks;                /* of small blocks */
+  gsize n_pages, n_free, n_needed; /* huge pages below tops; of them in free blocks; the others at most */
+  gsize n_resident, max_resident;  /* huge pages, and how many there may be */
   gboolean has_small_pages_ahead;
 };
 
-static EbbHostHeap host = { .lock = PTHREAD_MUTEX_INITIALIZER };
+static EbbHostHeap host = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                            .pools = { { .heap = &host }, { .heap = &host } },
+                            .max_resident = G_MAXSIZE };
 
 /* Nobody uses the blocks of a dry run, whose shadow would cost memory. */
 static void
@@ -114,12 +134,12 @@ size_to_list (gsize size,
 static void
 list_insert (Block *block)
 {
-  EbbHostHeap *heap = block->segment->heap;
+  Pool *pool = block->segment->pool;
   guint c, f;
   Block *below = NULL, *above;
 
   size_to_list (block->size, &c, &f);
-  above = heap->free_lists[c][f];
+  above = pool->free_lists[c][f];
   for (guint i = 0; above != NULL && above < block && i < MAX_WALK; i++)
     {
       below = above;
@@ -132,15 +152,15 @@ list_insert (Block *block)
   if (below)
     below->next_free = block;
   else
-    heap->free_lists[c][f] = block;
-  heap->coarse_map |= 1ul << c;
-  heap->fine_maps[c] |= 1u << f;
+    pool->free_lists[c][f] = block;
+  pool->coarse_map |= 1ul << c;
+  pool->fine_maps[c] |= 1u << f;
 }
 
 static void
 list_remove (Block *block)
 {
-  EbbHostHeap *heap = block->segment->heap;
+  Pool *pool = block->segment->pool;
   guint c, f;
 
   size_to_list (block->size, &c, &f);
@@ -150,14 +170,58 @@ list_remove (Block *block)
     block->previous_free->next_free = block->next_free;
   else
     {
-      heap->free_lists[c][f] = block->next_free;
+      pool->free_lists[c][f] = block->next_free;
       if (block->next_free == NULL)
         {
-          heap->fine_maps[c] &= ~(1u << f);
-          if (heap->fine_maps[c] == 0)
-            heap->coarse_map &= ~(1ul << c);
+          pool->fine_maps[c] &= ~(1u << f);
+          if (pool->fine_maps[c] == 0)
+            pool->coarse_map &= ~(1ul << c);
         }
     }
+}
+
+static char *
+round_up (char *data)
+{
+  return (char *) (((gsize) data + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
+}
+
+static char *
+round_down (char *data)
+{
+  return (char *) ((gsize) data & ~(HUGE_PAGE - 1));
+}
+
+static gsize
+page_of (const Segment *segment,
+         const char *data)
+{
+  return (gsize) (data - segment->start) / HUGE_PAGE;
+}
+
+static char *
+block_end (Block *block)
+{
+  return (char *) (block + 1) + block->size;
+}
+
+/* The huge pages that a free block could give back: nothing lies above the uppermost one. */
+static gsize
+find_free_pages (Block *block,
+                 char **start,
+                 char **end)
+{
+  *start = round_up ((char *) (block + 1));
+  *end = block->segment->last == block ? round_up (block_end (block)) : round_down (block_end (block));
+  return *end > *start ? (gsize) (*end - *start) / HUGE_PAGE : 0;
+}
+
+static gsize
+count_free_pages (Block *block)
+{
+  char *start, *end;
+
+  return find_free_pages (block, &start, &end);
 }
 
 /* The uppermost block of a segment hangs in no list. */
@@ -165,6 +229,7 @@ static void
 block_release (Block *block)
 {
   block->is_free = TRUE;
+  block->segment->pool->heap->n_free += count_free_pages (block);
   if (block->segment->last != block)
     list_insert (block);
 }
@@ -174,12 +239,13 @@ block_claim (Block *block)
 {
   if (block->segment->last != block)
     list_remove (block);
+  block->segment->pool->heap->n_free -= count_free_pages (block);
   block->is_free = FALSE;
 }
 
 /* A free block of at least @size, taken off its list; NULL if there is none. */
 static Block *
-list_take (EbbHostHeap *heap,
+list_take (Pool *pool,
            gsize size)
 {
   guint c, f, shift = 63 - (guint) __builtin_clzl (size);
@@ -189,45 +255,27 @@ list_take (EbbHostHeap *heap,
 
   /* With the size rounded up to a list's least, every block of the list fits. */
   size_to_list (size + (1ul << (shift - FINE_BITS)) - 1, &c, &f);
-  fine = heap->fine_maps[c] & (~0u << f);
+  fine = pool->fine_maps[c] & (~0u << f);
   if (fine == 0)
     {
-      coarse = heap->coarse_map & (~0ul << (c + 1));
+      coarse = pool->coarse_map & (~0ul << (c + 1));
       if (coarse == 0)
         return NULL;
       c = (guint) __builtin_ctzl (coarse);
-      fine = heap->fine_maps[c];
+      fine = pool->fine_maps[c];
     }
-  block = heap->free_lists[c][__builtin_ctz (fine)];
+  block = pool->free_lists[c][__builtin_ctz (fine)];
   block_claim (block);
   return block;
 }
 
 /* -- segments ------------------------------------------------------------------------------------------------------ */
 
-gsize
-ebb_host_get_address_space (void)
-{
-  char text[32] = "";
-  struct rlimit limit;
-  gsize used;
-  int fd;
-
-  if (getrlimit (RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return G_MAXSIZE;
-  fd = open ("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return limit.rlim_cur;
-  used = read (fd, text, sizeof text - 1) > 0 ? g_ascii_strtoull (text, NULL, 10) * (gsize) sysconf (_SC_PAGESIZE) : 0;
-  close (fd);
-  return limit.rlim_cur - MIN (used, limit.rlim_cur);
-}
-
 /* @part: 1, or more for what needs as many times less. Of limited address space at most half of what is left is taken
  * at once, unless one block needs more. */
 static Segment *
 segment_new (EbbHostHeap *heap,
-             Segment **list,
+             Pool *pool,
              gsize part,
              gsize least)
 {
@@ -235,10 +283,11 @@ segment_new (EbbHostHeap *heap,
   Segment *segment;
   gsize size = MAX (MIN (SEGMENT_SIZE, space / 2) / part, least + 2 * HUGE_PAGE);
   char *start = MAP_FAILED;
+  Segment **list = pool != NULL ? &pool->segments : &heap->small_segments;
 
-  if (space < SPACE_FOR_OTHERS || space - SPACE_FOR_OTHERS < size)
+  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < size)
     size = least + 2 * HUGE_PAGE;
-  if (space < SPACE_FOR_OTHERS || space - SPACE_FOR_OTHERS < size)
+  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < size)
     return NULL;
   /* Not all that is there may be in one piece: ask for less down to what is needed. */
   while (start == MAP_FAILED)
@@ -252,17 +301,114 @@ segment_new (EbbHostHeap *heap,
       size = MAX (size / 4, least + 2 * HUGE_PAGE);
     }
   segment = g_new0 (Segment, 1);
-  segment->heap = heap;
+  segment->pool = pool;
   segment->mapped = start;
-  segment->start = (char *) (((gsize) start + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
+  segment->mapped_size = size;
+  segment->start = round_up (start);
   segment->top = segment->start;
-  segment->end = start + size;
+  segment->end = round_down (start + size);
+  segment->resident = g_new0 (guint64, page_of (segment, segment->end) / 64 + 1);
   segment->next = *list;
   *list = segment;
   if (!heap->has_small_pages_ahead)
     madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
   return segment;
 }
+
+/* -- resident pages ------------------------------------------------------------------------------------------------ */
+
+static gboolean
+is_resident (const Segment *segment,
+             gsize page)
+{
+  return (segment->resident[page / 64] >> page % 64 & 1) != 0;
+}
+
+/* Gives at most @n resident pages of a free block back, the uppermost first: its front is used again before its end.
+ * Returns how many. */
+static gsize
+block_give_back (Block *block,
+                 gsize n)
+{
+  Segment *segment = block->segment;
+  char *start, *end;
+  gsize given = 0, first, page;
+
+  if (find_free_pages (block, &start, &end) == 0)
+    return 0;
+  first = page_of (segment, start);
+  page = page_of (segment, end);
+  while (page > first && given < n)
+    {
+      const gsize above = page;
+
+      while (page > first && given < n && is_resident (segment, page - 1))
+        {
+          page--;
+          segment->resident[page / 64] &= ~(1ul << page % 64);
+          given++;
+        }
+      if (page == above)
+        {
+          page--;
+          continue;
+        }
+      __atomic_add_fetch (&segment->pool->heap->system_calls, 1, __ATOMIC_RELAXED);
+      madvise (segment->start + page * HUGE_PAGE, (above - page) * HUGE_PAGE, MADV_DONTNEED);
+    }
+  segment->pool->heap->n_resident -= given;
+  return given;
+}
+
+static gsize
+pool_give_back (Pool *pool,
+                gsize n)
+{
+  gsize given = 0;
+
+  for (Segment *segment = pool->segments; segment != NULL; segment = segment->next)
+    if (segment->last != NULL && segment->last->is_free)
+      given += block_give_back (segment->last, n - given);
+  for (guint c = N_COARSE; c-- > 0 && given < n;)
+    for (guint f = N_FINE; f-- > 0 && given < n;)
+      for (Block *block = pool->free_lists[c][f]; block != NULL; block = block->next_free)
+        given += block_give_back (block, n - given);
+  return given;
+}
+
+/* Gives @n pages back if there are as many: those that are used last, and in large pieces. */
+static void
+give_back (EbbHostHeap *heap,
+           gsize n)
+{
+  const gsize given = pool_give_back (&heap->pools[LARGE], n);
+
+  if (given < n)
+    pool_give_back (&heap->pools[MEDIUM], n - given);
+}
+
+/* [@from, @to) is about to be written. */
+static void
+make_resident (Segment *segment,
+               char *from,
+               char *to)
+{
+  EbbHostHeap *heap = segment->pool->heap;
+  const gsize first = page_of (segment, from), last = page_of (segment, to - 1);
+  gsize n = 0;
+
+  for (gsize page = first; page <= last; page++)
+    n += !is_resident (segment, page);
+  if (n == 0)
+    return;
+  if (heap->n_resident + n > heap->max_resident)
+    give_back (heap, heap->n_resident + n - heap->max_resident);
+  for (gsize page = first; page <= last; page++)
+    segment->resident[page / 64] |= 1ul << page % 64;
+  heap->n_resident += n;
+}
+
+/* -- large blocks -------------------------------------------------------------------------------------------------- */
 
 /* The block at the top of @segment, if it is free and large enough or can be made so, or a new one there. */
 static Block *
@@ -278,38 +424,43 @@ segment_take (Segment *segment,
   if ((gsize) (segment->end - segment->top) < missing)
     return NULL;
   if (is_free)
-    block->size += missing;
+    {
+      block_claim (block);
+      block->size += missing;
+    }
   else
     {
       block = (Block *) segment->top;
+      make_resident (segment, segment->top, segment->top + sizeof (Block));
       block->below = segment->last;
       block->segment = segment;
       block->size = size;
+      block->is_free = FALSE;
       segment->last = block;
     }
-  block->is_free = FALSE;
   if (missing > 0)
     {
+      segment->pool->heap->n_pages += (gsize) (round_up (segment->top + missing) - round_up (segment->top)) / HUGE_PAGE;
       segment->top += missing;
-      __atomic_add_fetch (&segment->heap->reserved, missing, __ATOMIC_RELAXED);
+      __atomic_add_fetch (&segment->pool->heap->reserved, missing, __ATOMIC_RELAXED);
       /* The pages are made by the system as they are first touched. */
-      __atomic_add_fetch (&segment->heap->system_calls, 1, __ATOMIC_RELAXED);
+      __atomic_add_fetch (&segment->pool->heap->system_calls, 1, __ATOMIC_RELAXED);
     }
   return block;
 }
 
 static Block *
-segments_take (EbbHostHeap *heap,
+segments_take (Pool *pool,
                gsize size)
 {
   Segment *segment;
   Block *block = NULL;
 
-  for (segment = heap->segments; block == NULL && segment != NULL; segment = segment->next)
+  for (segment = pool->segments; block == NULL && segment != NULL; segment = segment->next)
     block = segment_take (segment, size);
   if (block != NULL)
     return block;
-  segment = segment_new (heap, &heap->segments, 1, size + sizeof (Block));
+  segment = segment_new (pool->heap, pool, pool == &pool->heap->pools[LARGE] ? 1 : 16, size + sizeof (Block));
   return segment != NULL ? segment_take (segment, size) : NULL;
 }
 
@@ -320,12 +471,12 @@ block_split (Block *block,
 {
   Segment *segment = block->segment;
   Block *rest;
-  char *end = (char *) (block + 1) + block->size;
+  char *end = block_end (block);
 
   if (block->size < size + sizeof (Block) + EBB_HOST_SMALL_LIMIT)
     return;
   rest = (Block *) ((char *) (block + 1) + size);
-  unpoison (segment->heap, rest, sizeof (Block));
+  unpoison (segment->pool->heap, rest, sizeof (Block));
   rest->size = block->size - size - sizeof (Block);
   rest->below = block;
   rest->segment = segment;
@@ -339,15 +490,21 @@ block_split (Block *block,
 
 static void *
 large_alloc_locked (EbbHostHeap *heap,
-                    gsize size)
+                    gsize n_bytes)
 {
-  Block *block = list_take (heap, size);
+  const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
+  Pool *pool = &heap->pools[size <= MEDIUM_LIMIT ? MEDIUM : LARGE];
+  Block *block = list_take (pool, size);
+  char *end;
 
   if (block == NULL)
-    block = segments_take (heap, size);
+    block = segments_take (pool, size);
   if (block == NULL)
     return NULL;
+  end = (char *) (block + 1) + size + sizeof (Block); /* with the header of the rest */
+  make_resident (block->segment, (char *) block, MIN (end, block->segment->top));
   block_split (block, size);
+  heap->n_needed = MAX (heap->n_needed, heap->n_pages - heap->n_free);
   unpoison (heap, block + 1, block->size);
   return block + 1;
 }
@@ -358,7 +515,7 @@ large_free_locked (void *data)
   Block *block = (Block *) data - 1, *above, *below = block->below;
   Segment *segment = block->segment;
 
-  poison (segment->heap, data, block->size);
+  poison (segment->pool->heap, data, block->size);
   above = segment->last == block ? NULL : (Block *) ((char *) data + block->size);
   if (above != NULL && above->is_free)
     {
@@ -390,10 +547,11 @@ take_chunk_locked (EbbHostHeap *heap)
   Segment *segment = heap->small_segments;
 
   if (segment == NULL || (gsize) (segment->end - segment->top) < EBB_HOST_SMALL_CHUNK)
-    segment = segment_new (heap, &heap->small_segments, 16, EBB_HOST_SMALL_CHUNK);
+    segment = segment_new (heap, NULL, 16, EBB_HOST_SMALL_CHUNK);
   if (segment == NULL) /* the library's own objects must be had */
     return aligned_alloc (ALIGNMENT, EBB_HOST_SMALL_CHUNK);
   segment->top += EBB_HOST_SMALL_CHUNK;
+  __atomic_add_fetch (&heap->n_chunks, 1, __ATOMIC_RELAXED);
   __atomic_add_fetch (&heap->reserved, EBB_HOST_SMALL_CHUNK, __ATOMIC_RELAXED);
   __atomic_add_fetch (&heap->system_calls, 1, __ATOMIC_RELAXED);
   return segment->top - EBB_HOST_SMALL_CHUNK;
@@ -439,6 +597,9 @@ ebb_host_heap_new (void)
   EbbHostHeap *self = g_new0 (EbbHostHeap, 1);
 
   pthread_mutex_init (&self->lock, NULL);
+  for (guint i = 0; i < N_POOLS; i++)
+    self->pools[i].heap = self;
+  self->max_resident = G_MAXSIZE;
   self->has_small_pages_ahead = TRUE; /* only the front of each block is ever touched */
   return self;
 }
@@ -450,7 +611,8 @@ segments_free (Segment *segment)
     {
       Segment *next = segment->next;
 
-      munmap (segment->mapped, (gsize) (segment->end - segment->mapped));
+      munmap (segment->mapped, segment->mapped_size);
+      g_free (segment->resident);
       g_free (segment);
       segment = next;
     }
@@ -459,7 +621,8 @@ segments_free (Segment *segment)
 void
 ebb_host_heap_free (EbbHostHeap *self)
 {
-  segments_free (self->segments);
+  for (guint i = 0; i < N_POOLS; i++)
+    segments_free (self->pools[i].segments);
   segments_free (self->small_segments);
   pthread_mutex_destroy (&self->lock);
   g_free (self);
@@ -473,7 +636,7 @@ ebb_host_alloc_large (gsize size)
   if (size > LARGE_LIMIT)
     return NULL;
   pthread_mutex_lock (&host.lock);
-  data = large_alloc_locked (&host, (size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1));
+  data = large_alloc_locked (&host, size);
   pthread_mutex_unlock (&host.lock);
   return data;
 }
@@ -497,7 +660,7 @@ ebb_host_heap_alloc (EbbHostHeap *self,
   if (size <= EBB_HOST_SMALL_LIMIT)
     data = small_alloc_locked (self, MAX (size, 1));
   else if (size <= LARGE_LIMIT)
-    data = large_alloc_locked (self, (size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1));
+    data = large_alloc_locked (self, size);
   pthread_mutex_unlock (&self->lock);
   if (G_UNLIKELY (data == NULL))
     ebb_host_set_no_space (size, error);
@@ -523,55 +686,52 @@ ebb_host_heap_release (EbbHostHeap *self,
   pthread_mutex_unlock (&self->lock);
 }
 
+EbbHostHeap *
+ebb_host_heap_get_own (void)
+{
+  return &host;
+}
+
+void
+ebb_host_heap_set_bound (EbbHostHeap *self,
+                         guint64 n_bytes)
+{
+  pthread_mutex_lock (&self->lock);
+  self->max_resident = n_bytes / HUGE_PAGE;
+  if (self->n_resident > self->max_resident)
+    give_back (self, self->n_resident - self->max_resident);
+  pthread_mutex_unlock (&self->lock);
+}
+
+guint64
+ebb_host_heap_get_resident (EbbHostHeap *self)
+{
+  guint64 n_bytes;
+
+  pthread_mutex_lock (&self->lock);
+  n_bytes = self->n_resident * HUGE_PAGE + self->n_chunks * EBB_HOST_SMALL_CHUNK;
+  pthread_mutex_unlock (&self->lock);
+  return n_bytes;
+}
+
 guint64
 ebb_host_heap_get_extent (EbbHostHeap *self)
 {
-  return __atomic_load_n (&self->reserved, __ATOMIC_RELAXED);
+  guint64 n_bytes;
+
+  pthread_mutex_lock (&self->lock);
+  n_bytes = self->n_needed * HUGE_PAGE + self->n_chunks * EBB_HOST_SMALL_CHUNK;
+  pthread_mutex_unlock (&self->lock);
+  return n_bytes;
 }
 
 /* -- the process' heap --------------------------------------------------------------------------------------------- */
 
 void
-ebb_host_set_no_space (gsize size,
-                       GError **error)
-{
-  const gsize space = ebb_host_get_address_space ();
-
-  if (space == G_MAXSIZE)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " more bytes", size);
-  else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                 "no address space for %" G_GSIZE_FORMAT " more bytes: ulimit -v leaves %" G_GSIZE_FORMAT
-                 ", and %lu are for threads and libraries",
-                 size, space, SPACE_FOR_OTHERS);
-}
-
-static void
-trim_block (Block *block,
-            gsize page)
-{
-  gsize start = ((gsize) (block + 1) + page - 1) & ~(page - 1);
-  gsize end = ((gsize) (block + 1) + block->size) & ~(page - 1);
-
-  if (end <= start)
-    return;
-  __atomic_add_fetch (&host.system_calls, 1, __ATOMIC_RELAXED);
-  madvise ((void *) start, end - start, MADV_DONTNEED);
-}
-
-void
 ebb_host_trim (void)
 {
-  gsize page = (gsize) sysconf (_SC_PAGESIZE);
-
   pthread_mutex_lock (&host.lock);
-  for (guint c = 0; c < N_COARSE; c++)
-    for (guint f = 0; f < N_FINE; f++)
-      for (Block *block = host.free_lists[c][f]; block != NULL; block = block->next_free)
-        trim_block (block, page);
-  for (Segment *segment = host.segments; segment != NULL; segment = segment->next)
-    if (segment->last != NULL && segment->last->is_free)
-      trim_block (segment->last, page);
+  give_back (&host, host.n_resident);
   pthread_mutex_unlock (&host.lock);
 }
 
@@ -586,16 +746,24 @@ ebb_host_allow_huge_pages (void *data,
     madvise ((void *) begin, end - begin, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
+static void
+allow_huge_pages_above (Segment *segment,
+                        gboolean allow)
+{
+  if (allow)
+    madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
+  else
+    ebb_host_allow_huge_pages (segment->top, (gsize) (segment->end - segment->top), FALSE);
+}
+
 void
 ebb_host_allow_huge_pages_ahead (gboolean allow)
 {
   pthread_mutex_lock (&host.lock);
   host.has_small_pages_ahead = !allow;
-  for (Segment *segment = host.segments; segment != NULL; segment = segment->next)
-    if (allow)
-      madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
-    else
-      ebb_host_allow_huge_pages (segment->top, (gsize) (segment->end - segment->top), FALSE);
+  for (guint i = 0; i < N_POOLS; i++)
+    for (Segment *segment = host.pools[i].segments; segment != NULL; segment = segment->next)
+      allow_huge_pages_above (segment, allow);
   pthread_mutex_unlock (&host.lock);
 }
 

@@ -111,7 +111,7 @@ class Threads(RanksTest):
                     "shard-outside", status=2)
 
     def test_a_plan_is_used_again(self):
-        budget = 9 << 20
+        budget = 10 << 20
         made = self.train(*SIM, "--memory", budget, "--plan", "plan.json")
         again = self.train(*SIM, "--plan", "plan.json")
         self.assertEqual((again["plan"], again["losses"]), (made["plan"], made["losses"]))
