@@ -27,18 +27,11 @@ grow (void)
   return TRUE;
 }
 
-gboolean
-fault_meet (const Ranks *ranks,
-            const char *phase,
-            gint64 step,
-            GError **error)
+static gboolean
+meet (const char *wanted,
+      const char *here,
+      GError **error)
 {
-  const char *wanted = g_getenv ("EBB_GPT_JOB_FAULT");
-  g_autofree char *here = NULL;
-
-  if (wanted == NULL || ebb_is_dry_run ())
-    return TRUE;
-  here = g_strdup_printf ("%u:%s:%" G_GINT64_FORMAT ":", ranks != NULL ? ranks->rank : 0, phase, step);
   if (!g_str_has_prefix (wanted, here))
     return TRUE;
   if (g_str_has_suffix (wanted, ":kill"))
@@ -52,4 +45,24 @@ fault_meet (const Ranks *ranks,
   g_set_error (error, EBB_ERROR, g_str_has_suffix (wanted, ":memory") ? EBB_ERROR_NO_MEMORY : EBB_ERROR_STATE,
                "a failure was asked for, at %s", here);
   return FALSE;
+}
+
+gboolean
+fault_meet (const Ranks *ranks,
+            const char *phase,
+            gint64 step,
+            GError **error)
+{
+  const char *wanted = g_getenv ("EBB_GPT_JOB_FAULT");
+  g_autofree char *here = NULL;
+  g_auto (GStrv) all = NULL;
+  gboolean ok = TRUE;
+
+  if (wanted == NULL || ebb_is_dry_run ())
+    return TRUE;
+  here = g_strdup_printf ("%u:%s:%" G_GINT64_FORMAT ":", ranks != NULL ? ranks->rank : 0, phase, step);
+  all = g_strsplit (wanted, ",", -1);
+  for (guint i = 0; ok && all[i] != NULL; i++)
+    ok = meet (all[i], here, error);
+  return ok;
 }

@@ -2,6 +2,7 @@
 /* Keeps a planned training within its budget while it trains. */
 #include "keep.h"
 
+#include "fault.h"
 #include "output.h"
 #include "rank-table.h"
 
@@ -28,14 +29,21 @@ keep_clear (Keep *self)
   g_clear_pointer (&self->reason, g_free);
 }
 
+static void
+print_line (const Trainer *trainer,
+            const char *text)
+{
+  if (isatty (STDOUT_FILENO) && !trainer->options->quiet)
+    putchar ('\n'); /* ends the line of progress */
+  output_print_error (text);
+}
+
 /* Takes @text. */
 static void
 note (Trainer *trainer,
       char *text)
 {
-  if (isatty (STDOUT_FILENO) && !trainer->options->quiet)
-    putchar ('\n'); /* ends the line of progress */
-  output_print_error (text);
+  print_line (trainer, text);
   g_ptr_array_add (trainer->corrections, text);
 }
 
@@ -129,7 +137,8 @@ subtract (guint64 a,
   return a > b ? a - b : 0;
 }
 
-/* Tensors get less by the bytes that passed the promise, since other memory needs these. */
+/* Tensors get less by the bytes that passed the promise, since other memory needs these. A new plan is compared with
+ * its own second step. */
 static gboolean
 plan_again (Keep *self,
             guint64 too_much,
@@ -142,20 +151,20 @@ plan_again (Keep *self,
   GError *failure = NULL;
   guint64 peak;
 
-  if (!ebb_training_state_mark (self->training, error))
-    return FALSE;
   ebb_memory_plan_unapply (trainer->plan);
   ebb_memory_trim (trainer->device); /* planning takes some, too */
   plan = ebb_memory_plan_new (trainer->model, trainer->device, run, self, limit, &failure);
-  if (!ebb_training_state_rewind (self->training, failure == NULL ? &failure : NULL)
-      || (plan == NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY)))
+  if (plan == NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
     {
       g_propagate_error (error, failure);
       return FALSE;
     }
   g_clear_error (&failure);
   if (plan != NULL)
-    g_set_object (&trainer->plan, plan);
+    {
+      g_set_object (&trainer->plan, plan);
+      self->n_watched = 0;
+    }
   if (!(plan != NULL ? ebb_memory_plan_apply (plan, error) : take_least (trainer, error)))
     return FALSE;
   g_object_get (trainer->plan, "predicted-peak-bytes", &peak, NULL);
@@ -182,26 +191,45 @@ get_too_much (const Trainer *trainer)
   return peak > promised ? peak - promised : 0;
 }
 
+/* A check that fails itself, for lack of memory for example, is no correction: the training goes on. */
+static void
+check_step (Keep *self)
+{
+  Trainer *trainer = self->trainer;
+  g_autoptr (GError) failure = NULL;
+  g_autofree char *text = NULL;
+
+  ebb_memory_trim (trainer->device); /* a dry step takes some, too */
+  if (fault_meet (trainer->ranks, "check", trainer->step, &failure)
+      && ebb_memory_plan_check_step (trainer->plan, run, self, &failure))
+    return;
+  if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_STATE))
+    {
+      note (trainer, g_strdup_printf ("step %" G_GINT64_FORMAT ": %s", trainer->step, failure->message));
+      return;
+    }
+  text = g_strdup_printf ("step %" G_GINT64_FORMAT " wasn't compared with its plan: %s", trainer->step,
+                          failure->message);
+  print_line (trainer, text);
+}
+
 gboolean
 keep_check (Keep *self,
             GError **error)
 {
   Trainer *trainer = self->trainer;
-  g_autoptr (GError) difference = NULL;
   guint64 too_much;
 
   if (trainer->plan == NULL || self->training == NULL || self->n_watched == N_WATCHED)
     return TRUE;
   self->n_watched++;
   if (self->n_watched == N_WATCHED)
-    ebb_memory_trim (trainer->device); /* a dry step takes some, too */
-  if (self->n_watched == N_WATCHED
-      && !ebb_memory_plan_check_step (trainer->plan, self->training, run, self, &difference))
-    note (trainer, g_strdup_printf ("step %" G_GINT64_FORMAT ": %s", trainer->step, difference->message));
-  too_much = get_too_much (trainer);
+    check_step (self);
+  too_much = self->is_corrected ? 0 : get_too_much (trainer);
   if (too_much == 0)
     return TRUE;
-  self->n_watched = N_WATCHED; /* it is corrected once */
+  self->is_corrected = TRUE;
+  self->n_watched = N_WATCHED;
   return plan_again (self, too_much, error);
 }
 

@@ -15,7 +15,8 @@ typedef struct
   double *loss;               /* of the step that runs */
   guint n_attempts;           /* at it */
   char *reason;               /* why the first one failed; NULL: it didn't */
-  guint n_watched;            /* steps so far that were compared with the plan */
+  guint n_watched;            /* steps so far that were compared with the plan that there is */
+  gboolean is_corrected;      /* it was planned again, which is done once */
 } Keep;
 
 void keep_init (Keep *self,
@@ -26,7 +27,7 @@ void keep_clear (Keep *self);
 gboolean keep_step (Keep *self,
                     double *loss,
                     GError **error);
-/* After each step: compares the first two with what the plan promised, and plans once more if it was broken. */
+/* After each step: compares the first two of a plan with what that promised, and plans once more if it was broken. */
 gboolean keep_check (Keep *self,
                      GError **error);
 /* Adds to a lack of memory where the training can go on from. */

@@ -262,6 +262,45 @@ divide_budget (Planning *self,
   self->limit = self->heap;
 }
 
+/* What a training has of what --allow names, by that or by options of its own. */
+static char **
+list_changes (const Options *options)
+{
+  GStrvBuilder *names = g_strv_builder_new ();
+  char **list;
+
+  if (strcmp (options->moments, "bf16") == 0)
+    g_strv_builder_add (names, "bf16-moments");
+  if (strcmp (options->moments, "8bit") == 0)
+    g_strv_builder_add (names, "8bit-moments");
+  if (options->step_in_backward)
+    g_strv_builder_add (names, "step-in-backward");
+  if (strcmp (options->residual, "bf16") == 0)
+    g_strv_builder_add (names, "bf16-residual");
+  list = g_strv_builder_end (names);
+  g_strv_builder_unref (names);
+  return list;
+}
+
+/* A plan that was made with changes keeps its budget only with them. */
+static gboolean
+check_changes (EbbMemoryPlan *plan,
+               const Options *options,
+               GError **error)
+{
+  g_auto (GStrv) has = list_changes (options), needs = NULL;
+
+  g_object_get (plan, "needs", &needs, NULL);
+  for (guint i = 0; needs != NULL && needs[i] != NULL; i++)
+    if (!g_strv_contains ((const char *const *) has, needs[i]))
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                     "--plan %s: the plan was made with %s, which this training doesn't have", options->plan, needs[i]);
+        return FALSE;
+      }
+  return TRUE;
+}
+
 static gboolean
 make_plan (Planning *self,
            Trainer *trainer,
@@ -271,6 +310,7 @@ make_plan (Planning *self,
   g_autofree char *name = options->memory_text != NULL ? g_strdup_printf ("--memory %s", options->memory_text)
                                                        : g_strdup ("--checkpoint auto");
   g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_auto (GStrv) changes = list_changes (options);
 
   self->budget = options->memory;
   if (!find_own_bytes (self, trainer, error)
@@ -287,6 +327,7 @@ make_plan (Planning *self,
         g_prefix_error (error, "%s: ", name);
       return FALSE;
     }
+  g_object_set (plan, "needs", changes, NULL);
   self->json = ebb_memory_plan_to_json (plan);
   self->text = ebb_memory_plan_to_string (plan);
   return TRUE;
@@ -307,7 +348,7 @@ check_plan (Planning *self,
   plan = self->ranks != NULL
              ? ebb_memory_plan_load_on_ranks (trainer->model, self->ranks->control, options->plan, error)
              : ebb_memory_plan_load (trainer->model, options->plan, error);
-  if (plan == NULL || !measure (trainer, plan, &peak, &extent, error)
+  if (plan == NULL || !check_changes (plan, options, error) || !measure (trainer, plan, &peak, &extent, error)
       || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
     return FALSE;
   self->is_from_file = TRUE;

@@ -26,7 +26,7 @@ plan.apply();
 const training = Ebb.TrainingState.new(model, optimizer, null);
 plan.run_step(training, step);
 plan.run_step(training, step);
-plan.check_step(training, step);
+plan.check_step(step);
 plan.unapply();
 equal(JSON.parse(plan.to_json()).blocks.length, 3, 'a row for each block');
 let message = null;

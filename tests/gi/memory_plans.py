@@ -93,9 +93,9 @@ class Plans(TestCase):
         plan.apply()
         for _ in range(2):
             plan.run_step(training, train)
-        plan.check_step(training, train)
+        plan.check_step(train)
         with self.assertRaisesRegex(Ebb.Error, "there is no step to check"):
-            plan.check_step(training, train)
+            plan.check_step(train)
 
     def test_ranks_have_one_plan(self):
         texts = [None, None]

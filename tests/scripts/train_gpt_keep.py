@@ -115,6 +115,17 @@ class Keep(unittest.TestCase):
         self.check(lines, report, r"step 2: the step isn't as it was planned: op \d+ is fill \(16384 bytes\) in .*, "
                    r"and was .*")
 
+    def test_a_step_by_the_second_plan_is_named_too(self):
+        budget = self.plain["rss_peak_bytes"] + (48 << 20)
+        lines, report = self.train("--memory", budget, EBB_GPT_JOB_FAULT="0:forward:1:grow,0:backward:3:op")
+        self.assertIn("it was planned again", lines[0])
+        self.check(lines, report, "step 1: the training took .*", r"step 3: the step isn't as it was planned: op .*")
+
+    def test_a_check_that_lacks_memory_is_no_correction(self):
+        lines, report = self.train(*SIM, "--memory", "1G", EBB_GPT_JOB_FAULT="0:check:2:memory")
+        self.assertEqual(lines, ["step 2 wasn't compared with its plan: a failure was asked for, at 0:check:2:"])
+        self.assertEqual((report["losses"], report["corrections"]), (self.losses, []))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -153,6 +153,15 @@ class Allowed(MemoryTest):
         self.assertIn("too small: the step needs at least", done.stderr)
         self.assertNotIn("it fits", done.stderr)
 
+    def test_a_file_says_what_its_plan_needs(self):
+        words = [*SIM, "--plan", "needs.json"]
+        made = self.train(*words, "--memory", self.least - (1 << 20), "--allow", "bf16-moments")
+        self.assertEqual(made["plan"]["needs"], ["bf16-moments"])
+        self.refuse("--plan needs.json: the plan was made with bf16-moments, which this training doesn't have; with "
+                    "--allow bf16-moments it fits$", *words)
+        again = self.train(*words, "--moments", "bf16")
+        self.assertEqual((again["losses"], again["plan"]), (made["losses"], made["plan"]))
+
     def test_mistakes(self):
         self.refuse('--allow: there is no "magic"; it must be bf16-moments, 8bit-moments,', "--memory", "1G", "--allow",
                     "magic", status=2)

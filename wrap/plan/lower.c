@@ -5,7 +5,6 @@
 
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
-#include "wrap/plan/probe-private.h"
 
 #define MIB (1024.0 * 1024.0)
 /* The second step is looked at: the first one makes the optimizer's state. */
@@ -19,6 +18,7 @@ ebb_memory_plan_new_below (EbbMemoryPlan *self)
   lower->budget_bytes = self->budget_bytes;
   lower->least_bytes = self->least_bytes;
   lower->unplanned_peak_bytes = self->unplanned_peak_bytes;
+  lower->is_on_ranks = self->is_on_ranks;
   g_free (lower->step);
   lower->step = g_strdup (self->step);
   return lower;
@@ -75,45 +75,7 @@ ebb_memory_plan_lower (EbbMemoryPlan *self,
   return !is_applied || ebb_memory_plan_apply (self, error);
 }
 
-/* -- watching ------------------------------------------------------------------------------------------------------ */
-
-/* A step that was looked at. */
-struct _EbbPlanWatch
-{
-  EbbDevice *device;
-  EbbCostTable *costs;
-  GArray *blocks;
-  EbbProbe *probe;
-  EbbProbeStep *step;
-};
-
-static EbbPlanWatch *
-watch_new (EbbModule *model)
-{
-  EbbPlanWatch *self = g_new0 (EbbPlanWatch, 1);
-  guint n;
-  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
-
-  self->device = n > 0 ? ebb_tensor_get_device (parameters[0]) : ebb_device_get_cpu ();
-  for (guint i = 0; i < n; i++)
-    ebb_tensor_unref (parameters[i]);
-  self->costs = ebb_cost_table_new (self->device);
-  self->blocks = ebb_plan_find_blocks (model);
-  self->probe = ebb_probe_new_idle (model, self->device, self->blocks, self->costs);
-  return self;
-}
-
-void
-ebb_plan_watch_free (EbbPlanWatch *self)
-{
-  g_clear_pointer (&self->step, ebb_probe_step_free);
-  ebb_probe_free (self->probe);
-  g_array_unref (self->blocks);
-  ebb_cost_table_free (self->costs);
-  g_free (self);
-}
-
-G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbPlanWatch, ebb_plan_watch_free)
+/* -- running ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
 run (EbbMemoryPlan *self,
@@ -121,84 +83,12 @@ run (EbbMemoryPlan *self,
      gpointer user_data,
      GError **error)
 {
-  g_autoptr (EbbPlanWatch) watch = NULL;
-
   g_clear_pointer (&self->watch, ebb_plan_watch_free);
   if (self->n_steps + 1 != WATCHED)
     return step (self->model, user_data, error);
-  watch = watch_new (self->model);
-  watch->step = ebb_probe_watch (watch->probe, step, user_data, error);
-  if (watch->step == NULL)
-    return FALSE;
-  self->watch = g_steal_pointer (&watch);
-  return TRUE;
+  self->watch = ebb_plan_watch_run (self->model, step, user_data, error);
+  return self->watch != NULL;
 }
-
-/* What the same step does in a dry run. */
-static char *
-find_difference (EbbMemoryPlan *self,
-                 EbbStepFunc step,
-                 gpointer user_data,
-                 GError **error)
-{
-  g_autoptr (EbbPlanWatch) dry = watch_new (self->model);
-
-  g_clear_pointer (&dry->probe, ebb_probe_free);
-  dry->probe = ebb_probe_new (self->model, dry->device, dry->blocks, dry->costs, step, user_data, error);
-  dry->step = dry->probe != NULL ? ebb_probe_run (dry->probe, error) : NULL;
-  return dry->step != NULL ? ebb_probe_compare (self->watch->probe, self->watch->step, dry->probe, dry->step) : NULL;
-}
-
-/**
- * ebb_memory_plan_check_step:
- * @self: a plan that is applied
- * @training: as for ebb_memory_plan_run_step()
- * @step: (scope call) (closure user_data): the same step
- * @user_data: user data of @step
- * @error: return location for an error
- *
- * Compares the second step by ebb_memory_plan_run_step() with the plan: call it right after that step. The first step
- * makes the optimizer's state, so the second is the first of which all others should be like. @step runs twice as a dry
- * run, as in ebb_memory_plan_new().
- *
- * Returns: %FALSE with %EBB_ERROR_STATE, which names the first op that differs and its block, or the bytes; or with
- *   what @step reports
- */
-gboolean
-ebb_memory_plan_check_step (EbbMemoryPlan *self,
-                            EbbTrainingState *training,
-                            EbbStepFunc step,
-                            gpointer user_data,
-                            GError **error)
-{
-  g_autofree char *difference = NULL;
-  GError *failure = NULL;
-
-  if (!EBB_MAY_BEGIN (error, self, training))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && EBB_IS_TRAINING_STATE (training) && step != NULL, FALSE);
-
-  if (self->watch == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "there is no step to check: it is the second one by ebb_memory_plan_run_step (), before the third");
-      return FALSE;
-    }
-  if (!ebb_training_state_mark (training, error))
-    return FALSE;
-  difference = find_difference (self, step, user_data, &failure);
-  if (!ebb_training_state_rewind (training, failure == NULL ? &failure : NULL) || failure != NULL)
-    {
-      g_propagate_error (error, failure);
-      return FALSE;
-    }
-  g_clear_pointer (&self->watch, ebb_plan_watch_free);
-  if (difference != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the step isn't as it was planned: %s", difference);
-  return difference == NULL;
-}
-
-/* -- running ------------------------------------------------------------------------------------------------------- */
 
 /* What is done about @failure of a step. FALSE: nothing, and @error is that with the reason. */
 static gboolean
@@ -209,7 +99,9 @@ step_down (EbbMemoryPlan *self,
 {
   g_autoptr (GError) reason = NULL;
 
-  if (ebb_training_state_rewind (training, &reason) && ebb_memory_plan_lower (self, &reason))
+  if (self->is_on_ranks)
+    g_set_error (&reason, EBB_ERROR, EBB_ERROR_STATE, "steps on ranks don't, as the others would wait for this one");
+  else if (ebb_training_state_rewind (training, &reason) && ebb_memory_plan_lower (self, &reason))
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; the step can't run again: %s", failure->message,
                reason->message);
@@ -229,6 +121,8 @@ step_down (EbbMemoryPlan *self,
  * with the same bits as if nothing had happened: until it succeeds, or until no lower plan is left. @step leaves behind
  * neither a graph nor gradients, and values that it counts itself it sets only when it succeeds.
  *
+ * A step of a plan that was made or loaded on several ranks never runs again: the others would wait in its collectives.
+ *
  * Returns: %FALSE with what @step reports; %EBB_ERROR_NO_MEMORY also says why the step can't run again
  */
 gboolean
@@ -244,7 +138,7 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
 
   if (ebb_is_dry_run ())
     return step (self->model, user_data, error);
-  if (!ebb_training_state_mark (training, error))
+  if (!self->is_on_ranks && !ebb_training_state_mark (training, error))
     return FALSE;
   while (TRUE)
     {

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "wrap/plan/memory-plan.h"
+#include "wrap/plan/watch-private.h"
 
 G_BEGIN_DECLS
 
@@ -35,10 +35,6 @@ typedef struct
   gint64 value;
 } EbbPlanRung;
 
-/* lower.c */
-typedef struct _EbbPlanWatch EbbPlanWatch;
-void ebb_plan_watch_free (EbbPlanWatch *self);
-
 struct _EbbMemoryPlan
 {
   GObject parent_instance;
@@ -51,6 +47,8 @@ struct _EbbMemoryPlan
   guint64 unplanned_peak_bytes; /* of the step with nothing wrapped by the plan */
   double seconds;               /* what a step takes longer than that one */
   double step_seconds;          /* with the plan; 0: not estimated */
+  gboolean is_on_ranks;         /* several ranks run the step together, so it never runs again */
+  GStrv needs;                  /* changes of values that it was planned with, as "8bit-moments"; NULL: none */
   char *binds;                  /* where the peak is: "the backward of h.11" */
   EbbMemoryPlan *lower;         /* that takes less, made together with this one; NULL: none does */
   guint64 n_steps;              /* by ebb_memory_plan_run_step () */

@@ -416,6 +416,7 @@ ebb_memory_plan_finalize (GObject *object)
   g_clear_object (&self->model);
   g_free (self->step);
   g_free (self->binds);
+  g_strfreev (self->needs);
   G_OBJECT_CLASS (ebb_memory_plan_parent_class)->finalize (object);
 }
 
@@ -455,6 +456,7 @@ ebb_memory_plan_class_init (EbbMemoryPlanClass *klass)
 
   object_class->finalize = ebb_memory_plan_finalize;
   object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
 
   /**
    * EbbMemoryPlan:budget-bytes:
@@ -506,6 +508,15 @@ ebb_memory_plan_class_init (EbbMemoryPlanClass *klass)
    * Where in the step the peak is, as "the backward of h.11".
    */
   install_text (object_class, offsetof (EbbMemoryPlan, binds), "binds");
+  /**
+   * EbbMemoryPlan:needs:
+   *
+   * Names of your own for what the step must have so that the plan keeps its budget and is not in the model, as
+   * "8bit-moments"; %NULL: nothing. They are in the plan's file: compare them after ebb_memory_plan_load().
+   */
+  g_object_class_install_property (object_class, offsetof (EbbMemoryPlan, needs),
+                                   g_param_spec_boxed ("needs", NULL, NULL, G_TYPE_STRV,
+                                                       G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
   /**
    * EbbMemoryPlan:step:
    *

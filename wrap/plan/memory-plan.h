@@ -114,7 +114,6 @@ gboolean ebb_memory_plan_run_step (EbbMemoryPlan *self,
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_memory_plan_check_step (EbbMemoryPlan *self,
-                                     EbbTrainingState *training,
                                      EbbStepFunc step,
                                      gpointer user_data,
                                      GError **error);

@@ -14,7 +14,7 @@
 
 /* The member that says what the file is; its value is the version of the format. */
 #define VERSION_KEY "ebb_memory_plan"
-#define VERSION 1
+#define VERSION 2
 #define MAX_FILE_SIZE (64 << 20)
 
 /* -- writing ------------------------------------------------------------------------------------------------------- */
@@ -88,6 +88,19 @@ append_rungs (GString *json,
   g_string_append_c (json, '}');
 }
 
+static void
+append_needs (GString *json,
+              EbbMemoryPlan *self)
+{
+  g_string_append (json, ",\n  \"needs\": [");
+  for (guint i = 0; self->needs != NULL && self->needs[i] != NULL; i++)
+    {
+      g_string_append (json, i > 0 ? ", " : "");
+      ebb_json_append_string (json, self->needs[i]);
+    }
+  g_string_append_c (json, ']');
+}
+
 /* What differs between a plan and those that it may be lowered to. */
 static void
 append_plan (GString *json,
@@ -130,7 +143,8 @@ append_parameters (GString *json,
  * ebb_memory_plan_to_json:
  * @self: a plan
  *
- * The content of the file that ebb_memory_plan_save() writes: "step", "budget_bytes", "predicted_peak_bytes",
+ * The content of the file that ebb_memory_plan_save() writes: "on_ranks", whether several ranks run the step together,
+ * which then never runs again; "needs", "step", "budget_bytes", "predicted_peak_bytes",
  * "unplanned_peak_bytes", "least_bytes", "seconds", "step_seconds" and "binds" as the properties; "blocks", in their
  * order, each with what it does; "rungs", choices for the whole step; "lower", the plan that ebb_memory_plan_lower()
  * would make of it; and "parameters", the model for which it is.
@@ -146,6 +160,8 @@ ebb_memory_plan_to_json (EbbMemoryPlan *self)
 
   g_string_append_printf (json, "{\n  \"%s\": %d,\n  \"step\": ", VERSION_KEY, VERSION);
   ebb_json_append_string (json, self->step);
+  g_string_append_printf (json, ",\n  \"on_ranks\": %s", self->is_on_ranks ? "true" : "false");
+  append_needs (json, self);
   g_string_append_printf (json, ",\n  \"budget_bytes\": %" G_GUINT64_FORMAT, self->budget_bytes);
   g_string_append_printf (json, ",\n  \"unplanned_peak_bytes\": %" G_GUINT64_FORMAT, self->unplanned_peak_bytes);
   g_string_append_printf (json, ",\n  \"least_bytes\": %" G_GUINT64_FORMAT ",\n", self->least_bytes);
@@ -218,6 +234,15 @@ read_text (const Source *source,
            const char **value)
 {
   return ebb_json_as_string (ebb_json_get (object, key), value) || fail_value (source, where, key, "a string");
+}
+
+static gboolean
+read_boolean (const Source *source,
+              const EbbJson *object,
+              const char *key,
+              gboolean *value)
+{
+  return ebb_json_as_boolean (ebb_json_get (object, key), value) || fail_value (source, "", key, "true or false");
 }
 
 static gboolean
@@ -422,6 +447,29 @@ check_parameters (const Source *source,
   return TRUE;
 }
 
+static gboolean
+read_needs (const Source *source,
+            const EbbJson *document,
+            EbbMemoryPlan *plan)
+{
+  const EbbJson *list = ebb_json_get (document, "needs");
+
+  if (list == NULL || list->kind != EBB_JSON_LIST)
+    return fail_value (source, "", "needs", "a list of names");
+  if (list->n_items == 0)
+    return TRUE;
+  plan->needs = g_new0 (char *, list->n_items + 1);
+  for (gsize i = 0; i < list->n_items; i++)
+    {
+      const char *name;
+
+      if (!ebb_json_as_string (&list->items[i], &name))
+        return fail_value (source, "", "needs", "a list of names");
+      plan->needs[i] = g_strdup (name);
+    }
+  return TRUE;
+}
+
 /* What differs between a plan and those that it may be lowered to. */
 static gboolean
 read_choices (const Source *source,
@@ -466,6 +514,7 @@ read_document (const Source *source,
                           version, VERSION);
   if ((!source->is_of_rank && !check_parameters (source, document, plan->model))
       || !read_text (source, document, "", "step", &step)
+      || !read_boolean (source, document, "on_ranks", &plan->is_on_ranks) || !read_needs (source, document, plan)
       || !read_bytes (source, document, "", "budget_bytes", &plan->budget_bytes)
       || !read_bytes (source, document, "", "unplanned_peak_bytes", &plan->unplanned_peak_bytes)
       || !read_bytes (source, document, "", "least_bytes", &plan->least_bytes))

@@ -575,6 +575,16 @@ ebb_memory_plan_make (EbbModule *model,
   return make_for (model, device, NULL, step, user_data, budget_bytes, max_seconds, error);
 }
 
+/* Before the others get the plan. */
+static void
+mark_on_ranks (EbbMemoryPlan *plan,
+               EbbProcessGroup *group)
+{
+  if (ebb_process_group_get_size (group) > 1)
+    for (; plan != NULL; plan = plan->lower)
+      plan->is_on_ranks = TRUE;
+}
+
 /**
  * ebb_memory_plan_new_on_ranks: (constructor)
  * @model: the model, whose parameters may be on any device, `meta` too
@@ -589,7 +599,7 @@ ebb_memory_plan_make (EbbModule *model,
  * The same as ebb_memory_plan_new() for a step that ranks run together, sharded for example: all ranks call it, and all
  * get the same plan, which keeps each within the budget. Where ranks need different numbers of bytes, the plan has the
  * largest. Times are those of the first rank. Collectives of floating-point numbers are left out of the dry runs, those
- * of integers are sent.
+ * of integers are sent. A step that lacks memory doesn't run again, as ebb_memory_plan_run_step() says.
  *
  * Returns: (transfer full) (nullable): the plan; %NULL on all ranks, with what ebb_memory_plan_new() reports on any of
  *   them, or with %EBB_ERROR_PROCESS_GROUP if they have other blocks
@@ -631,6 +641,8 @@ ebb_memory_plan_make_on_ranks (EbbModule *model,
     return ebb_plan_choices_follow (model, device != NULL ? device : ebb_device_get_cpu (), group, step, user_data,
                                     error);
   plan = make_for (model, device, group, step, user_data, budget_bytes, max_seconds, &failure);
+  if (plan != NULL)
+    mark_on_ranks (plan, group);
   return ebb_plan_ranks_give (group, plan, failure, error);
 }
 
@@ -665,5 +677,7 @@ ebb_memory_plan_load_on_ranks (EbbModule *model,
       return plan;
     }
   plan = ebb_memory_plan_load (model, path, &failure);
+  if (plan != NULL)
+    mark_on_ranks (plan, group);
   return ebb_plan_ranks_give (group, plan, failure, error);
 }

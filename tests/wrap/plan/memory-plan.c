@@ -117,6 +117,7 @@ make_plan (EbbModule *gpt, gboolean takes)
   plan->binds = g_strdup ("the backward of h.3");
   g_free (plan->step);
   plan->step = g_strdup ("f32 [2, 16, 32]");
+  plan->needs = g_strsplit ("8bit-moments step-in-backward", " ", -1);
   return plan;
 }
 
@@ -304,6 +305,7 @@ test_round_trip (void)
   g_autoptr (EbbModule) gpt = test_gpt_step_model (N_LAYERS, 0);
   g_autoptr (EbbMemoryPlan) plan = make_plan (gpt, TRUE), loaded = NULL;
   g_autofree char *before = NULL, *after = NULL, *step = NULL;
+  g_auto (GStrv) needs = NULL;
   g_autoptr (GError) error = NULL;
   guint64 budget;
   File file;
@@ -315,7 +317,10 @@ test_round_trip (void)
   before = ebb_memory_plan_to_json (plan);
   after = ebb_memory_plan_to_json (loaded);
   g_assert_cmpstr (before, ==, after);
-  g_object_get (loaded, "budget-bytes", &budget, "step", &step, NULL);
+  g_object_get (loaded, "budget-bytes", &budget, "step", &step, "needs", &needs, NULL);
+  g_assert_cmpstr (needs[0], ==, "8bit-moments");
+  g_assert_cmpstr (needs[1], ==, "step-in-backward");
+  g_assert_null (needs[2]);
   g_assert_cmpuint (budget, ==, 20 << 20);
   g_assert_cmpstr (step, ==, "f32 [2, 16, 32]");
   file_close (&file);
@@ -351,8 +356,11 @@ test_damaged_files (void)
   g_autofree char *json = ebb_memory_plan_to_json (plan);
 
   check_damaged (gpt, json, "ebb_memory_plan", "ebb_plan", "this is no memory plan: it has no \"ebb_memory_plan\"");
-  check_damaged (gpt, json, "plan\": 1", "plan\": 2",
-                 "a memory plan of version 2; this Ebb reads version 1, so plan again");
+  check_damaged (gpt, json, "\"on_ranks\": false", "\"on_ranks\": 0", "\"on_ranks\" must be true or false");
+  check_damaged (gpt, json, "\"8bit-moments\"", "8", "\"needs\" must be a list of names");
+  check_damaged (gpt, json, "\"needs\"", "\"wants\"", "\"needs\" must be a list of names");
+  check_damaged (gpt, json, "plan\": 2", "plan\": 1",
+                 "a memory plan of version 1; this Ebb reads version 2, so plan again");
   check_damaged (gpt, json, "h.0.ln_1.weight\": \"f32 [32]", "h.0.ln_1.weight\": \"bf16 [64]",
                  "a plan for another model: its h.0.ln_1.weight is \"bf16 [64]\", and here it is \"f32 [32]\"");
   check_damaged (gpt, json, "h.0.ln_1.weight", "h.0.norm.weight",

@@ -239,6 +239,129 @@ test_other_blocks (void)
     }
 }
 
+/* -- steps that lack memory ---------------------------------------------------------------------------------------- */
+
+static gboolean
+lack_memory (EbbModule *model, gpointer user_data, GError **error)
+{
+  guint *n_calls = user_data;
+
+  ++*n_calls;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no memory");
+  return FALSE;
+}
+
+static void
+assert_runs_once (EbbMemoryPlan *plan, EbbTrainingState *training)
+{
+  g_autoptr (GError) error = NULL;
+  guint n_calls = 0, before, after;
+
+  g_object_get (plan, "n-lowered", &before, NULL);
+  g_assert_false (ebb_memory_plan_run_step (plan, training, lack_memory, &n_calls, &error));
+  g_object_get (plan, "n-lowered", &after, NULL);
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY);
+  g_assert_cmpstr (error->message, ==,
+                   "no memory; the step can't run again: steps on ranks don't, as the others would wait for this one");
+  g_assert_cmpuint (n_calls, ==, 1);
+  g_assert_cmpuint (after, ==, before);
+}
+
+/* The plan itself, those below it, and its JSON. */
+static void
+assert_never_runs_again (EbbMemoryPlan *plan, EbbModule *model, EbbTrainingState *training)
+{
+  g_autofree char *json = ebb_memory_plan_to_json (plan);
+  g_autoptr (EbbMemoryPlan) again = ebb_memory_plan_new_from_json (model, json, NULL);
+  g_autoptr (EbbMemoryPlan) below = ebb_memory_plan_new_below (plan);
+
+  g_assert_nonnull (plan->lower);
+  g_assert_true (below->is_on_ranks);
+  assert_runs_once (plan, training);
+  assert_runs_once (again, training);
+  while (ebb_memory_plan_lower (plan, NULL))
+    {
+      assert_runs_once (plan, training);
+      g_assert_true (again->is_on_ranks && ebb_memory_plan_lower (again, NULL));
+      assert_runs_once (again, training);
+    }
+}
+
+/* A file that one process has made for itself. */
+static void
+save_own_plan (EbbModule *model, Rank *rank)
+{
+  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_make (model, test_device (), step, rank, G_MAXINT64, 0, NULL);
+  g_autoptr (EbbTrainingState) training = ebb_training_state_new (model, NULL, NULL);
+  guint n_calls = 0;
+
+  g_assert_true (ebb_memory_plan_save (plan, rank->training->path, NULL));
+  g_assert_false (ebb_memory_plan_run_step (plan, training, lack_memory, &n_calls, NULL));
+  g_assert_cmpuint (n_calls, >, 1);
+}
+
+static gboolean
+run_short_steps (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  Training *self = user_data;
+  g_autoptr (EbbModule) model = test_ranks_model (N_LAYERS, 0.1, 7);
+  Rank rank = { .training = self, .rank = ebb_process_group_get_rank (group) };
+  g_autoptr (EbbTrainingState) training = ebb_training_state_new (model, NULL, NULL);
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbMemoryPlan) made = NULL, loaded = NULL;
+
+  if (!ebb_module_to_device (model, test_device (), error))
+    return FALSE;
+  rank.optimizer = optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-3, error));
+  if (rank.rank == 0)
+    save_own_plan (model, &rank);
+  loaded = ebb_memory_plan_load_on_ranks (model, group, self->path, error);
+  made = ebb_memory_plan_make_on_ranks (model, test_device (), group, step, &rank, G_MAXINT64, 0, error);
+  if (loaded == NULL || made == NULL)
+    return FALSE;
+  assert_never_runs_again (loaded, model, training);
+  assert_never_runs_again (made, model, training);
+  return TRUE;
+}
+
+static void
+test_no_second_try (void)
+{
+  g_autofree char *folder = g_dir_make_tmp ("ebb-plan-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, "plan.json", NULL);
+  g_auto (Training) self = { .n_ranks = 2, .path = path };
+
+  test_ranks_run (2, run_short_steps, &self);
+  g_remove (path);
+  g_remove (folder);
+}
+
+/* A group of one has nobody who waits. */
+static gboolean
+run_alone (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  Training *self = user_data;
+  g_autoptr (EbbModule) model = test_ranks_model (N_LAYERS, 0.1, 7);
+  Rank rank = { .training = self };
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+
+  if (!ebb_module_to_device (model, test_device (), error))
+    return FALSE;
+  rank.optimizer = optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-3, error));
+  plan = ebb_memory_plan_make_on_ranks (model, test_device (), group, step, &rank, G_MAXINT64, 0, error);
+  g_assert_false (plan == NULL || plan->is_on_ranks);
+  return plan != NULL;
+}
+
+static void
+test_alone (void)
+{
+  g_auto (Training) self = { .n_ranks = 1 };
+
+  test_ranks_run (1, run_alone, &self);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -248,5 +371,7 @@ main (int argc, char **argv)
   g_test_add_func ("/plan/on-ranks/the-first-rank-reads-the-file", test_files);
   g_test_add_func ("/plan/on-ranks/a-rank-that-fails-ends-all", test_a_rank_fails);
   g_test_add_func ("/plan/on-ranks/other-blocks-are-refused", test_other_blocks);
+  g_test_add_func ("/plan/on-ranks/a-step-that-lacks-memory-never-runs-again", test_no_second_try);
+  g_test_add_func ("/plan/on-ranks/a-group-of-one-may-run-it-again", test_alone);
   return g_test_run ();
 }

@@ -44,6 +44,11 @@ def run_step(caller, model, step):
     """The function of C for a step of Python."""
     if not isinstance(model, Ebb.Module):
         raise TypeError(f"{caller}(): model is {show(model)}: it must be a module")
+    return make_step(caller, step)
+
+
+def make_step(caller, step):
+    """The same where the model is known."""
     if not callable(step):
         raise TypeError(f"{caller}(): step is {show(step)}: it must be a function of one training step")
 

@@ -6,7 +6,7 @@ from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_errors import Error, guard
-from gi.overrides._ebb_estimate import run_step
+from gi.overrides._ebb_estimate import make_step, run_step
 from gi.overrides._ebb_sizes import get_bytes
 from gi.overrides._ebb_tensor import to_device
 
@@ -59,9 +59,9 @@ class MemoryPlan(Ebb.MemoryPlan):
         """
         _run_step(self, training, _get_function("run_step", training, step), None)
 
-    def check_step(self, training, step):
+    def check_step(self, step):
         """Right after the second run_step(): an Ebb.Error names where that step was not as it was planned."""
-        _check_step(self, training, _get_function("check_step", training, step), None)
+        _check_step(self, make_step("check_step", step), None)
 
     __str__ = table
 
