@@ -4,14 +4,12 @@
 
 #include "nn/data/dataset-private.h"
 #include "nn/optim/optimizer-private.h"
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
-#include "tensor/ops/in-place.h"
-#include "tensor/ops/pointwise.h"
 #include "tensor/storage-private.h"
 #include "tensor/tensor-private.h"
-
-#include <string.h>
 
 /* What a tensor's memory holds, without a look at it: each change in place makes a new version. */
 typedef struct
@@ -27,13 +25,15 @@ typedef struct
   gboolean has_grad; /* to which backward passes may add without a new version */
 } Parameter;
 
-/* Forward passes change buffers, such as running statistics, so their bytes are kept. */
+/* Forward passes change buffers, such as running statistics, so their elements are kept beside them, where nobody waits
+ * for a copy. The memory is uncounted: a mark doesn't change what a step takes. */
 typedef struct
 {
   EbbTensor *buffer;
-  guint version;
-  EbbTensor *copy; /* of one on another device: on the CPU */
-  void *bytes;     /* of one on the CPU, uncounted: a mark doesn't change what a step takes */
+  EbbDevice *device;
+  Version version;
+  gsize size;
+  EbbView kept; /* in memory of its own, of that size; data NULL: there are no elements */
 } Buffer;
 
 typedef struct
@@ -86,9 +86,11 @@ buffer_clear (gpointer data)
 {
   Buffer *self = data;
 
+  if (self->kept.data != NULL && self->device != ebb_device_get_cpu ())
+    self->device->backend->free (self->device->index, self->kept.data, self->size);
+  else
+    g_free (self->kept.data);
   ebb_tensor_unref (self->buffer);
-  g_clear_pointer (&self->copy, ebb_tensor_unref);
-  g_free (self->bytes);
 }
 
 static void
@@ -130,18 +132,38 @@ add_parameter (EbbTrainingMark *self,
 }
 
 static gboolean
+keep_elements (Buffer *self,
+               GError **error)
+{
+  const EbbView *view = &self->buffer->view;
+  gint64 stride = 1;
+
+  if (self->size == 0 || self->buffer->storage->no_data) /* as in a dry run */
+    return TRUE;
+  self->kept = *view;
+  for (int i = view->n_dims - 1; i >= 0; i--)
+    {
+      self->kept.strides[i] = stride;
+      stride *= view->shape[i];
+    }
+  self->kept.data = self->device == ebb_device_get_cpu ()
+                        ? g_malloc (self->size)
+                        : self->device->backend->alloc (self->device->index, self->size, error);
+  return self->kept.data != NULL
+         && EBB_LAUNCH_VIEWS (self->device, EBB_KERNEL_COPY, EBB_NO_PARAMS, 1, error, view, &self->kept);
+}
+
+static gboolean
 add_buffer (EbbTrainingMark *self,
             EbbTensor *tensor,
             GError **error)
 {
-  const gboolean has_data = !tensor->storage->no_data; /* as in a dry run */
-  Buffer buffer = { ebb_tensor_ref (tensor), tensor->storage->version, NULL, NULL };
-  gboolean ok = TRUE;
+  Buffer buffer = { .buffer = ebb_tensor_ref (tensor),
+                    .device = tensor->storage->device,
+                    .version = get_version (tensor),
+                    .size = ebb_tensor_get_n_bytes (tensor) };
+  const gboolean ok = keep_elements (&buffer, error);
 
-  if (has_data && tensor->storage->device != ebb_device_get_cpu ())
-    ok = (buffer.copy = ebb_to_device (tensor, ebb_device_get_cpu (), error)) != NULL;
-  else if (has_data && ebb_view_is_contiguous (&tensor->view))
-    buffer.bytes = g_memdup2 (tensor->view.data, ebb_tensor_get_n_bytes (tensor));
   g_array_append_val (self->buffers, buffer);
   return ok;
 }
@@ -221,7 +243,7 @@ add_generators (EbbTrainingMark *self,
  *
  * Notes where the training stands, before a step: the random generators, the place in the data, the versions of
  * parameters and the optimizer's state, and the values of buffers, which forward passes change. The mark
- * takes the place of an earlier one. Buffers on another device than the CPU are copied from it, which waits for it.
+ * takes the place of an earlier one. Buffers are copied where they are, and nobody waits for that.
  *
  * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if there is no memory for the buffers, and then there is no mark
  */
@@ -324,6 +346,21 @@ check_parameters (EbbTrainingState *self,
   return TRUE;
 }
 
+/* Elements are put back where they were. */
+static gboolean
+check_buffers (const EbbTrainingMark *self,
+               GError **error)
+{
+  for (guint i = 0; i < self->buffers->len; i++)
+    {
+      const Buffer *buffer = &g_array_index (self->buffers, Buffer, i);
+
+      if (buffer->version.birth != buffer->buffer->storage->birth)
+        return fail_changed ("the place of a buffer", "", error);
+    }
+  return TRUE;
+}
+
 static gboolean
 is_empty (const Slot *slot)
 {
@@ -363,25 +400,13 @@ static gboolean
 restore_buffer (Buffer *self,
                 GError **error)
 {
-  g_autoptr (EbbTensor) copy = NULL;
+  EbbStorage *storage = self->buffer->storage;
 
-  if (self->buffer->storage->version == self->version)
+  if (is_same (self->version, get_version (self->buffer)) || self->kept.data == NULL)
     return TRUE;
-  if (self->bytes != NULL)
-    {
-      ebb_storage_change (self->buffer->storage);
-      memcpy (self->buffer->view.data, self->bytes, ebb_tensor_get_n_bytes (self->buffer));
-    }
-  else if (self->copy == NULL)
-    return fail_changed ("a buffer", "that is not contiguous", error);
-  else
-    {
-      copy = ebb_to_device (self->copy, self->buffer->storage->device, error);
-      if (copy == NULL || !ebb_tensor_copy_from (self->buffer, copy, error))
-        return FALSE;
-    }
-  self->version = self->buffer->storage->version;
-  return TRUE;
+  ebb_storage_change (storage);
+  self->version = get_version (self->buffer);
+  return EBB_LAUNCH_VIEWS (self->device, EBB_KERNEL_COPY, EBB_NO_PARAMS, 1, error, &self->kept, &self->buffer->view);
 }
 
 static gboolean
@@ -390,10 +415,8 @@ restore_buffers (EbbTrainingMark *self,
 {
   gboolean ok = TRUE;
 
-  ebb_push_grad_enabled (FALSE);
   for (guint i = 0; ok && i < self->buffers->len; i++)
     ok = restore_buffer (&g_array_index (self->buffers, Buffer, i), error);
-  ebb_pop_grad_enabled ();
   return ok;
 }
 
@@ -470,7 +493,8 @@ ebb_training_state_rewind (EbbTrainingState *self,
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the training has no mark to go back to");
       return FALSE;
     }
-  if (!check_parameters (self, error) || (self->optimizer != NULL && !check_optimizer (self, error)))
+  if (!check_parameters (self, error) || !check_buffers (mark, error)
+      || (self->optimizer != NULL && !check_optimizer (self, error)))
     return FALSE;
   drop_gradients (mark);
   if (self->optimizer != NULL)

@@ -3,6 +3,7 @@
 #include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
+#include "support/waits.h"
 
 #define WIDTH 6
 
@@ -47,9 +48,9 @@ training_clear (Training *self)
 
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
 
-/* The forward and the backward pass. */
-static double
-add_gradients (Training *self)
+/* The forward and the backward pass; gives the loss. */
+static EbbTensor *
+backward (Training *self)
 {
   g_autoptr (EbbTensor) numbers = test_randn (9, 4, WIDTH, -1);
   g_autoptr (EbbTensor) x = test_move (numbers);
@@ -57,10 +58,18 @@ add_gradients (Training *self)
   g_autoptr (EbbTensor) dropped = ebb_dropout (y, 0.5, TRUE, self->own, NULL);
   g_autoptr (EbbTensor) square = ebb_square (dropped, NULL);
   g_autoptr (EbbTensor) loss = ebb_sum (square, NULL, 0, FALSE, NULL);
+
+  g_assert_true (ebb_tensor_backward (loss, NULL));
+  return g_steal_pointer (&loss);
+}
+
+static double
+add_gradients (Training *self)
+{
+  g_autoptr (EbbTensor) loss = backward (self);
   g_autoptr (EbbTensor) host = ebb_to_device (loss, ebb_device_get_cpu (), NULL);
   double value;
 
-  g_assert_true (ebb_tensor_backward (loss, NULL));
   g_assert_true (ebb_tensor_get_item (host, &value, NULL));
   return value;
 }
@@ -134,11 +143,78 @@ test_no_way_back (void)
   refuse (&training, "0.weight had a gradient at the mark already, to which the step may have added");
 }
 
+static void
+test_no_wait (void)
+{
+  g_auto (Training) training = { 0 };
+  double value;
+
+  if (test_device_is_cpu ())
+    {
+      g_test_skip ("the CPU computes at once");
+      return;
+    }
+  training_init (&training);
+  test_waits_begin (test_device ());
+  for (guint i = 0; i < 3; i++)
+    {
+      g_autoptr (EbbTensor) loss = NULL;
+
+      test_waits_reset ();
+      g_assert_true (ebb_training_state_mark (training.state, NULL));
+      loss = backward (&training);
+      g_assert_true (ebb_optimizer_step (training.optimizer, NULL));
+      ebb_optimizer_zero_grad (training.optimizer);
+      g_assert_cmpuint (test_waits_get_n (), ==, 0);
+      g_assert_true (ebb_tensor_get_item (loss, &value, NULL));
+      g_assert_cmpuint (test_waits_get_n (), ==, 1);
+    }
+}
+
+/* Every other element of another tensor. */
+static void
+test_strided_buffer (void)
+{
+  const gint64 shape[] = { 6 };
+  g_autoptr (EbbModule) module = ebb_sequential_new ();
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (module, NULL, NULL);
+  g_autoptr (EbbTensor) numbers = test_randn (3, 6, 2, -1), moved = test_move (numbers);
+  g_autoptr (EbbTensor) buffer = ebb_select (moved, 1, 1, NULL), before = ebb_copy (buffer, NULL);
+  g_autoptr (EbbTensor) ones = ebb_ones (shape, 1, EBB_DTYPE_F32, test_device (), NULL);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_tensor_is_contiguous (buffer));
+  g_assert_true (ebb_module_register_buffer (module, "odd", buffer, TRUE, &error));
+  g_assert_true (ebb_training_state_mark (state, &error));
+  g_assert_true (ebb_tensor_copy_from (buffer, ones, &error));
+  g_assert_false (ebb_tensor_equal (buffer, before));
+  g_assert_true (ebb_training_state_rewind (state, &error));
+  g_assert_true (ebb_tensor_equal (buffer, before));
+}
+
+static void
+test_moved_buffer (void)
+{
+  const gint64 shape[] = { 6 };
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbModule) module = ebb_sequential_new ();
+  g_autoptr (EbbTensor) buffer = ebb_ones (shape, 1, EBB_DTYPE_F32, test_device (), NULL);
+
+  training.state = ebb_training_state_new (module, NULL, NULL);
+  g_assert_true (ebb_module_register_buffer (module, "ones", buffer, TRUE, NULL));
+  g_assert_true (ebb_training_state_mark (training.state, NULL));
+  g_assert_true (ebb_module_to_dtype (module, EBB_DTYPE_BF16, NULL));
+  refuse (&training, "the place of a buffer has changed since the mark");
+}
+
 int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   g_test_add_func ("/training-mark/a-step-goes-back", test_back);
   g_test_add_func ("/training-mark/what-has-changed-is-named", test_no_way_back);
+  g_test_add_func ("/training-mark/nobody-waits-for-a-mark", test_no_wait);
+  g_test_add_func ("/training-mark/a-buffer-that-is-not-contiguous", test_strided_buffer);
+  g_test_add_func ("/training-mark/a-buffer-that-has-moved", test_moved_buffer);
   return g_test_run ();
 }
