@@ -7,7 +7,7 @@ from support import Ebb, TestCase, main
 
 class Plans(TestCase):
     def make(self):
-        """A model, its step as a plan wants it, and the same step with the loss."""
+        """A model, its optimizer, and its step, which returns the loss."""
         Ebb.manual_seed(1)
         model = Ebb.Gpt(Ebb.GptConfig(layers=4, width=32, heads=2, context=32, vocab=50, dropout=0.1))
         optimizer = Ebb.AdamW(model, 1e-3)
@@ -20,7 +20,7 @@ class Plans(TestCase):
             optimizer.zero_grad()
             return loss
 
-        return model, train
+        return model, optimizer, train
 
     def measure(self, train, before):
         """Losses of four steps, and the peak of the later ones."""
@@ -31,13 +31,13 @@ class Plans(TestCase):
 
     def test_a_plan_keeps_the_budget_and_the_bits(self):
         before = Ebb.memory_get_stats(None).get_total()
-        model, train = self.make()
+        model, optimizer, train = self.make()
         peak = Ebb.estimate_memory(model, train).peak
         least = Ebb.plan_memory(model, train, peak).props.least_bytes
         losses, _ = self.measure(train, before)
-        del model, train
+        del model, optimizer, train
         for budget in peak, (peak + least) // 2, least:
-            model, train = self.make()
+            model, optimizer, train = self.make()
             plan = Ebb.plan_memory(model, train, budget)
             self.assertLessEqual(plan.props.predicted_peak_bytes, budget)
             plan.apply()
@@ -46,13 +46,29 @@ class Plans(TestCase):
             self.assertLessEqual(used, budget)
             self.assertEqual(len(plan.as_dict()["blocks"]), 4)
             self.assertIn("no plan needs less than", str(plan))
-            del model, train, plan
+            del model, optimizer, train, plan
+
+    def test_planning_changes_nothing(self):
+        model, optimizer, train = self.make()
+        losses, _ = self.measure(train, 0)
+        del model, optimizer, train
+        model, optimizer, train = self.make()
+        planned = []
+        for _ in range(4):
+            Ebb.plan_memory(model, train, "1GiB")
+            with self.assertRaises(Ebb.Error):
+                Ebb.plan_memory(model, train, 1000)
+            Ebb.estimate_memory(model, train)
+            self.assertEqual(optimizer.get_n_steps(), len(planned))
+            planned.append(train().item())
+        self.assertEqual(planned, losses)
 
     def test_a_plan_of_a_dry_run_is_for_the_real_model(self):
         with Ebb.dry_run():
-            plan = Ebb.plan_memory(*self.make(), "1GiB")
+            model, optimizer, train = self.make()
+            plan = Ebb.plan_memory(model, train, "1GiB")
             json = plan.to_json()
-        model, train = self.make()
+        model, optimizer, train = self.make()
         again = Ebb.MemoryPlan.new_from_json(model, json)
         again.apply()
         train()
@@ -64,11 +80,10 @@ class Plans(TestCase):
 
     def test_a_step_that_lacks_memory_runs_again(self):
         before = Ebb.memory_get_stats(None).get_total()
-        model, train = self.make()
+        model, optimizer, train = self.make()
         losses, _ = self.measure(train, before)
-        del model, train
-        model, train = self.make()
-        optimizer = Ebb.AdamW(model, 1e-3)
+        del model, optimizer, train
+        model, optimizer, train = self.make()
         training = Ebb.TrainingState(module=model, optimizer=optimizer)
         plan = Ebb.plan_memory(model, train, "1GiB")
         plan.apply()
@@ -79,7 +94,7 @@ class Plans(TestCase):
                 plan.run_step(training, lambda: planned.append(train().item()))
         finally:
             Ebb.memory_set_limit(None, 0)
-        self.assertEqual((planned, plan.props.n_lowered), (losses, 1))
+        self.assertEqual((planned, plan.props.n_lowered, optimizer.get_n_steps()), (losses, 1, 4))
         with self.assertRaisesRegex(TypeError, "training is None: it must be an Ebb.TrainingState"):
             plan.run_step(None, train)
         with self.assertRaisesRegex(Ebb.Error, "no plan needs less than"):
@@ -87,12 +102,14 @@ class Plans(TestCase):
                 plan.lower()
 
     def test_the_second_step_is_checked(self):
-        model, train = self.make()
-        training = Ebb.TrainingState(module=model)
+        model, optimizer, train = self.make()
+        training = Ebb.TrainingState(module=model, optimizer=optimizer)
         plan = Ebb.plan_memory(model, train, "1GiB")
         plan.apply()
         for _ in range(2):
             plan.run_step(training, train)
+        with self.assertRaisesRegex(TypeError, "check_step.*must be a function of one training step"):
+            plan.check_step(None)
         plan.check_step(train)
         with self.assertRaisesRegex(Ebb.Error, "there is no step to check"):
             plan.check_step(train)
@@ -101,7 +118,7 @@ class Plans(TestCase):
         texts = [None, None]
 
         def plan(group):
-            model, train = self.make()
+            model, optimizer, train = self.make()
             Ebb.fully_shard(model, group)
             least = Ebb.plan_memory(model, train, "1GiB", group=group).props.least_bytes
             texts[group.props.rank] = str(Ebb.plan_memory(model, train, least, group=group))
@@ -113,7 +130,7 @@ class Plans(TestCase):
         self.assertIn("no plan needs less than", texts[0])
 
     def test_mistakes(self):
-        model, train = self.make()
+        model, optimizer, train = self.make()
         with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least") as raised:
             Ebb.plan_memory(model, train, "10KiB")
         self.assertEqual(raised.exception.code, Ebb.Error.NO_MEMORY)

@@ -271,6 +271,38 @@ function _init() {
 
     addModels(Ebb);
 
+    // -- plans for a budget
+
+    const toStep = (caller, step) => {
+        if (typeof step !== 'function')
+            throw new TypeError(`${caller}: step is ${_show(step)}: it must be a function of one training step`);
+        return () => {
+            step();
+            return true;
+        };
+    };
+    // The fastest plan with which a training step keeps a budget of bytes, or of a text as '1.5GiB'. step () is a step as
+    // the program runs it, with the optimizer's; here it runs dry, several times. Ranks that train together all call
+    // this, with their group. plan.apply () makes the model follow it.
+    Ebb.plan_memory = function (model, step, budget, device = null, group = null) {
+        if (typeof budget !== 'string' && !(Number.isSafeInteger(budget) && budget >= 0)) {
+            throw new TypeError(`plan_memory: budget is ${_show(budget)}: ` +
+                "it must be a number of bytes, or a text as '1.5GiB'");
+        }
+        const where = typeof device === 'string' ? Ebb.Device.get(device) : device ?? Ebb.get_default_device();
+        const bytes = typeof budget === 'string' ? Ebb.memory_parse_size(budget)[1] : budget;
+        const run = toStep('plan_memory', step);
+        return group === null ? Ebb.MemoryPlan.new(model, where, run, bytes)
+            : Ebb.MemoryPlan.new_on_ranks(model, where, group, run, bytes);
+    };
+    const {run_step: runStep, check_step: checkStep} = Ebb.MemoryPlan.prototype;
+    Ebb.MemoryPlan.prototype.run_step = function (training, step) {
+        runStep.call(this, training, toStep('run_step', step));
+    };
+    Ebb.MemoryPlan.prototype.check_step = function (step) {
+        checkStep.call(this, toStep('check_step', step));
+    };
+
     // -- stores of activations
 
     // As new Ebb.HostStore ({byte_limit: 2e9, when_full: 'spill', fallback: new Ebb.DiskStore ({folder: '/tmp'})}).
