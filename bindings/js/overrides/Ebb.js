@@ -281,8 +281,8 @@ function _init() {
             return true;
         };
     };
-    // The fastest plan with which a training step keeps a budget of bytes, or of a text as '1.5GiB'. step () is a step as
-    // the program runs it, with the optimizer's; here it runs dry, several times. Ranks that train together all call
+    // The fastest plan with which a training step keeps a budget of bytes, or of a text as '1.5GiB'. step () is a step
+    // as the program runs it, with the optimizer's; here it runs dry, several times. Ranks that train together all call
     // this, with their group. plan.apply () makes the model follow it.
     Ebb.plan_memory = function (model, step, budget, device = null, group = null) {
         if (typeof budget !== 'string' && !(Number.isSafeInteger(budget) && budget >= 0)) {
