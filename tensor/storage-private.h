@@ -35,8 +35,9 @@ struct _EbbStorage
   int saved_count; /* how many nodes hold it for backward */
   guint8 purpose;
   guint placeholder : 1;
-  guint no_data : 1; /* of a dry run: a kernel would have written it */
-  guint pinned : 1;  /* seen from outside (numpy, DLPack): never released or swapped by strategies */
+  guint is_blank : 1; /* nobody has given it values yet: writing them changes nothing */
+  guint no_data : 1;  /* of a dry run: a kernel would have written it */
+  guint pinned : 1;   /* seen from outside (numpy, DLPack): never released or swapped by strategies */
 };
 
 EbbStorage *ebb_storage_new (EbbDevice *device,

@@ -144,11 +144,15 @@ ebb_tensor_new_empty (const gint64 *shape,
                       EbbDevice *device,
                       GError **error)
 {
+  EbbTensor *self;
   gsize size;
 
   if ((error != NULL && *error != NULL) || !count_bytes (shape, n_dims, dtype, &size, error))
     return NULL;
-  return ebb_tensor_new_uninitialized (shape, n_dims, dtype, ebb_device_or_default (device), error);
+  self = ebb_tensor_new_uninitialized (shape, n_dims, dtype, ebb_device_or_default (device), error);
+  if (self != NULL)
+    self->storage->is_blank = TRUE;
+  return self;
 }
 
 gboolean
@@ -162,6 +166,7 @@ ebb_tensor_upload (EbbTensor *tensor,
   if (size == 0 || tensor->storage->placeholder)
     return TRUE;
   tensor->storage->version++;
+  tensor->storage->is_blank = FALSE;
   if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)))
     {
       /* Numbers that the program may look at are there: tokens, scalars. */

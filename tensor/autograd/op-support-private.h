@@ -142,7 +142,18 @@ gboolean ebb_launch_onto (EbbKernel kernel,
                           EbbTensor *const *inputs,
                           guint n_inputs,
                           GError **error);
-/* These do the same for one kernel each. */
+/* The same for a change in place: after an index fault @y keeps its values, unless this is the first time that it gets
+ * some. */
+#define EBB_LAUNCH_IN_PLACE(kernel, params, y, error, ...)                      \
+  ebb_launch_in_place ((kernel), (params), (y), (EbbTensor *[]){ __VA_ARGS__ }, \
+                       sizeof ((EbbTensor *[]){ __VA_ARGS__ }) / sizeof (EbbTensor *), (error))
+gboolean ebb_launch_in_place (EbbKernel kernel,
+                              const EbbKernelParams *params,
+                              EbbTensor *y,
+                              EbbTensor *const *inputs,
+                              guint n_inputs,
+                              GError **error);
+/* These do the same as EBB_LAUNCH_ONTO () for one kernel each. */
 gboolean ebb_launch_copy (EbbTensor *x,
                           EbbTensor *y,
                           GError **error);

@@ -359,6 +359,28 @@ add_input (EbbLaunch *launch, EbbView *view, EbbTensor *x, EbbTensor *y)
   launch->inputs[launch->n_inputs++] = view;
 }
 
+static gboolean
+launch_onto (EbbKernel kernel,
+             const EbbKernelParams *params,
+             gboolean changes,
+             EbbTensor *y,
+             EbbTensor *const *inputs,
+             guint n_inputs,
+             GError **error)
+{
+  EbbLaunch launch;
+  EbbView views[3];
+
+  g_assert (n_inputs <= G_N_ELEMENTS (views));
+  ebb_launch_init (&launch, kernel);
+  launch.params = *params;
+  launch.changes = changes;
+  for (guint i = 0; i < n_inputs; i++)
+    add_input (&launch, &views[i], inputs[i], y);
+  ebb_launch_output (&launch, y);
+  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+}
+
 gboolean
 ebb_launch_onto (EbbKernel kernel,
                  const EbbKernelParams *params,
@@ -367,16 +389,18 @@ ebb_launch_onto (EbbKernel kernel,
                  guint n_inputs,
                  GError **error)
 {
-  EbbLaunch launch;
-  EbbView views[3];
+  return launch_onto (kernel, params, FALSE, y, inputs, n_inputs, error);
+}
 
-  g_assert (n_inputs <= G_N_ELEMENTS (views));
-  ebb_launch_init (&launch, kernel);
-  launch.params = *params;
-  for (guint i = 0; i < n_inputs; i++)
-    add_input (&launch, &views[i], inputs[i], y);
-  ebb_launch_output (&launch, y);
-  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+gboolean
+ebb_launch_in_place (EbbKernel kernel,
+                     const EbbKernelParams *params,
+                     EbbTensor *y,
+                     EbbTensor *const *inputs,
+                     guint n_inputs,
+                     GError **error)
+{
+  return launch_onto (kernel, params, !y->storage->is_blank, y, inputs, n_inputs, error);
 }
 
 gboolean

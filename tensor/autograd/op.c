@@ -326,6 +326,7 @@ ebb_launch_init (EbbLaunch *launch,
 {
   launch->kernel = kernel;
   launch->n_inputs = launch->n_outputs = launch->n_items = 0;
+  launch->changes = FALSE;
   launch->op = NULL;
   clear_params (&launch->params);
 }
@@ -351,7 +352,10 @@ ebb_launch_output (EbbLaunch *launch,
 {
   /* A node that saved this storage before must notice that its values change. */
   if (tensor != NULL && !ebb_modes.stopped)
-    ebb_storage_change (tensor->storage);
+    {
+      ebb_storage_change (tensor->storage);
+      tensor->storage->is_blank = FALSE;
+    }
   if (tensor != NULL)
     note_dry_output (tensor);
   launch->outputs[launch->n_outputs++] = tensor ? &tensor->view : NULL;
@@ -380,6 +384,7 @@ run_kernels (EbbOpCall *call,
   launch.n_inputs = call->n_inputs;
   launch.n_outputs = call->n_outputs;
   launch.n_items = 0;
+  launch.changes = FALSE;
   launch.op = call->op->name;
   for (guint i = 0; i < call->n_inputs; i++)
     launch.inputs[i] = call->inputs[i] ? &call->inputs[i]->view : NULL;

@@ -400,6 +400,7 @@ typedef struct
   const EbbView *inputs[EBB_LAUNCH_MAX_INPUTS]; /* NULL: left out */
   EbbView *outputs[EBB_LAUNCH_MAX_OUTPUTS];     /* NULL: not wanted */
   EbbKernelParams params;
+  gboolean changes; /* an output had values before, which last: after an index fault the kernel leaves them */
   const char *op; /* the op that launches it, in messages; lives as long as the process. NULL: the kernel's own name */
   guint n_items;
   const EbbLaunchItem *items; /* a backend that enqueues copies them */

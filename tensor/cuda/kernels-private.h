@@ -23,11 +23,12 @@ typedef struct
 typedef struct
 {
   cudaStream_t stream;
-  int device;            /* its index: function attributes, such as large shared memory, are set once for each */
-  int architecture;      /* 80, 90, 100: ten times the compute capability */
-  int n_multiprocessors; /* for sizes of grids that don't change bits */
-  guint32 serial;        /* of this launch among those that check indices, from 1 on */
-  EbbCudaFault *fault;   /* in the device's memory */
+  int device;                /* its index: function attributes, such as large shared memory, are set once for each */
+  int architecture;          /* 80, 90, 100: ten times the compute capability */
+  int n_multiprocessors;     /* for sizes of grids that don't change bits */
+  guint32 serial;            /* of this launch among those that check indices, from 1 on */
+  EbbCudaFault *fault;       /* in the device's memory */
+  const EbbCudaFault *guard; /* the same if the launch changes what lasts, which it must not after a fault; else NULL */
 } EbbCudaQueue;
 
 /* cudaErrorNotSupported: there is no such kernel for these dtypes or shapes. Otherwise the result of the launches. A

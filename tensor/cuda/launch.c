@@ -55,7 +55,8 @@ run (EbbCudaDevice *device,
                                .architecture = device->architecture,
                                .n_multiprocessors = device->n_multiprocessors,
                                .serial = ebb_cuda_faults_note (device, launch),
-                               .fault = device->faults.record };
+                               .fault = device->faults.record,
+                               .guard = launch->changes ? device->faults.record : NULL };
   cudaError_t status;
 
   if (G_UNLIKELY (ebb_cuda_take_failure (device, EBB_FAILURE_LAUNCH)))

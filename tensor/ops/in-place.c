@@ -116,7 +116,8 @@ ebb_tensor_fill (EbbTensor *tensor, double value, GError **error)
 {
   if (!check_target (tensor, "fill", error))
     return FALSE;
-  return is_idle (tensor) || ebb_launch_fill (tensor, value, error);
+  return is_idle (tensor)
+         || ebb_launch_in_place (EBB_KERNEL_FILL, &(EbbKernelParams){ .fill = { value } }, tensor, NULL, 0, error);
 }
 
 /**
@@ -144,7 +145,7 @@ ebb_tensor_copy_from (EbbTensor *tensor, EbbTensor *source, GError **error)
   if (is_idle (tensor) || is_same_view (tensor, source))
     return TRUE;
   readable = get_readable (tensor, source, error);
-  return readable != NULL && ebb_launch_copy (readable, tensor, error);
+  return readable != NULL && EBB_LAUNCH_IN_PLACE (EBB_KERNEL_COPY, EBB_NO_PARAMS, tensor, error, readable);
 }
 
 /**
@@ -178,7 +179,15 @@ ebb_tensor_add_scaled (EbbTensor *tensor, EbbTensor *other, double alpha, GError
   readable = get_readable (tensor, other, error);
   if (readable != NULL)
     readable = ebb_tensor_into_dtype (readable, tensor->view.dtype, error);
-  return readable != NULL && EBB_LAUNCH_ONTO (EBB_KERNEL_ADD_SCALED, &params, tensor, error, tensor, readable);
+  return readable != NULL && EBB_LAUNCH_IN_PLACE (EBB_KERNEL_ADD_SCALED, &params, tensor, error, tensor, readable);
+}
+
+static gboolean
+apply_scalar (EbbTensor *tensor, EbbBinaryOp op, double value, GError **error)
+{
+  const EbbKernelParams params = { .binary = { op, value, FALSE } };
+
+  return EBB_LAUNCH_IN_PLACE (EBB_KERNEL_BINARY_SCALAR, &params, tensor, error, tensor);
 }
 
 /**
@@ -199,7 +208,7 @@ ebb_tensor_scale (EbbTensor *tensor, double factor, GError **error)
 {
   if (!check_target (tensor, "scale", error) || !check_floating (tensor, "scale", error))
     return FALSE;
-  return is_idle (tensor) || ebb_launch_scalar (EBB_BINARY_MUL, tensor, factor, tensor, error);
+  return is_idle (tensor) || apply_scalar (tensor, EBB_BINARY_MUL, factor, error);
 }
 
 gboolean
@@ -223,7 +232,7 @@ take_result (EbbTensor *tensor, EbbTensor *result, const char *op_name, GError *
     return FALSE;
   if (ebb_dtype_is_floating_point (tensor->view.dtype) || tensor->view.dtype == result->view.dtype
       || (tensor->view.dtype != EBB_DTYPE_BOOL && !ebb_dtype_is_floating_point (result->view.dtype)))
-    return is_idle (tensor) || ebb_launch_copy (result, tensor, error);
+    return is_idle (tensor) || EBB_LAUNCH_IN_PLACE (EBB_KERNEL_COPY, EBB_NO_PARAMS, tensor, error, result);
   g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
                "%s: the result is of %s, which a tensor of %s can't hold; cast it to %s first", op_name,
                ebb_dtype_get_name (result->view.dtype), ebb_dtype_get_name (tensor->view.dtype),
@@ -252,7 +261,9 @@ change (EbbTensor *tensor, EbbTensor *other, EbbBinaryOp op, BinaryFunc func, co
       if (is_idle (tensor))
         return TRUE;
       readable = get_readable (tensor, other, error);
-      return readable != NULL && ebb_launch_binary (op, tensor, readable, tensor, error);
+      return readable != NULL
+             && EBB_LAUNCH_IN_PLACE (EBB_KERNEL_BINARY, &(EbbKernelParams){ .binary = { op } }, tensor, error, tensor,
+                                     readable);
     }
   ebb_push_grad_enabled (FALSE);
   result = func (tensor, other, error);
@@ -268,7 +279,7 @@ change_by_scalar (EbbTensor *tensor, double value, EbbBinaryOp op, ScalarFunc fu
   if (!check_target (tensor, op_name, error))
     return FALSE;
   if (is_direct (tensor))
-    return is_idle (tensor) || ebb_launch_scalar (op, tensor, value, tensor, error);
+    return is_idle (tensor) || apply_scalar (tensor, op, value, error);
   ebb_push_grad_enabled (FALSE);
   result = func (tensor, value, error);
   ebb_pop_grad_enabled ();
@@ -441,9 +452,11 @@ fill_random (EbbTensor *tensor, EbbKernel kernel, EbbKernelParams params, EbbGen
   params.random.philox = ebb_generator_take (generator, (guint64) tensor->n_elements);
   if (ebb_is_stopped () || tensor->n_elements == 0)
     return TRUE;
-  drawn = ebb_view_is_contiguous (&tensor->view) ? ebb_tensor_ref (tensor) : ebb_tensor_new_like (tensor, error);
+  if (ebb_view_is_contiguous (&tensor->view))
+    return ebb_launch_in_place (kernel, &params, tensor, NULL, 0, error);
+  drawn = ebb_tensor_new_like (tensor, error);
   return drawn != NULL && EBB_LAUNCH (kernel, &params, 0, error, drawn)
-         && (drawn == tensor || ebb_launch_copy (drawn, tensor, error));
+         && EBB_LAUNCH_IN_PLACE (EBB_KERNEL_COPY, EBB_NO_PARAMS, tensor, error, drawn);
 }
 
 /**

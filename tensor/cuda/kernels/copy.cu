@@ -14,10 +14,9 @@ typedef struct
   void *y;
   EbbDType x_dtype, y_dtype;
   bool is_float; /* by way of f32, else of i64 */
-  const EbbCudaFault *fault;
+  const EbbCudaFault *guard;
 } Copy;
 
-/* Writes nothing after an index fault: the destination may be a parameter. */
 static __device__ __forceinline__ void
 copy_element (const Copy &copy,
               gint64 x,
@@ -46,7 +45,7 @@ copy_bytes (Copy copy,
 {
   gint64 n_vectors = n_bytes / 16;
 
-  if (fault_is_set (copy.fault))
+  if (fault_is_set (copy.guard))
     return;
   for (gint64 i = get_thread (); i < n_vectors; i += count_threads ())
     ((uint4 *) copy.y)[i] = ((const uint4 *) copy.x)[i];
@@ -63,7 +62,7 @@ copy_cast (Copy copy,
   const X *x = (const X *) copy.x;
   Y *y = (Y *) copy.y;
 
-  if (fault_is_set (copy.fault))
+  if (fault_is_set (copy.guard))
     return;
   for (gint64 i = get_thread (); i < n / 8; i += count_threads ())
     {
@@ -89,7 +88,7 @@ __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
 copy_strided (Copy copy,
               Layout<2> layout)
 {
-  if (fault_is_set (copy.fault))
+  if (fault_is_set (copy.guard))
     return;
   for (gint64 i = get_thread (); i < layout.n_elements; i += count_threads ())
     {
@@ -114,12 +113,12 @@ __global__ void __launch_bounds__ (TILE_THREADS)
 copy_transposed (const T *x,
                  T *y,
                  Transposition t,
-                 const EbbCudaFault *fault)
+                 const EbbCudaFault *guard)
 {
   EBB_SHARED_ARRAY (T, tile, [TILE][TILE + 1]);
   int column = (int) threadIdx.x % TILE, first = (int) threadIdx.x / TILE;
 
-  if (fault_is_set (fault))
+  if (fault_is_set (guard))
     return;
   for (gint64 i = blockIdx.x; i < t.n_tiles; i += gridDim.x)
     {
@@ -182,16 +181,16 @@ launch_transposition (const Copy &copy,
     {
     case 8:
       return EBB_CUDA_LAUNCH (copy_transposed<guint64>, n, TILE_THREADS, 0, queue->stream, (const guint64 *) copy.x,
-                              (guint64 *) copy.y, t, copy.fault);
+                              (guint64 *) copy.y, t, copy.guard);
     case 4:
       return EBB_CUDA_LAUNCH (copy_transposed<guint32>, n, TILE_THREADS, 0, queue->stream, (const guint32 *) copy.x,
-                              (guint32 *) copy.y, t, copy.fault);
+                              (guint32 *) copy.y, t, copy.guard);
     case 2:
       return EBB_CUDA_LAUNCH (copy_transposed<guint16>, n, TILE_THREADS, 0, queue->stream, (const guint16 *) copy.x,
-                              (guint16 *) copy.y, t, copy.fault);
+                              (guint16 *) copy.y, t, copy.guard);
     default:
       return EBB_CUDA_LAUNCH (copy_transposed<guint8>, n, TILE_THREADS, 0, queue->stream, (const guint8 *) copy.x,
-                              (guint8 *) copy.y, t, copy.fault);
+                              (guint8 *) copy.y, t, copy.guard);
     }
 }
 
@@ -202,7 +201,7 @@ EBB_CUDA_KERNEL (copy)
   const EbbView *const views[] = { x, y };
   bool is_dense = is_contiguous (x) && is_contiguous (y) && is_vector_aligned (x->data) && is_vector_aligned (y->data);
   bool is_float = is_float_dtype (x->dtype) && (is_float_dtype (y->dtype) || y->dtype == EBB_DTYPE_BOOL);
-  const Copy copy = { x->data, y->data, x->dtype, y->dtype, is_float, queue->fault };
+  const Copy copy = { x->data, y->data, x->dtype, y->dtype, is_float, queue->guard };
   const gint64 n = count_elements (y), size = get_dtype_size (x->dtype);
   Transposition transposition;
   Layout<2> layout;
@@ -239,13 +238,13 @@ typedef struct
   bool is_float;
   double start, step;
   gint64 fill; /* of integers, where step is 0 */
-  const EbbCudaFault *fault;
+  const EbbCudaFault *guard;
 } Progression;
 
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
 write_progression (Progression self)
 {
-  if (fault_is_set (self.fault))
+  if (fault_is_set (self.guard))
     return;
   for (gint64 i = get_thread (); i < self.layout.n_elements; i += count_threads ())
     {
@@ -265,11 +264,11 @@ __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
 fill_words (guint32 *y,
             gint64 n,
             guint32 value,
-            const EbbCudaFault *fault)
+            const EbbCudaFault *guard)
 {
   const uint4 four = { value, value, value, value };
 
-  if (fault_is_set (fault))
+  if (fault_is_set (guard))
     return;
   for (gint64 i = get_thread (); i < n / 4; i += count_threads ())
     ((uint4 *) y)[i] = four;
@@ -294,7 +293,7 @@ launch_progression (const EbbLaunch *launch,
   self.start = start;
   self.step = step;
   self.fill = double_to_i64 (start);
-  self.fault = queue->fault;
+  self.guard = queue->guard;
   if (self.layout.n_elements == 0)
     return cudaSuccess;
   return EBB_CUDA_LAUNCH (write_progression, count_blocks (self.layout.n_elements, queue), ELEMENTWISE_THREADS, 0,
@@ -316,7 +315,7 @@ EBB_CUDA_KERNEL (fill)
     return cudaSuccess;
   if (y->dtype == EBB_DTYPE_F32 && is_contiguous (y) && is_vector_aligned (y->data))
     return EBB_CUDA_LAUNCH (fill_words, count_blocks (n / 4 + 1, queue), ELEMENTWISE_THREADS, 0, queue->stream,
-                            (guint32 *) y->data, n, bits.word, queue->fault);
+                            (guint32 *) y->data, n, bits.word, queue->guard);
   return launch_progression (launch, queue, launch->params.fill.value, 0);
 }
 
@@ -352,7 +351,7 @@ EBB_CUDA_KERNEL (triangle)
   const EbbView *x = launch->inputs[0];
   EbbView *y = launch->outputs[0];
   const EbbView *const views[] = { x, y };
-  const Copy copy = { x->data, y->data, x->dtype, y->dtype, is_float_dtype (x->dtype), queue->fault };
+  const Copy copy = { x->data, y->data, x->dtype, y->dtype, is_float_dtype (x->dtype), queue->guard };
   Layout<2> layout;
 
   layout_init (&layout, y, views);

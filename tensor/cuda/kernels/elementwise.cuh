@@ -19,6 +19,7 @@ struct Operands
   void *out;
   EbbDType in_dtypes[N], out_dtype;
   bool is_float; /* how it is computed */
+  const EbbCudaFault *guard;
 };
 
 struct NoIntegers
@@ -40,6 +41,8 @@ elementwise_runs (Operands<N> operands,
   const int run = VectorSize<T>::value;
   gint64 n = operands.layout.n_elements, n_runs = n / run;
 
+  if (fault_is_set (operands.guard))
+    return;
   for (gint64 i = get_thread (); i < n_runs; i += count_threads ())
     {
       float x[N][run], y[run];
@@ -68,6 +71,8 @@ __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
 elementwise_strided (Operands<N> operands,
                      Operation operation)
 {
+  if (fault_is_set (operands.guard))
+    return;
   for (gint64 i = get_thread (); i < operands.layout.n_elements; i += count_threads ())
     {
       gint64 at[N + 1];
@@ -133,6 +138,7 @@ elementwise_launch (const EbbView *const (&views)[N + 1],
   operands.out = views[N]->data;
   operands.out_dtype = views[N]->dtype;
   operands.is_float = is_float;
+  operands.guard = queue->guard;
   if (are_runs (operands, views) && operands.out_dtype == EBB_DTYPE_F32)
     return EBB_CUDA_LAUNCH (elementwise_runs<float, N, Operation>, count_blocks ((n + 3) / 4, queue),
                             ELEMENTWISE_THREADS, 0, queue->stream, operands, operation);

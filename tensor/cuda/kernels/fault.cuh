@@ -40,9 +40,9 @@ fault_report (EbbCudaFault *fault,
       }
 }
 
-/* Of launches before this one on its stream: all threads see the same. */
+/* Of launches before this one on its stream: all threads see the same. NULL: no fault matters. */
 static __device__ __forceinline__ bool
 fault_is_set (const EbbCudaFault *fault)
 {
-  return *(const volatile uint32_t *) &fault->serial != 0;
+  return fault != NULL && *(const volatile uint32_t *) &fault->serial != 0;
 }

@@ -10,11 +10,13 @@ typedef struct
   void *y;
   EbbDType dtype;
   guint64 seed, offset;
+  const EbbCudaFault *guard;
 } Draws;
 
 static inline bool
 draws_init (Draws *self,
-            const EbbLaunch *launch)
+            const EbbLaunch *launch,
+            const EbbCudaQueue *queue)
 {
   EbbView *y = launch->outputs[0];
   const EbbView *const views[] = { y };
@@ -24,6 +26,7 @@ draws_init (Draws *self,
   self->dtype = y->dtype;
   self->seed = launch->params.random.philox.seed;
   self->offset = launch->params.random.philox.offset;
+  self->guard = queue->guard;
   return self->layout.n_elements > 0;
 }
 
@@ -58,6 +61,8 @@ draw_uniform (Draws self,
               float least,
               float greatest)
 {
+  if (fault_is_set (self.guard))
+    return;
   for (gint64 block = get_thread (); block * 4 < self.layout.n_elements; block += count_threads ())
     {
       guint32 draws[4];
@@ -122,7 +127,7 @@ EBB_CUDA_KERNEL (uniform)
     greatest = find_neighbour (dtype, greatest, false);
   if (least > greatest) /* the dtype holds none of the range */
     least = greatest = round_to (dtype, low);
-  if (!draws_init (&self, launch))
+  if (!draws_init (&self, launch, queue))
     return cudaSuccess;
   return EBB_CUDA_LAUNCH (draw_uniform, count_draw_blocks (self, 4, queue), ELEMENTWISE_THREADS, 0, queue->stream, self,
                           (float) low, (float) (high - low), least, greatest);
@@ -136,6 +141,8 @@ draw_normal (Draws self,
              float mean,
              float std)
 {
+  if (fault_is_set (self.guard))
+    return;
   for (gint64 block = get_thread (); block * 4 < self.layout.n_elements; block += count_threads ())
     {
       guint32 draws[4];
@@ -158,7 +165,7 @@ EBB_CUDA_KERNEL (normal)
 {
   Draws self;
 
-  if (!draws_init (&self, launch))
+  if (!draws_init (&self, launch, queue))
     return cudaSuccess;
   return EBB_CUDA_LAUNCH (draw_normal, count_draw_blocks (self, 4, queue), ELEMENTWISE_THREADS, 0, queue->stream, self,
                           (float) launch->params.random.mean, (float) launch->params.random.std);
@@ -171,6 +178,8 @@ draw_integers (Draws self,
                gint64 low,
                guint64 range)
 {
+  if (fault_is_set (self.guard))
+    return;
   for (gint64 block = get_thread (); block * 2 < self.layout.n_elements; block += count_threads ())
     {
       guint32 draws[4];
@@ -195,7 +204,7 @@ EBB_CUDA_KERNEL (randint)
   const gint64 low = double_to_i64 (launch->params.random.low), high = double_to_i64 (launch->params.random.high);
   Draws self;
 
-  if (!draws_init (&self, launch))
+  if (!draws_init (&self, launch, queue))
     return cudaSuccess;
   return EBB_CUDA_LAUNCH (draw_integers, count_draw_blocks (self, 2, queue), ELEMENTWISE_THREADS, 0, queue->stream,
                           self, low, (guint64) high - (guint64) low);
