@@ -36,7 +36,13 @@ reduce_on_device (EbbNcclRun *self,
                              .outputs = { &result },
                              .params.reduce_ranks.op = (int) self->call->op };
 
-  return device->backend->streams->launch (device->index, EBB_STREAM_COLLECTIVE, &launch, error);
+  /* Without a place for an error it reports no index fault, for which it would wait for work of all ranks: one of them
+   * may have left, and while the group is locked nobody watches the clock. */
+  if (device->backend->streams->launch (device->index, EBB_STREAM_COLLECTIVE, &launch, NULL))
+    return TRUE;
+  g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_DEVICE, "%s: reducing what the ranks sent could not be launched",
+               device->backend->name);
+  return FALSE;
 }
 
 static gboolean

@@ -156,12 +156,14 @@ ebb_nccl_abort (EbbNcclGroup *self,
 static void
 free_memory (EbbNcclMemory *self)
 {
-  if (self->data != NULL && self->is_on_host)
-    cudaFreeHost (self->data);
-  else if (self->data != NULL)
-    cudaFree (self->data);
-  self->data = NULL;
-  self->size = 0;
+  if (self->data != NULL)
+    self->outgrown = g_slist_prepend (self->outgrown, self->data);
+  for (const GSList *block = self->outgrown; block != NULL; block = block->next)
+    if (self->is_on_host)
+      cudaFreeHost (block->data);
+    else
+      cudaFree (block->data);
+  g_slist_free (self->outgrown);
 }
 
 void
@@ -188,14 +190,18 @@ ebb_nccl_get_memory (EbbNcclMemory *self,
                      gsize size,
                      GError **error)
 {
+  void *data = NULL;
   cudaError_t code;
 
   if (size <= self->size)
     return self->data;
-  free_memory (self);
-  code = self->is_on_host ? cudaMallocHost (&self->data, size) : cudaMalloc (&self->data, size);
+  size = MAX (size, 2 * self->size);
+  code = self->is_on_host ? cudaMallocHost (&data, size) : cudaMalloc (&data, size);
   if (!ebb_nccl_check_cuda (code, self->is_on_host ? "cudaMallocHost" : "cudaMalloc", error))
     return NULL;
+  if (self->data != NULL)
+    self->outgrown = g_slist_prepend (self->outgrown, self->data);
+  self->data = data;
   self->size = size;
-  return self->data;
+  return data;
 }

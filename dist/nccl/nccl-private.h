@@ -28,11 +28,14 @@ extern const EbbProcessGroupHost *ebb_nccl_host;
 
 /* -- the group ----------------------------------------------------------------------------------------------------- */
 
+/* It grows to twice its size at least. What it has outgrown waits for the group's end: to free memory CUDA waits for
+ * the whole device, which may wait for a rank that has left. */
 typedef struct
 {
   gboolean is_on_host; /* else on the device */
   void *data;
   gsize size;
+  GSList *outgrown;
 } EbbNcclMemory;
 
 typedef struct

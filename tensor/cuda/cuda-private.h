@@ -293,7 +293,7 @@ struct _EbbCudaDevice
 {
   int index;
   char *name;
-  int architecture, n_multiprocessors;
+  int architecture, n_multiprocessors, shared_bytes;
   guint64 memory; /* of the GPU, all of it */
   gsize capacity;
   gboolean allows_tf32;

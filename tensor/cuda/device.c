@@ -204,6 +204,8 @@ read_attributes (EbbCudaDevice *device,
   if (cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, device->index) != cudaSuccess
       || cudaDeviceGetAttribute (&minor, cudaDevAttrComputeCapabilityMinor, device->index) != cudaSuccess
       || cudaDeviceGetAttribute (&device->n_multiprocessors, cudaDevAttrMultiProcessorCount, device->index)
+             != cudaSuccess
+      || cudaDeviceGetAttribute (&device->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device->index)
              != cudaSuccess)
     return fail (device->index, error, "CUDA does not say what kind of GPU it is");
   device->architecture = major * 10 + minor;

@@ -26,6 +26,7 @@ typedef struct
   int device;                /* its index: function attributes, such as large shared memory, are set once for each */
   int architecture;          /* 80, 90, 100: ten times the compute capability */
   int n_multiprocessors;     /* for sizes of grids that don't change bits */
+  int shared_bytes;          /* the most shared memory that a block may have: 99 KiB and more */
   guint32 serial;            /* of this launch among those that check indices, from 1 on */
   EbbCudaFault *fault;       /* in the device's memory */
   const EbbCudaFault *guard; /* the same if the launch changes what lasts, which it must not after a fault; else NULL */

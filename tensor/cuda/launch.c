@@ -42,6 +42,19 @@ set_not_supported (EbbCudaDevice *device,
                device->name, name, text->len > 0 ? text->str : "this");
 }
 
+/* FALSE. Where CUDA itself has failed, cuBLASLt only says that it could not go on. */
+static gboolean
+report_blas (EbbCudaDevice *device,
+             const char *name,
+             GError **error)
+{
+  const char *status = g_steal_pointer (&device->blas_status);
+
+  if (ebb_cuda_check (device, cudaGetLastError (), name, error))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: %s failed: cuBLASLt returns %s", device->name, name, status);
+  return FALSE;
+}
+
 /* With the device locked. */
 static gboolean
 run (EbbCudaDevice *device,
@@ -54,6 +67,7 @@ run (EbbCudaDevice *device,
                                .device = device->index,
                                .architecture = device->architecture,
                                .n_multiprocessors = device->n_multiprocessors,
+                               .shared_bytes = device->shared_bytes,
                                .serial = ebb_cuda_faults_note (device, launch),
                                .fault = device->faults.record,
                                .guard = launch->changes ? device->faults.record : NULL };
@@ -67,6 +81,8 @@ run (EbbCudaDevice *device,
   status = ebb_cuda_kernels[launch->kernel].run (launch, &queue);
   if (G_LIKELY (status == cudaSuccess))
     return TRUE;
+  if (launch->kernel == EBB_KERNEL_MATMUL && device->blas_status != NULL)
+    return report_blas (device, name, error);
   if (status != cudaErrorNotSupported)
     return ebb_cuda_check (device, status, name, error);
   cudaGetLastError ();

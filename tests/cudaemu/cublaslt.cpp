@@ -2,7 +2,7 @@
 /* cuBLASLt's products, d = alpha op (a) op (b) + beta c with an epilogue, summed in f32 in the order of the inner
  * dimension. Operands that the library itself refuses are refused: wrong sizes, addresses that are less aligned than
  * the algorithm was chosen for, workspace that is too small. */
-#include "cudaemu/runtime.h"
+#include "cudaemu/runtime-private.h"
 
 #include "cublasLt.h"
 
@@ -509,6 +509,8 @@ cublasLtMatmul (cublasLtHandle_t handle,
     return CUBLAS_STATUS_INVALID_VALUE;
   if (product->pointer_mode != CUBLASLT_POINTER_MODE_HOST)
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (cudaemu::take_failure (cudaemu::FAIL_BLAS))
+    return CUBLAS_STATUS_EXECUTION_FAILED;
   if (algorithm != nullptr)
     std::memcpy (&chosen, algorithm->data, sizeof chosen);
   if (algorithm == nullptr || chosen.mark != MARK)

@@ -16,7 +16,7 @@ namespace cudaemu
 {
 
 static const char *const failure_names[N_FAILURES] = { "no-driver", "old-driver", "no-device", "alloc",
-                                                       "host", "launch", "kernel" };
+                                                       "host", "launch", "kernel", "blas" };
 
 /* -- settings ------------------------------------------------------------------------------------------------------ */
 
@@ -24,6 +24,7 @@ struct Settings
 {
   int n_devices = 1;
   std::size_t memory = (std::size_t) 2 << 30;
+  std::size_t shared = 163 * 1024; /* that a block may have */
   bool idle = false;
   std::uint64_t failures[N_FAILURES] = {}; /* how many are left until one fails; 0: none will */
 };
@@ -63,7 +64,8 @@ read_failures (Settings *settings,
                const char *text)
 {
   const char *wanted =
-      "a list of no-driver, old-driver, no-device, alloc:N, host:N, launch:N and kernel:N, separated by commas";
+      "a list of no-driver, old-driver, no-device, alloc:N, host:N, launch:N, kernel:N and blas:N, separated by "
+      "commas";
   std::string rest = text;
 
   while (!rest.empty ())
@@ -103,6 +105,8 @@ get_settings ()
     }
   if (const char *value = std::getenv ("EBB_CUDAEMU_FAIL"))
     read_failures (settings, value);
+  if (const char *value = std::getenv ("EBB_CUDAEMU_SHARED"))
+    settings->shared = parse ("EBB_CUDAEMU_SHARED", value, "a size such as 99K", true);
   settings->idle = std::getenv ("EBB_CUDAEMU_IDLE") != nullptr;
   return settings;
 }
@@ -140,6 +144,12 @@ std::size_t
 get_memory_size ()
 {
   return get_settings ()->memory;
+}
+
+std::size_t
+get_most_shared_bytes ()
+{
+  return get_settings ()->shared;
 }
 
 bool
@@ -371,7 +381,7 @@ cudaGetDeviceProperties (struct cudaDeviceProp *properties,
   std::snprintf (properties->name, sizeof properties->name, "emulated GPU %d", device);
   properties->totalGlobalMem = get_memory_size ();
   properties->sharedMemPerBlock = 48 * 1024;
-  properties->sharedMemPerBlockOptin = 163 * 1024;
+  properties->sharedMemPerBlockOptin = get_settings ()->shared;
   properties->sharedMemPerMultiprocessor = 164 * 1024;
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = (int) MAX_THREADS;

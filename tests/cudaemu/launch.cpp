@@ -8,7 +8,7 @@
 namespace cudaemu
 {
 
-constexpr std::size_t SHARED_BYTES = 48 * 1024, MOST_SHARED_BYTES = 163 * 1024;
+constexpr std::size_t SHARED_BYTES = 48 * 1024;
 
 /* Kernels that may have more shared memory than all have. */
 static std::set<std::pair<const void *, std::size_t>> &shared_limits =
@@ -81,7 +81,7 @@ cudaFuncSetAttribute (const void *function,
 
   if (state == cudaSuccess && attribute == cudaFuncAttributeMaxDynamicSharedMemorySize)
     {
-      if (value < 0 || (std::size_t) value > MOST_SHARED_BYTES)
+      if (value < 0 || (std::size_t) value > get_most_shared_bytes ())
         return finish (cudaErrorInvalidValue);
       shared_limits.erase (shared_limits.lower_bound ({ function, 0 }),
                            shared_limits.upper_bound ({ function, ~0ul }));

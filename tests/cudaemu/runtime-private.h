@@ -27,12 +27,14 @@ enum Failure
   FAIL_HOST,   /* pinned memory */
   FAIL_LAUNCH, /* a kernel is not enqueued */
   FAIL_KERNEL, /* a running kernel faults */
+  FAIL_BLAS,   /* a product is not enqueued */
   N_FAILURES
 };
 
 /* TRUE: it is the one. */
 bool take_failure (Failure failure);
-std::size_t get_memory_size (); /* of a device: EBB_CUDAEMU_MEMORY */
+std::size_t get_memory_size ();       /* of a device: EBB_CUDAEMU_MEMORY */
+std::size_t get_most_shared_bytes (); /* of a block: EBB_CUDAEMU_SHARED */
 /* TRUE: work is dropped, not enqueued, so that the host's own time can be measured: EBB_CUDAEMU_IDLE. */
 bool is_idle ();
 

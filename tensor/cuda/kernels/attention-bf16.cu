@@ -199,37 +199,37 @@ attend (const Attention a)
 template <int WIDTH, int M_TILES, int KEYS, bool IS_GENERAL>
 static cudaError_t
 launch (Attention *a,
-        cudaStream_t stream)
+        const EbbCudaQueue *queue)
 {
   constexpr int ROWS = 16 * M_TILES * ATTENTION_WARPS;
   constexpr int SIZE = (ROWS + 2 * KEYS) * TILE_PITCH (guint16, WIDTH) * (int) sizeof (guint16);
 
-  return attention_launch_rows (attend<WIDTH, M_TILES, KEYS, IS_GENERAL>, a, ROWS, SIZE, stream);
+  return attention_launch_rows (attend<WIDTH, M_TILES, KEYS, IS_GENERAL>, a, ROWS, SIZE, queue);
 }
 
 template <int WIDTH, int M_TILES, int KEYS, int GENERAL_KEYS>
 static cudaError_t
 launch_width (Attention *a,
-              cudaStream_t stream)
+              const EbbCudaQueue *queue)
 {
   bool is_few = a->n_group_heads * a->n_queries <= ATTENTION_FEW_ROWS;
 
   if (is_few || a->drops || a->softcap > 0.0f || a->mask.kind != ATTENTION_MASK_NONE)
-    return launch<WIDTH, 1, GENERAL_KEYS, true> (a, stream);
-  return launch<WIDTH, M_TILES, KEYS, false> (a, stream);
+    return launch<WIDTH, 1, GENERAL_KEYS, true> (a, queue);
+  return launch<WIDTH, M_TILES, KEYS, false> (a, queue);
 }
 
 cudaError_t
 ebb_cuda_attention_bf16 (Attention *a,
-                         cudaStream_t stream)
+                         const EbbCudaQueue *queue)
 {
   if (a->width <= 32)
-    return launch_width<32, 1, 64, 64> (a, stream);
+    return launch_width<32, 1, 64, 64> (a, queue);
   if (a->width <= 64)
-    return launch_width<64, 2, 64, 64> (a, stream);
+    return launch_width<64, 2, 64, 64> (a, queue);
   if (a->width <= 96)
-    return launch_width<96, 2, 64, 64> (a, stream);
+    return launch_width<96, 2, 64, 64> (a, queue);
   if (a->width <= 128)
-    return launch_width<128, 2, 32, 64> (a, stream);
-  return launch_width<256, 1, 32, 32> (a, stream);
+    return launch_width<128, 2, 32, 64> (a, queue);
+  return launch_width<256, 1, 32, 32> (a, queue);
 }

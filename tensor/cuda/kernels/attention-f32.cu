@@ -143,23 +143,26 @@ attend (const Attention a)
 template <int WIDTH, int ROWS, int KEYS>
 static cudaError_t
 launch (Attention *a,
-        cudaStream_t stream)
+        const EbbCudaQueue *queue)
 {
   constexpr int SIZE =
       ((ROWS + 2 * KEYS) * TILE_PITCH (float, WIDTH) + ROWS * TILE_PITCH (float, KEYS)) * (int) sizeof (float);
 
-  return attention_launch_rows (attend<WIDTH, ROWS, KEYS>, a, ROWS, SIZE, stream);
+  if constexpr (WIDTH > 128 && KEYS > 16)
+    if (!attention_fits (SIZE, queue))
+      return launch<WIDTH, ROWS, KEYS / 2> (a, queue);
+  return attention_launch_rows (attend<WIDTH, ROWS, KEYS>, a, ROWS, SIZE, queue);
 }
 
 cudaError_t
 ebb_cuda_attention_f32 (Attention *a,
-                        cudaStream_t stream)
+                        const EbbCudaQueue *queue)
 {
   if (a->width <= 32)
-    return launch<32, 64, 64> (a, stream);
+    return launch<32, 64, 64> (a, queue);
   if (a->width <= 64)
-    return launch<64, 64, 64> (a, stream);
+    return launch<64, 64, 64> (a, queue);
   if (a->width <= 128)
-    return launch<128, 64, 32> (a, stream);
-  return launch<256, 32, 32> (a, stream);
+    return launch<128, 64, 32> (a, queue);
+  return launch<256, 32, 32> (a, queue);
 }

@@ -170,22 +170,22 @@ attention_launch_rows (void (*kernel) (const Attention),
                        Attention *a,
                        int n_rows,
                        int size,
-                       cudaStream_t stream)
+                       const EbbCudaQueue *queue)
 {
   gint64 n_groups = (gint64) a->n_batches * (a->n_heads / a->n_group_heads);
   gint64 n_tiles = ((gint64) a->n_group_heads * a->n_queries + n_rows - 1) / n_rows;
   cudaError_t error;
 
   a->n_tiles = (int) n_tiles;
-  if (n_tiles * n_groups > G_MAXINT32)
+  if (n_tiles * n_groups > G_MAXINT32 || !attention_fits (size, queue))
     return cudaErrorNotSupported;
   error = ebb_cuda_allow_shared (kernel, (size_t) size);
   if (error != cudaSuccess)
     return error;
   return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) (n_tiles * n_groups), a->n_splits), dim3 (ATTENTION_THREADS),
-                          (size_t) size, stream, *a);
+                          (size_t) size, queue->stream, *a);
 }
 
 /* attention-bf16.cu, attention-f32.cu: launches for a width up to 256. */
-cudaError_t ebb_cuda_attention_bf16 (Attention *a, cudaStream_t stream);
-cudaError_t ebb_cuda_attention_f32 (Attention *a, cudaStream_t stream);
+cudaError_t ebb_cuda_attention_bf16 (Attention *a, const EbbCudaQueue *queue);
+cudaError_t ebb_cuda_attention_f32 (Attention *a, const EbbCudaQueue *queue);

@@ -127,8 +127,9 @@ store_keys (const Attention &a,
   });
 }
 
-/* HAS_K, HAS_V: which gradients; the registers don't hold both of wide heads. */
-template <int WIDTH, int M_TILES, int QUERIES, bool IS_GENERAL, bool HAS_K, bool HAS_V>
+/* HAS_K, HAS_V: which gradients; the registers don't hold both of wide heads. N_STAGES: with 2 the next tile is copied
+ * beside the products of this one, with 1 after them, in its place. */
+template <int WIDTH, int M_TILES, int QUERIES, int N_STAGES, bool IS_GENERAL, bool HAS_K, bool HAS_V>
 static __global__ void __launch_bounds__ (ATTENTION_THREADS)
 differentiate_by_keys (const Attention a,
                        int n_tiles)
@@ -173,21 +174,26 @@ differentiate_by_keys (const Attention a,
   while (step.head < a.n_shared)
     {
       QueryTile tile = get_query_tile<QUERIES, WIDTH> (tiles, stage);
-      QueryTile next_tile = get_query_tile<QUERIES, WIDTH> (tiles, 1 - stage);
+      int next_stage = N_STAGES - 1 - stage;
+      QueryTile next_tile = get_query_tile<QUERIES, WIDTH> (tiles, next_stage);
       AttentionStep next = attention_find_step<QUERIES> (a, batch, queries, block_key, KEYS,
                                                          { step.head, step.query + QUERIES });
       AttentionGradQuery next_query;
       bool loads_query = next.head < a.n_shared && threadIdx.x < QUERIES;
+      auto load_next = [&] () {
+        if (next.head < a.n_shared)
+          {
+            load_queries (next_tile.q, a.q, next);
+            load_queries (next_tile.d_o, a.d_o, next);
+          }
+        cp_async_commit ();
+      };
 
       /* This tile is there, and all warps are through with the last one, whose place the next one takes. */
       cp_async_wait<0> ();
       __syncthreads ();
-      if (next.head < a.n_shared)
-        {
-          load_queries (next_tile.q, a.q, next);
-          load_queries (next_tile.d_o, a.d_o, next);
-        }
-      cp_async_commit ();
+      if (N_STAGES == 2)
+        load_next ();
       if (loads_query)
         next_query = attention_load_grad_query (a, batch, key_head * a.n_shared + next.head,
                                                 next.query + (int) threadIdx.x);
@@ -208,10 +214,15 @@ differentiate_by_keys (const Attention a,
           if (HAS_K)
             tile_multiply_add<M_TILES, QUERIES, WIDTH> (d_k, d_scores, tile.q);
         }
+      if (N_STAGES == 1)
+        {
+          __syncthreads ();
+          load_next ();
+        }
       if (loads_query)
         put_query (next_tile, threadIdx.x, next_query);
       step = next;
-      stage = 1 - stage;
+      stage = next_stage;
     }
   cp_async_wait<0> ();
   __syncthreads ();
@@ -272,7 +283,7 @@ differentiate_queries (const Attention &a,
       }
 }
 
-template <int WIDTH, int M_TILES, int KEYS, bool IS_GENERAL>
+template <int WIDTH, int M_TILES, int KEYS, int N_STAGES, bool IS_GENERAL>
 static __global__ void __launch_bounds__ (ATTENTION_THREADS)
 differentiate_by_queries (const Attention a,
                           int n_tiles)
@@ -319,20 +330,24 @@ differentiate_by_queries (const Attention a,
         rows[m][half].draw_start = (guint64) attention_row_index (a, batch, head, query) * a.n_keys;
       }
 #pragma unroll 1
-  for (int key = range.begin; key < range.end; key += KEYS, stage = 1 - stage)
+  for (int key = range.begin; key < range.end; key += KEYS, stage = N_STAGES - 1 - stage)
     {
       guint16 *k = tiles + stage * 2 * KEYS * PITCH, *v = k + KEYS * PITCH;
-      guint16 *next_k = tiles + (1 - stage) * 2 * KEYS * PITCH;
+      guint16 *next_k = tiles + (N_STAGES - 1 - stage) * 2 * KEYS * PITCH;
+      auto load_next = [&] () {
+        if (key + KEYS < range.end)
+          {
+            load_keys (next_k, a.k, key + KEYS);
+            load_keys (next_k + KEYS * PITCH, a.v, key + KEYS);
+          }
+        cp_async_commit ();
+      };
 
       /* This tile is there, and all warps are through with the last one, whose place the next one takes. */
       cp_async_wait<0> ();
       __syncthreads ();
-      if (key + KEYS < range.end)
-        {
-          load_keys (next_k, a.k, key + KEYS);
-          load_keys (next_k + KEYS * PITCH, a.v, key + KEYS);
-        }
-      cp_async_commit ();
+      if (N_STAGES == 2)
+        load_next ();
       if (has_queries)
         {
           float scores[M_TILES][KEYS / 8][4], d_scores[M_TILES][KEYS / 8][4];
@@ -342,6 +357,11 @@ differentiate_by_queries (const Attention a,
           differentiate_queries<M_TILES, KEYS, IS_GENERAL> (
               a, key, key < range.all_begin || key + KEYS > range.all_end, rows, scores, d_scores);
           tile_multiply_add<M_TILES, KEYS, WIDTH> (d_q, d_scores, k);
+        }
+      if (N_STAGES == 1)
+        {
+          __syncthreads ();
+          load_next ();
         }
     }
   cp_async_wait<0> ();
@@ -359,72 +379,78 @@ differentiate_by_queries (const Attention a,
 
 /* -- launches ------------------------------------------------------------------------------------------------------ */
 
-template <int WIDTH, int M_TILES, int QUERIES, bool IS_GENERAL>
+template <int WIDTH, int M_TILES, int QUERIES, bool IS_GENERAL, int N_STAGES = 2>
 static cudaError_t
 launch_by_keys (const Attention *a,
-                cudaStream_t stream)
+                const EbbCudaQueue *queue)
 {
   constexpr int PITCH = TILE_PITCH (guint16, WIDTH), ROWS = 16 * M_TILES * ATTENTION_WARPS;
-  constexpr int SIZE = (2 * (ROWS + 2 * QUERIES) * PITCH + 20 * QUERIES) * (int) sizeof (guint16);
+  constexpr int SIZE = (2 * (ROWS + N_STAGES * QUERIES) * PITCH + N_STAGES * 10 * QUERIES) * (int) sizeof (guint16);
   gint64 n_tiles = ((gint64) a->n_keys + ROWS - 1) / ROWS;
 
   if constexpr (WIDTH <= 128)
-    return attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, true, true>, a, n_tiles,
-                                   a->n_key_heads, SIZE, stream);
+    return attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, N_STAGES, IS_GENERAL, true, true>, a,
+                                   n_tiles, a->n_key_heads, SIZE, queue);
   else
     {
       cudaError_t error;
 
-      error = attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, true, false>, a,
-                                      n_tiles, a->n_key_heads, SIZE, stream);
+      if constexpr (N_STAGES == 2)
+        if (!attention_fits (SIZE, queue))
+          return launch_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, 1> (a, queue);
+      error = attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, N_STAGES, IS_GENERAL, true, false>,
+                                      a, n_tiles, a->n_key_heads, SIZE, queue);
       if (error != cudaSuccess)
         return error;
-      return attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, IS_GENERAL, false, true>, a,
-                                     n_tiles, a->n_key_heads, SIZE, stream);
+      return attention_launch_tiles (differentiate_by_keys<WIDTH, M_TILES, QUERIES, N_STAGES, IS_GENERAL, false, true>,
+                                     a, n_tiles, a->n_key_heads, SIZE, queue);
     }
 }
 
-template <int WIDTH, int M_TILES, int KEYS, bool IS_GENERAL>
+template <int WIDTH, int M_TILES, int KEYS, bool IS_GENERAL, int N_STAGES = 2>
 static cudaError_t
 launch_by_queries (const Attention *a,
-                   cudaStream_t stream)
+                   const EbbCudaQueue *queue)
 {
   constexpr int PITCH = TILE_PITCH (guint16, WIDTH), ROWS = 16 * M_TILES * ATTENTION_WARPS;
-  constexpr int SIZE = 2 * (ROWS + 2 * KEYS) * PITCH * (int) sizeof (guint16);
+  constexpr int SIZE = 2 * (ROWS + N_STAGES * KEYS) * PITCH * (int) sizeof (guint16);
 
-  return attention_launch_tiles (differentiate_by_queries<WIDTH, M_TILES, KEYS, IS_GENERAL>, a,
-                                 ((gint64) a->n_queries + ROWS - 1) / ROWS, a->n_heads, SIZE, stream);
+  if constexpr (WIDTH > 128 && N_STAGES == 2)
+    if (!attention_fits (SIZE, queue))
+      return launch_by_queries<WIDTH, M_TILES, KEYS, IS_GENERAL, 1> (a, queue);
+  return attention_launch_tiles (differentiate_by_queries<WIDTH, M_TILES, KEYS, N_STAGES, IS_GENERAL>, a,
+                                 ((gint64) a->n_queries + ROWS - 1) / ROWS, a->n_heads, SIZE, queue);
 }
 
 /* Tiles of 16 x 4 x M_TILES rows against OTHERS of the other side. */
 template <int WIDTH, int KEY_M_TILES, int KEY_OTHERS, int QUERY_M_TILES, int QUERY_OTHERS, int GENERAL_OTHERS>
 static cudaError_t
 launch_width (const Attention *a,
-              cudaStream_t stream)
+              const EbbCudaQueue *queue)
 {
   bool is_general = a->drops || a->softcap > 0.0f || a->mask.kind != ATTENTION_MASK_NONE;
   cudaError_t error = cudaSuccess;
 
   if (a->d_k.data || a->d_v.data)
-    error = is_general ? launch_by_keys<WIDTH, 1, GENERAL_OTHERS, true> (a, stream)
-                       : launch_by_keys<WIDTH, KEY_M_TILES, KEY_OTHERS, false> (a, stream);
+    error = is_general ? launch_by_keys<WIDTH, 1, GENERAL_OTHERS, true> (a, queue)
+                       : launch_by_keys<WIDTH, KEY_M_TILES, KEY_OTHERS, false> (a, queue);
   if (error != cudaSuccess || !a->d_q.data)
     return error;
-  return is_general ? launch_by_queries<WIDTH, 1, GENERAL_OTHERS, true> (a, stream)
-                    : launch_by_queries<WIDTH, QUERY_M_TILES, QUERY_OTHERS, false> (a, stream);
+  return is_general ? launch_by_queries<WIDTH, 1, GENERAL_OTHERS, true> (a, queue)
+                    : launch_by_queries<WIDTH, QUERY_M_TILES, QUERY_OTHERS, false> (a, queue);
 }
 
 cudaError_t
 ebb_cuda_attention_grad_bf16 (const Attention *a,
-                              cudaStream_t stream)
+                              const EbbCudaQueue *queue)
 {
   if (a->width <= 32)
-    return launch_width<32, 1, 64, 1, 64, 64> (a, stream);
+    return launch_width<32, 1, 64, 1, 64, 64> (a, queue);
   if (a->width <= 64)
-    return launch_width<64, 2, 32, 2, 32, 32> (a, stream);
+    return launch_width<64, 2, 32, 2, 32, 32> (a, queue);
   if (a->width <= 96)
-    return launch_width<96, 1, 32, 1, 32, 32> (a, stream);
+    return launch_width<96, 1, 32, 1, 32, 32> (a, queue);
   if (a->width <= 128)
-    return launch_width<128, 1, 32, 1, 32, 32> (a, stream);
-  return launch_width<256, 1, 16, 1, 16, 16> (a, stream);
+    return launch_width<128, 1, 32, 1, 32, 32> (a, queue);
+  return launch_width<256, 1, 16, 1, 16, 16> (a, queue);
 }

@@ -225,31 +225,34 @@ differentiate_by_queries (const Attention a,
 template <int WIDTH, int ROWS, int OTHERS>
 static cudaError_t
 launch_width (const Attention *a,
-              cudaStream_t stream)
+              const EbbCudaQueue *queue)
 {
   constexpr int ALL = 2 * (ROWS + OTHERS) * TILE_PITCH (float, WIDTH);
   constexpr int KEYS_SIZE = (ALL + 2 * OTHERS * TILE_PITCH (float, ROWS)) * (int) sizeof (float);
   constexpr int QUERIES_SIZE = (ALL + ROWS * TILE_PITCH (float, OTHERS)) * (int) sizeof (float);
   cudaError_t error = cudaSuccess;
 
+  if constexpr (WIDTH == 128 && ROWS > 32)
+    if (!attention_fits (KEYS_SIZE, queue))
+      return launch_width<WIDTH, ROWS / 2, OTHERS> (a, queue);
   if (a->d_k.data || a->d_v.data)
     error = attention_launch_tiles (differentiate_by_keys<WIDTH, ROWS, OTHERS>, a,
-                                    ((gint64) a->n_keys + ROWS - 1) / ROWS, a->n_key_heads, KEYS_SIZE, stream);
+                                    ((gint64) a->n_keys + ROWS - 1) / ROWS, a->n_key_heads, KEYS_SIZE, queue);
   if (error != cudaSuccess || !a->d_q.data)
     return error;
   return attention_launch_tiles (differentiate_by_queries<WIDTH, ROWS, OTHERS>, a,
-                                 ((gint64) a->n_queries + ROWS - 1) / ROWS, a->n_heads, QUERIES_SIZE, stream);
+                                 ((gint64) a->n_queries + ROWS - 1) / ROWS, a->n_heads, QUERIES_SIZE, queue);
 }
 
 cudaError_t
 ebb_cuda_attention_grad_f32 (const Attention *a,
-                             cudaStream_t stream)
+                             const EbbCudaQueue *queue)
 {
   if (a->width <= 32)
-    return launch_width<32, 64, 32> (a, stream);
+    return launch_width<32, 64, 32> (a, queue);
   if (a->width <= 64)
-    return launch_width<64, 64, 32> (a, stream);
+    return launch_width<64, 64, 32> (a, queue);
   if (a->width <= 128)
-    return launch_width<128, 64, 32> (a, stream);
-  return launch_width<256, 32, 32> (a, stream);
+    return launch_width<128, 64, 32> (a, queue);
+  return launch_width<256, 32, 32> (a, queue);
 }

@@ -117,22 +117,22 @@ attention_launch_tiles (void (*kernel) (const Attention, int),
                         gint64 n_tiles,
                         gint64 n_heads,
                         int size,
-                        cudaStream_t stream)
+                        const EbbCudaQueue *queue)
 {
   gint64 n_blocks = a->n_batches * n_heads * n_tiles;
   cudaError_t error;
 
   if (n_blocks == 0)
     return cudaSuccess;
-  if (n_blocks > G_MAXINT32)
+  if (n_blocks > G_MAXINT32 || !attention_fits (size, queue))
     return cudaErrorNotSupported;
   error = ebb_cuda_allow_shared (kernel, (size_t) size);
   if (error != cudaSuccess)
     return error;
-  return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) n_blocks), dim3 (ATTENTION_THREADS), size, stream, *a,
+  return EBB_CUDA_LAUNCH (kernel, dim3 ((unsigned) n_blocks), dim3 (ATTENTION_THREADS), size, queue->stream, *a,
                           (int) n_tiles);
 }
 
 /* attention-grad-bf16.cu, attention-grad-f32.cu: launches for a width up to 256. */
-cudaError_t ebb_cuda_attention_grad_bf16 (const Attention *a, cudaStream_t stream);
-cudaError_t ebb_cuda_attention_grad_f32 (const Attention *a, cudaStream_t stream);
+cudaError_t ebb_cuda_attention_grad_bf16 (const Attention *a, const EbbCudaQueue *queue);
+cudaError_t ebb_cuda_attention_grad_f32 (const Attention *a, const EbbCudaQueue *queue);

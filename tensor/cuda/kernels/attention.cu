@@ -216,8 +216,8 @@ EBB_CUDA_KERNEL (attention)
       a.partial_stats = (float *) launch->workspace;
       a.partial_o = a.partial_stats + a.n_splits * n_rows * 2;
     }
-  error = launch->inputs[0]->dtype == EBB_DTYPE_BF16 ? ebb_cuda_attention_bf16 (&a, queue->stream)
-                                                     : ebb_cuda_attention_f32 (&a, queue->stream);
+  error = launch->inputs[0]->dtype == EBB_DTYPE_BF16 ? ebb_cuda_attention_bf16 (&a, queue)
+                                                     : ebb_cuda_attention_f32 (&a, queue);
   if (error != cudaSuccess || a.n_splits == 1)
     return error;
   grid = dim3 ((unsigned) ((n_rows + ATTENTION_WARPS - 1) / ATTENTION_WARPS));
@@ -352,7 +352,7 @@ EBB_CUDA_KERNEL (attention_grad)
     error = EBB_CUDA_LAUNCH (find_ranges, dim3 ((unsigned) ((n_all + ATTENTION_WARPS - 1) / ATTENTION_WARPS)),
                              dim3 (ATTENTION_THREADS), 0, queue->stream, a, (int) n_tiles, n_all);
   if (error == cudaSuccess)
-    error = is_bf16 ? ebb_cuda_attention_grad_bf16 (&a, queue->stream)
-                    : ebb_cuda_attention_grad_f32 (&a, queue->stream);
+    error = is_bf16 ? ebb_cuda_attention_grad_bf16 (&a, queue)
+                    : ebb_cuda_attention_grad_f32 (&a, queue);
   return error;
 }

@@ -50,6 +50,17 @@
 /* Queries whose range of keys is found at once for backward where there are starts; a multiple of each tile's. */
 #define ATTENTION_RANGE_QUERIES 64
 
+/* GPUs for desktops (8.6, 8.9, 12.0) have 99 KiB of shared memory for a block. Wide heads take smaller tiles there, so
+ * their sums may have other bits than on other GPUs; a GPU's own never change. */
+#define ATTENTION_STATIC_BYTES 64 /* beside the tiles */
+
+static inline bool
+attention_fits (int size,
+                const EbbCudaQueue *queue)
+{
+  return size + ATTENTION_STATIC_BYTES <= queue->shared_bytes;
+}
+
 /* An operand [batch, head, row, width] whose last stride is 1. The other strides are bytes. */
 typedef struct
 {

@@ -116,10 +116,10 @@ a_launch_that_is_refused_is_one_error (void)
   if (g_test_subprocess ())
     {
       g_autoptr (GError) error = NULL;
-      g_autoptr (EbbTensor) x = NULL, none = NULL;
+      g_autoptr (EbbTensor) x = NULL, none = NULL, rows = NULL, columns = NULL, product = NULL;
       EbbDevice *device;
 
-      g_setenv ("EBB_CUDAEMU_FAIL", "launch:1", TRUE);
+      g_setenv ("EBB_CUDAEMU_FAIL", "launch:1,blas:1", TRUE);
       device = ebb_device_get ("cudaemu", &error);
       g_assert_no_error (error);
       none = make (device, &error);
@@ -129,6 +129,16 @@ a_launch_that_is_refused_is_one_error (void)
       x = make (device, &error);
       g_assert_no_error (error);
       g_assert_cmpfloat (test_at (x, 999), ==, 2);
+      rows = ebb_reshape (x, (const gint64[]){ 10, 100 }, 2, &error);
+      columns = ebb_transpose (rows, 0, 1, &error);
+      g_assert_no_error (error);
+      g_assert_null (ebb_matmul (rows, columns, &error));
+      test_assert_error (error, EBB_ERROR_DEVICE,
+                         "cudaemu: matmul failed: cuBLASLt returns CUBLAS_STATUS_EXECUTION_FAILED");
+      g_clear_error (&error);
+      product = ebb_matmul (rows, columns, &error);
+      g_assert_no_error (error);
+      g_assert_cmpfloat (test_at (product, 99), ==, 400);
       return;
     }
   g_test_trap_subprocess (NULL, 0, G_TEST_SUBPROCESS_DEFAULT);
