@@ -2,7 +2,6 @@
 #include "nn/module-instance-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
-#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/ops/pointwise.h"
 
 /* Changes of all parameters and buffers of a module at once. */
@@ -55,8 +54,7 @@ ebb_module_zero_grad (EbbModule *self)
   parameters = ebb_module_get_parameters (self, TRUE, &n);
   for (guint i = 0; i < n; i++)
     {
-      ebb_parameter_drop_grads (parameters[i]);
-      ebb_tensor_set_grad (parameters[i], NULL, NULL);
+      ebb_tensor_zero_grad (parameters[i]);
       ebb_tensor_unref (parameters[i]);
     }
   g_free (parameters);

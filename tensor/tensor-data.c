@@ -531,6 +531,13 @@ ebb_tensor_set_grad (EbbTensor *tensor,
   return TRUE;
 }
 
+void
+ebb_tensor_zero_grad (EbbTensor *tensor)
+{
+  tensor->n_zeroed++;
+  ebb_tensor_set_grad (tensor, NULL, NULL);
+}
+
 gboolean
 ebb_tensor_check_writable (EbbTensor *tensor,
                            const char *op_name,

@@ -21,6 +21,7 @@ struct _EbbTensor
   guint is_buffer : 1;
   guint is_local_shard : 1; /* one rank's part of something, or its summand: ranks that share the work have others */
   guint16 output_index;     /* of node */
+  guint16 n_zeroed;         /* how often ebb_tensor_zero_grad () was called */
   EbbStorage *storage;
   gint64 offset; /* in elements, from the storage's start */
   gint64 n_elements;
@@ -62,6 +63,8 @@ EbbTensor *ebb_tensor_new_from_values (const void *values,
 gboolean ebb_tensor_upload (EbbTensor *tensor,
                             const void *values,
                             GError **error);
+/* Drops the gradient for good, that of a parameter's owner too: a step that does this doesn't depend on it. */
+void ebb_tensor_zero_grad (EbbTensor *tensor);
 /* The same view without graph; always a new tensor, a part if @tensor is one. */
 EbbTensor *ebb_tensor_alias (EbbTensor *tensor);
 /* Points @tensor at the storage of @other (same shape, dtype). For parameters: load, to (), shard. */

@@ -62,10 +62,7 @@ ebb_optimizer_zero_grad (EbbOptimizer *self)
   priv = ebb_optimizer_get_private (self);
   ebb_optimizer_join_dry_run (self);
   for (guint i = 0; i < priv->n_slots; i++)
-    {
-      ebb_parameter_drop_grads (priv->slots[i].parameter);
-      ebb_tensor_set_grad (priv->slots[i].parameter, NULL, NULL);
-    }
+    ebb_tensor_zero_grad (priv->slots[i].parameter);
   ebb_optimizer_reset_scale (priv);
 }
 

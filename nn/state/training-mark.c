@@ -5,7 +5,6 @@
 #include "nn/data/dataset-private.h"
 #include "nn/optim/optimizer-private.h"
 #include "tensor/autograd/op-support-private.h"
-#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "tensor/storage-private.h"
@@ -22,7 +21,8 @@ typedef struct
 {
   EbbTensor *tensor;
   Version version;
-  gboolean has_grad; /* to which backward passes may add without a new version */
+  gboolean has_grad; /* to which backward passes may add without a new version... */
+  guint16 n_zeroed;  /* unless the step begins by dropping it */
 } Parameter;
 
 /* Forward passes change buffers, such as running statistics, so their elements are kept beside them, where nobody waits
@@ -50,7 +50,9 @@ typedef struct
 
 struct _EbbTrainingMark
 {
-  GArray *parameters; /* of Parameter */
+  GArray *parameters; /* of Parameter, each once */
+  GHashTable *seen;   /* the same tensors */
+  guint64 grad_bytes; /* of the gradients that there were */
   GArray *buffers;    /* of Buffer */
   GArray *slots;      /* of Slot: the optimizer's */
   GArray *generators; /* of Generator */
@@ -115,20 +117,26 @@ mark_new (void)
   EbbTrainingMark *self = g_new0 (EbbTrainingMark, 1);
 
   self->parameters = make_array (sizeof (Parameter), parameter_clear);
+  self->seen = g_hash_table_new (NULL, NULL);
   self->buffers = make_array (sizeof (Buffer), buffer_clear);
   self->slots = g_array_new (FALSE, FALSE, sizeof (Slot));
   self->generators = make_array (sizeof (Generator), generator_clear);
   return self;
 }
 
-/* One of the module and of the optimizer is there twice. */
+/* Most are the module's and the optimizer's. */
 static void
 add_parameter (EbbTrainingMark *self,
                EbbTensor *tensor)
 {
-  const Parameter parameter = { ebb_tensor_ref (tensor), get_version (tensor), tensor->grad != NULL };
+  const Parameter parameter = { tensor, get_version (tensor), tensor->grad != NULL,
+                                tensor->n_zeroed };
 
+  if (!g_hash_table_add (self->seen, tensor))
+    return;
+  self->grad_bytes += tensor->grad != NULL ? tensor->grad->storage->size : 0;
   g_array_append_val (self->parameters, parameter);
+  ebb_tensor_ref (tensor);
 }
 
 static gboolean
@@ -277,12 +285,19 @@ void
 ebb_training_mark_free (EbbTrainingMark *self)
 {
   g_array_unref (self->parameters);
+  g_hash_table_unref (self->seen);
   g_array_unref (self->buffers);
   g_array_unref (self->slots);
   g_array_unref (self->generators);
   g_clear_pointer (&self->named, ebb_args_unref);
   g_clear_pointer (&self->grad_factor, ebb_tensor_unref);
   g_free (self);
+}
+
+guint64
+ebb_training_state_get_marked_grad_bytes (EbbTrainingState *self)
+{
+  return self->mark->grad_bytes;
 }
 
 /* -- whether there is a way back ----------------------------------------------------------------------------------- */
@@ -329,15 +344,16 @@ check_parameters (EbbTrainingState *self,
   for (guint i = 0; i < self->mark->parameters->len; i++)
     {
       const Parameter *parameter = &g_array_index (self->mark->parameters, Parameter, i);
+      const gboolean has_grad = parameter->has_grad && parameter->n_zeroed == parameter->tensor->n_zeroed;
       g_autofree char *name = NULL;
 
       if (device != parameter->tensor->storage->device
           && !ebb_device_synchronize (device = parameter->tensor->storage->device, error))
         return FALSE;
-      if (is_same (parameter->version, get_version (parameter->tensor)) && !parameter->has_grad)
+      if (is_same (parameter->version, get_version (parameter->tensor)) && !has_grad)
         continue;
       name = find_name (self, parameter->tensor);
-      if (!parameter->has_grad)
+      if (!has_grad)
         return fail_changed ("the parameter", name, error);
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "%s had a gradient at the mark already, to which the step may have added", name);
@@ -424,12 +440,7 @@ static void
 drop_gradients (EbbTrainingMark *self)
 {
   for (guint i = 0; i < self->parameters->len; i++)
-    {
-      EbbTensor *parameter = g_array_index (self->parameters, Parameter, i).tensor;
-
-      ebb_parameter_drop_grads (parameter);
-      ebb_tensor_set_grad (parameter, NULL, NULL);
-    }
+    ebb_tensor_zero_grad (g_array_index (self->parameters, Parameter, i).tensor);
 }
 
 static void
@@ -472,7 +483,8 @@ restore_generators (EbbTrainingMark *self,
  * Goes back to ebb_training_state_mark() after a step that failed, so that the same step can run again and compute the
  * same bits: generators, the place in the data and buffers are as they were, and gradients and states of the optimizer
  * that the step has made are gone. The way back is open until the step changes a parameter or the optimizer's state,
- * and if there was no gradient at the mark. The mark stays. It knows nothing of other ranks, nor of values of your own.
+ * and if there was no gradient at the mark or the step has dropped it (ebb_optimizer_zero_grad()). The mark stays. It
+ * knows nothing of other ranks, nor of values of your own.
  *
  * Returns: %FALSE with %EBB_ERROR_STATE, which names what has changed, and nothing is done; or with an error of the
  *   device

@@ -25,6 +25,8 @@ struct _EbbTrainingState
 };
 
 void ebb_training_mark_free (EbbTrainingMark *mark);
+/* Of the gradients that were there at the mark; after a rewind they aren't. */
+guint64 ebb_training_state_get_marked_grad_bytes (EbbTrainingState *self);
 
 EbbArgs *ebb_training_state_get_rest (EbbTrainingState *self,
                                       gint64 step);

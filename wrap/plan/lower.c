@@ -3,6 +3,7 @@
  * again. */
 #include "wrap/plan/memory-plan-private.h"
 
+#include "nn/state/training-state-private.h"
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 
@@ -81,12 +82,13 @@ static gboolean
 run (EbbMemoryPlan *self,
      EbbStepFunc step,
      gpointer user_data,
+     guint64 missing_bytes,
      GError **error)
 {
   g_clear_pointer (&self->watch, ebb_plan_watch_free);
   if (self->n_steps + 1 != WATCHED)
     return step (self->model, user_data, error);
-  self->watch = ebb_plan_watch_run (self->model, step, user_data, error);
+  self->watch = ebb_plan_watch_run (self->model, step, user_data, missing_bytes, error);
   return self->watch != NULL;
 }
 
@@ -119,7 +121,7 @@ step_down (EbbMemoryPlan *self,
  * Runs a step. If memory runs out in it before it has changed anything lasting, the training goes back to where the
  * step began (ebb_training_state_rewind()), the plan is lowered (ebb_memory_plan_lower()), and the step runs again,
  * with the same bits as if nothing had happened: until it succeeds, or until no lower plan is left. @step leaves behind
- * neither a graph nor gradients, and values that it counts itself it sets only when it succeeds.
+ * no graph, begins or ends by dropping gradients, and sets values that it counts itself only when it succeeds.
  *
  * A step of a plan that was made or loaded on several ranks never runs again: the others would wait in its collectives.
  *
@@ -132,6 +134,8 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
                           gpointer user_data,
                           GError **error)
 {
+  guint64 missing_bytes = 0;
+
   if (!EBB_MAY_BEGIN (error, self, training))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && EBB_IS_TRAINING_STATE (training) && step != NULL, FALSE);
@@ -144,7 +148,7 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
     {
       g_autoptr (GError) failure = NULL;
 
-      if (run (self, step, user_data, &failure))
+      if (run (self, step, user_data, missing_bytes, &failure))
         {
           self->n_steps++;
           return TRUE;
@@ -159,5 +163,6 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
         }
       if (!step_down (self, training, failure, error))
         return FALSE;
+      missing_bytes = ebb_training_state_get_marked_grad_bytes (training);
     }
 }

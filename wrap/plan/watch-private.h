@@ -9,10 +9,12 @@ G_BEGIN_DECLS
 
 typedef struct _EbbPlanWatch EbbPlanWatch;
 
-/* Runs @step and notes it. NULL: it failed. */
+/* Runs @step and notes it. NULL: it failed. @missing_bytes: of gradients that others of its steps find at their
+ * beginning, and that this one, which runs again, doesn't. */
 EbbPlanWatch *ebb_plan_watch_run (EbbModule *model,
                                   EbbStepFunc step,
                                   gpointer user_data,
+                                  guint64 missing_bytes,
                                   GError **error);
 void ebb_plan_watch_free (EbbPlanWatch *self);
 

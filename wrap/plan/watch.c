@@ -48,12 +48,16 @@ EbbPlanWatch *
 ebb_plan_watch_run (EbbModule *model,
                     EbbStepFunc step,
                     gpointer user_data,
+                    guint64 missing_bytes,
                     GError **error)
 {
   g_autoptr (EbbPlanWatch) self = watch_new (model);
 
   self->step = ebb_probe_watch (self->probe, step, user_data, error);
-  return self->step != NULL ? g_steal_pointer (&self) : NULL;
+  if (self->step == NULL)
+    return NULL;
+  self->step->start += missing_bytes;
+  return g_steal_pointer (&self);
 }
 
 /* -- comparing ----------------------------------------------------------------------------------------------------- */

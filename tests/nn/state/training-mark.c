@@ -143,6 +143,33 @@ test_no_way_back (void)
   refuse (&training, "0.weight had a gradient at the mark already, to which the step may have added");
 }
 
+/* A step that begins by dropping gradients doesn't depend on those that were there. */
+static void
+test_dropped_gradients (void)
+{
+  void (*const drop[]) (gpointer) = { (void (*) (gpointer)) ebb_optimizer_zero_grad,
+                                      (void (*) (gpointer)) ebb_module_zero_grad };
+
+  for (guint i = 0; i < G_N_ELEMENTS (drop); i++)
+    {
+      g_auto (Training) training = { 0 };
+      g_autoptr (GError) error = NULL;
+      double loss;
+
+      training_init (&training);
+      add_gradients (&training);
+      g_assert_true (ebb_training_state_mark (training.state, &error));
+      drop[i](i == 0 ? (gpointer) training.optimizer : training.model);
+      loss = add_gradients (&training);
+      g_assert_true (ebb_training_state_rewind (training.state, &error));
+      g_assert_no_error (error);
+      g_assert_cmpfloat (add_gradients (&training), ==, loss);
+      g_assert_true (ebb_training_state_mark (training.state, &error));
+      add_gradients (&training);
+      refuse (&training, "0.weight had a gradient at the mark already, to which the step may have added");
+    }
+}
+
 static void
 test_no_wait (void)
 {
@@ -213,6 +240,7 @@ main (int argc, char **argv)
   test_init (&argc, &argv);
   g_test_add_func ("/training-mark/a-step-goes-back", test_back);
   g_test_add_func ("/training-mark/what-has-changed-is-named", test_no_way_back);
+  g_test_add_func ("/training-mark/gradients-that-the-step-drops-first", test_dropped_gradients);
   g_test_add_func ("/training-mark/nobody-waits-for-a-mark", test_no_wait);
   g_test_add_func ("/training-mark/a-buffer-that-is-not-contiguous", test_strided_buffer);
   g_test_add_func ("/training-mark/a-buffer-that-has-moved", test_moved_buffer);

@@ -65,7 +65,7 @@ train (TestPlanned *self, guint step, guint allocation, GError **error)
 }
 
 static void
-each_allocation_of (guint step, gboolean in_backward)
+each_allocation_of (guint step, gboolean in_backward, gboolean zeroes_first)
 {
   g_auto (TestPlanned) plain = { 0 };
   g_autofree char *json = make_plan (in_backward, NULL);
@@ -76,16 +76,18 @@ each_allocation_of (guint step, gboolean in_backward)
   failing.alloc = alloc_or_fail;
   ebb_device_get_cpu ()->backend = &failing;
   test_planned_init (&plain, in_backward);
+  plain.zeroes_first = zeroes_first;
   test_planned_apply (&plain, json);
   g_assert_true (train (&plain, step, G_MAXUINT, NULL));
   n = 0;
-  for (gboolean failed = TRUE; failed; n++)
+  for (gboolean failed = TRUE; failed; n += zeroes_first ? 7 : 1) /* the rest of that step is the same */
     {
       g_auto (TestPlanned) training = { 0 };
       g_autoptr (GError) error = NULL;
       guint n_lowered;
 
       test_planned_init (&training, in_backward);
+      training.zeroes_first = zeroes_first;
       test_planned_apply (&training, json);
       if (!train (&training, step, n, &error))
         {
@@ -113,19 +115,25 @@ each_allocation_of (guint step, gboolean in_backward)
 static void
 test_first_step (void)
 {
-  each_allocation_of (0, FALSE);
+  each_allocation_of (0, FALSE, FALSE);
 }
 
 static void
 test_watched_step (void)
 {
-  each_allocation_of (1, FALSE);
+  each_allocation_of (1, FALSE, FALSE);
+}
+
+static void
+test_zero_first (void)
+{
+  each_allocation_of (1, FALSE, TRUE);
 }
 
 static void
 test_step_in_backward (void)
 {
-  each_allocation_of (1, TRUE);
+  each_allocation_of (1, TRUE, FALSE);
 }
 
 /* Other memory is in use than when it was planned. */
@@ -211,6 +219,7 @@ main (int argc, char **argv)
   ebb_set_num_threads (1);
   g_test_add_func ("/plan/lower/each-allocation-of-the-first-step", test_first_step);
   g_test_add_func ("/plan/lower/each-allocation-of-the-step-that-is-watched", test_watched_step);
+  g_test_add_func ("/plan/lower/each-allocation-of-a-step-that-drops-gradients-first", test_zero_first);
   g_test_add_func ("/plan/lower/each-allocation-of-a-step-in-backward", test_step_in_backward);
   g_test_add_func ("/plan/lower/a-limit", test_limit);
   g_test_add_func ("/plan/lower/by-hand", test_by_hand);
