@@ -198,14 +198,22 @@ ebb_activation_store_get_group (EbbActivationStore *self)
 /* -- dry runs ------------------------------------------------------------------------------------------------------ */
 
 static void
+clear_dry_memory (gpointer data)
+{
+  EbbActivationStore *self = data;
+
+  ebb_activation_store_synchronize (self, NULL);
+  if (EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run != NULL)
+    EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run (self);
+}
+
+static void
 leave_dry_run (gpointer data)
 {
   EbbActivationStore *self = data;
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
 
-  ebb_activation_store_synchronize (self, NULL);
-  if (EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run != NULL)
-    EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run (self);
+  clear_dry_memory (self);
   priv->counters = priv->before;
   priv->run = NULL;
   g_object_unref (self);
@@ -228,6 +236,8 @@ join_dry_run (EbbActivationStore *self)
   priv->run = run;
   priv->before = priv->counters;
   ebb_dry_run_at_end (run, leave_dry_run, g_object_ref (self));
+  if (EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run != NULL)
+    ebb_dry_run_add_cache (run, clear_dry_memory, self);
 }
 
 gboolean

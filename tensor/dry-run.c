@@ -17,6 +17,7 @@ struct _EbbDryRun
   EbbMemoryAccount *account, *outer_account;
   EbbGenerator *generator;
   GHashTable *storages; /* EbbStorage of an adopted tensor -> the run's in place of it */
+  GArray *caches;       /* of AtEnd */
   GArray *at_end;       /* of AtEnd */
 };
 
@@ -31,6 +32,7 @@ ebb_dry_run_new (void)
   self->generator = ebb_generator_new (0);
   self->storages = g_hash_table_new_full (NULL, NULL, (GDestroyNotify) ebb_storage_unref,
                                           (GDestroyNotify) ebb_storage_unref);
+  self->caches = g_array_new (FALSE, FALSE, sizeof (AtEnd));
   self->at_end = g_array_new (FALSE, FALSE, sizeof (AtEnd));
   return self;
 }
@@ -227,6 +229,30 @@ ebb_dry_run_has_adopted (EbbDryRun *self)
   return g_hash_table_size (self->storages) > 0;
 }
 
+/* -- caches -------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_dry_run_add_cache (EbbDryRun *self,
+                       void (*clear) (gpointer object),
+                       gpointer object)
+{
+  const AtEnd cache = { clear, object };
+
+  g_array_append_val (self->caches, cache);
+}
+
+gboolean
+ebb_dry_run_clear_caches (EbbDryRun *self)
+{
+  for (guint i = 0; i < self->caches->len; i++)
+    {
+      const AtEnd *cache = &g_array_index (self->caches, AtEnd, i);
+
+      cache->func (cache->data);
+    }
+  return self->caches->len > 0;
+}
+
 /* -- the end ------------------------------------------------------------------------------------------------------- */
 
 void
@@ -254,6 +280,7 @@ ebb_dry_run_free (EbbDryRun *self)
     }
   g_hash_table_unref (self->storages);
   ebb_dry_run_leave (self, &outer);
+  g_array_unref (self->caches);
   g_array_unref (self->at_end);
   g_object_unref (self->generator);
   self->account->run = NULL;

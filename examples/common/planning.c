@@ -16,9 +16,10 @@
 #define OWN_VARIES ((guint64) 1 << 20)
 /* How many limits are tried before the plan that needs least is taken. */
 #define N_LIMITS 10
-/* Libraries' own memory grows with the model, for oneDNN packs matrices: at most by one byte for so many of the heap,
- * as far as was seen. */
-#define PART_FOR_LIBRARIES 100
+/* oneDNN packs matrices on each thread, which malloc keeps: at most so many bytes, and of a small model's one for so
+ * many of the heap, as far as was seen. */
+#define PACKED ((guint64) 10 << 20)
+#define PART_PACKED 16
 /* Ranks that are threads have one heap, in which blocks of one are in the way of others'. Of its bytes, so much is
  * lost. */
 #define PART_LOST_AMONG_THREADS 8
@@ -186,12 +187,14 @@ count_mib (const Planning *self,
   return (double) n_bytes * self->n_here / MIB;
 }
 
-/* What libraries take beside a heap of @extent bytes. */
+/* The bytes that libraries take beside a heap of @extent bytes. */
 static guint64
 count_libraries (const Trainer *trainer,
                  guint64 extent)
 {
-  return trainer->device == ebb_device_get_cpu () ? extent / PART_FOR_LIBRARIES : 0;
+  return trainer->device == ebb_device_get_cpu ()
+             ? MIN (extent / PART_PACKED, (guint64) ebb_get_num_threads () * PACKED)
+             : 0;
 }
 
 /* The plan that needs least. Where even that is too much, the error says what would do. */
@@ -209,6 +212,7 @@ plan_least (Planning *self,
   least = plan_within (trainer, self->limit, &peak, &extent, error);
   if (least == NULL || extent <= self->heap)
     return g_steal_pointer (&least);
+  self->is_too_little = TRUE;
   own = (double) self->own / MIB + count_mib (self, count_libraries (trainer, extent));
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                "%.1f MiB is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, "
@@ -249,6 +253,20 @@ plan_with_gaps (Planning *self,
       self->limit = MIN (self->limit, peak) - MIN (self->limit / 2, MAX ((extent - room) / 3, room / 128));
     }
   return plan_least (self, trainer, error);
+}
+
+/* Memory that runs out while kernels are timed is another failure than a budget that no plan keeps. */
+static EbbMemoryPlan *
+plan_for_device (Planning *self,
+                 Trainer *trainer,
+                 GError **error)
+{
+  EbbMemoryPlan *plan = plan_limit (trainer, self->limit, error);
+  guint64 least;
+
+  if (plan == NULL && g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+    self->is_too_little = planning_find_least (trainer, &least, NULL) && least > self->limit;
+  return plan;
 }
 
 /* Divides the budget between the heap and what is beside it. */
@@ -318,7 +336,7 @@ make_plan (Planning *self,
     return FALSE;
   divide_budget (self, trainer);
   plan = trainer->device == ebb_device_get_cpu () ? plan_with_gaps (self, trainer, error)
-                                                  : plan_limit (trainer, self->limit, error);
+                                                  : plan_for_device (self, trainer, error);
   if (plan == NULL)
     {
       if (self->n_here > 1 && trainer->device != ebb_device_get_cpu ())
@@ -348,19 +366,21 @@ check_plan (Planning *self,
   plan = self->ranks != NULL
              ? ebb_memory_plan_load_on_ranks (trainer->model, self->ranks->control, options->plan, error)
              : ebb_memory_plan_load (trainer->model, options->plan, error);
-  if (plan == NULL || !check_changes (plan, options, error) || !measure (trainer, plan, &peak, &extent, error)
+  self->is_too_little = plan != NULL && !check_changes (plan, options, error);
+  if (plan == NULL || self->is_too_little || !measure (trainer, plan, &peak, &extent, error)
       || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
     return FALSE;
   self->is_from_file = TRUE;
   self->limit = get_bytes (plan, "budget-bytes");
   self->heap = MAX (self->limit, extent);
   extent = (extent + count_libraries (trainer, extent)) * self->n_here + self->own;
+  self->is_too_little = peak > self->limit || (self->budget > 0 && extent > self->budget + OWN_VARIES);
   if (peak > self->limit)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                  "--plan %s: with it a step of this training needs %.1f MiB, and it was made for %.1f MiB: remove the "
                  "file to plan again",
                  options->plan, (double) peak / MIB, (double) self->limit / MIB);
-  else if (self->budget > 0 && extent > self->budget + OWN_VARIES)
+  else if (self->is_too_little)
     g_set_error (
         error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
         "--plan %s: with it a training needs %.1f MiB, and --memory is %.1f MiB: remove the file to plan again",
@@ -440,6 +460,7 @@ attempt (Planning *self,
   gboolean has_file, ok;
 
   planning_clear (self); /* of an earlier attempt */
+  self->is_too_little = FALSE;
   if (!find_file (self, options, &has_file, error))
     return FALSE;
   if (!has_file && options->memory == 0 && !options->memory_is_auto)
@@ -603,7 +624,7 @@ climb (Planning *self,
         continue;
       g_clear_error (error);
       g_propagate_error (error, failure);
-      if (!g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+      if (!self->is_too_little)
         return 0;
     }
   for (guint i = 0; i < G_N_ELEMENTS (rungs) && fits; i++)
@@ -649,15 +670,13 @@ take_allowed (Planning *self,
       named |= 1u << i;
   if (attempt (self, options, &failure))
     return TRUE;
-  taken = g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY)
-              ? climb (self, options, named, FALSE, &failure)
-              : 0;
+  taken = self->is_too_little ? climb (self, options, named, FALSE, &failure) : 0;
   if (taken != 0)
     {
       self->taken = name_rungs (taken);
       return TRUE;
     }
-  taken = g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY) ? climb (self, options, named, TRUE, &last) : 0;
+  taken = self->is_too_little ? climb (self, options, named, TRUE, &last) : 0;
   enough = name_rungs (taken);
   if (taken != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, enough);

@@ -52,6 +52,8 @@ class MemoryTest(unittest.TestCase):
         self.assertEqual(report["budget_bytes"], budget)
         self.assertEqual(report["peak_bytes"], report["predicted_peak_bytes"])
         self.assertLessEqual(report["rss_peak_bytes" if device == "cpu" else "peak_bytes"], budget)
+        if device == "cpu":
+            self.assertLessEqual(report["rss_peak_bytes"], report["peak_bytes"] + (32 << 20))
         self.assertLessEqual(report["least_bytes"], report["predicted_peak_bytes"])
         self.assertEqual([row["block"] for row in report["plan"]["blocks"]], ["h.0", "h.1", "h.2", "h.3"])
 
@@ -97,6 +99,17 @@ class Budgets(MemoryTest):
         self.refuse("--resume auto: this training had --checkpoint auto: say it again", "--resume", "auto", "--steps",
                     4, status=2)
         self.train("--checkpoint", "auto", "--resume", "auto", "--steps", 4)
+
+    def test_what_a_store_keeps_is_that_of_the_plan(self):
+        """Memory that a store keeps from step to step is for what the plan's blocks save, not for all that they could."""
+        for device, own in ("cpu", 35 << 20), ("sim", 0):
+            words = ["--device", device, "--store", "contiguous"]
+            plain = self.train(*words)
+            report = self.train(*words, "--memory", own + plain["peak_bytes"] * 4 // 5)
+            self.assertEqual(report["peak_bytes"], report["predicted_peak_bytes"])
+            self.assertLess(report["peak_bytes"], plain["peak_bytes"])
+            self.assertEqual((report["losses"], report["corrections"]), (plain["losses"], []))
+            self.assertLess(report["least_bytes"], plain["peak_bytes"] * 2 // 3)
 
     def test_what_the_user_wrapped_stays(self):
         done = self.run_program(*SIM, "--checkpoint", "full", "--memory", "1G")
@@ -161,6 +174,10 @@ class Allowed(MemoryTest):
                     "--allow bf16-moments it fits$", *words)
         again = self.train(*words, "--moments", "bf16")
         self.assertEqual((again["losses"], again["plan"]), (made["losses"], made["plan"]))
+
+    def test_memory_that_planning_cannot_get_is_no_budget_that_is_too_small(self):
+        self.refuse(r"\(asked to fail\); in use: nothing\n$", *SIM, "--memory", "1G", EBB_SIM_FAIL="alloc:1",
+                    EBB_COST_FILE=self.path("other-costs"))
 
     def test_mistakes(self):
         self.refuse('--allow: there is no "magic"; it must be bf16-moments, 8bit-moments,', "--memory", "1G", "--allow",

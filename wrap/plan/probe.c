@@ -212,9 +212,9 @@ begin_step (EbbProbe *self,
   self->result = step;
 }
 
-EbbProbeStep *
-ebb_probe_run (EbbProbe *self,
-               GError **error)
+static EbbProbeStep *
+run_once (EbbProbe *self,
+          GError **error)
 {
   EbbMemoryAccount *account = ebb_dry_run_get_account (self->run);
   g_autoptr (EbbProbeStep) step = step_new (self);
@@ -231,6 +231,34 @@ ebb_probe_run (EbbProbe *self,
   if (!ok && error != NULL && *error == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the step failed without saying why");
   return ok ? g_steal_pointer (&step) : NULL;
+}
+
+static gboolean
+clear_caches (EbbProbe *self)
+{
+  EbbDryScope outer;
+  gboolean any;
+
+  ebb_dry_run_enter (self->run, &outer);
+  any = ebb_dry_run_clear_caches (self->run);
+  ebb_dry_run_leave (self->run, &outer);
+  return any;
+}
+
+/* Stores keep memory for what the last step saved, in which blocks may have done something else: a step goes before,
+ * for which they take what this one needs. */
+EbbProbeStep *
+ebb_probe_run (EbbProbe *self,
+               GError **error)
+{
+  if (clear_caches (self))
+    {
+      g_autoptr (EbbProbeStep) before = run_once (self, error);
+
+      if (before == NULL)
+        return NULL;
+    }
+  return run_once (self, error);
 }
 
 EbbProbeStep *
