@@ -1,8 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The address space that the process may still map, and the error where it is too little. */
+/* The address space that the process may still map, the error where it is too little, and the size of its pages. */
 #include "tensor/cpu/host-heap-private.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -37,4 +38,16 @@ ebb_host_set_no_space (gsize size,
                  "no address space for %" G_GSIZE_FORMAT " more bytes: ulimit -v leaves %" G_GSIZE_FORMAT
                  ", and %lu are for threads and libraries",
                  size, space, EBB_HOST_SPACE_FOR_OTHERS);
+}
+
+void
+ebb_host_allow_huge_pages (void *data,
+                           gsize size,
+                           gboolean allow)
+{
+  const gsize begin = ((gsize) data + EBB_HOST_HUGE_PAGE - 1) & ~(EBB_HOST_HUGE_PAGE - 1),
+              end = ((gsize) data + size) & ~(EBB_HOST_HUGE_PAGE - 1);
+
+  if (begin < end)
+    madvise ((void *) begin, end - begin, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }

@@ -29,7 +29,7 @@
 #define MIN_SHIFT 6
 #define N_COARSE 48
 #define LARGE_LIMIT (1ul << (MIN_SHIFT + N_COARSE - 2)) /* beyond any address space, within the lists */
-#define HUGE_PAGE (2ul << 20)
+#define HUGE_PAGE EBB_HOST_HUGE_PAGE
 #define MEDIUM_LIMIT (64ul << 10)
 #define MAX_WALK 32
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -205,23 +205,27 @@ block_end (Block *block)
   return (char *) (block + 1) + block->size;
 }
 
-/* The huge pages that a free block could give back: nothing lies above the uppermost one. */
-static gsize
-find_free_pages (Block *block,
-                 char **start,
-                 char **end)
+/* Where the huge pages end that a free block could give back: nothing lies above the uppermost block. */
+static char *
+find_last_page (Block *block)
 {
-  *start = round_up ((char *) (block + 1));
-  *end = block->segment->last == block ? round_up (block_end (block)) : round_down (block_end (block));
-  return *end > *start ? (gsize) (*end - *start) / HUGE_PAGE : 0;
+  return block->segment->last == block ? round_up (block_end (block)) : round_down (block_end (block));
+}
+
+/* The huge pages of @block from @from on. */
+static gsize
+count_pages_from (Block *block,
+                  char *from)
+{
+  char *start = round_up (from), *end = find_last_page (block);
+
+  return end > start ? (gsize) (end - start) / HUGE_PAGE : 0;
 }
 
 static gsize
 count_free_pages (Block *block)
 {
-  char *start, *end;
-
-  return find_free_pages (block, &start, &end);
+  return count_pages_from (block, (char *) (block + 1));
 }
 
 /* The uppermost block of a segment hangs in no list. */
@@ -331,13 +335,12 @@ block_give_back (Block *block,
                  gsize n)
 {
   Segment *segment = block->segment;
-  char *start, *end;
   gsize given = 0, first, page;
 
-  if (find_free_pages (block, &start, &end) == 0)
+  if (count_free_pages (block) == 0)
     return 0;
-  first = page_of (segment, start);
-  page = page_of (segment, end);
+  first = page_of (segment, round_up ((char *) (block + 1)));
+  page = page_of (segment, find_last_page (block));
   while (page > first && given < n)
     {
       const gsize above = page;
@@ -387,6 +390,13 @@ give_back (EbbHostHeap *heap,
     pool_give_back (&heap->pools[MEDIUM], n - given);
 }
 
+/* With a bound no more than was needed at one time: the rest would be gaps. */
+static gsize
+get_most_resident (const EbbHostHeap *self)
+{
+  return self->max_resident == G_MAXSIZE ? G_MAXSIZE : MIN (self->max_resident, self->n_needed);
+}
+
 /* [@from, @to) is about to be written. */
 static void
 make_resident (Segment *segment,
@@ -401,8 +411,8 @@ make_resident (Segment *segment,
     n += !is_resident (segment, page);
   if (n == 0)
     return;
-  if (heap->n_resident + n > heap->max_resident)
-    give_back (heap, heap->n_resident + n - heap->max_resident);
+  if (heap->n_resident + n > get_most_resident (heap))
+    give_back (heap, heap->n_resident + n - get_most_resident (heap));
   for (gsize page = first; page <= last; page++)
     segment->resident[page / 64] |= 1ul << page % 64;
   heap->n_resident += n;
@@ -464,6 +474,21 @@ segments_take (Pool *pool,
   return segment != NULL ? segment_take (segment, size) : NULL;
 }
 
+static gboolean
+is_worth_a_split (const Block *block,
+                  gsize size)
+{
+  return block->size >= size + sizeof (Block) + EBB_HOST_SMALL_LIMIT;
+}
+
+/* The huge pages that will be free in the rest of @block. */
+static gsize
+count_rest (Block *block,
+            gsize size)
+{
+  return is_worth_a_split (block, size) ? count_pages_from (block, (char *) (block + 1) + size + sizeof (Block)) : 0;
+}
+
 /* Cuts what @block has beyond @size off as a free block. */
 static void
 block_split (Block *block,
@@ -473,7 +498,7 @@ block_split (Block *block,
   Block *rest;
   char *end = block_end (block);
 
-  if (block->size < size + sizeof (Block) + EBB_HOST_SMALL_LIMIT)
+  if (!is_worth_a_split (block, size))
     return;
   rest = (Block *) ((char *) (block + 1) + size);
   unpoison (segment->pool->heap, rest, sizeof (Block));
@@ -501,10 +526,10 @@ large_alloc_locked (EbbHostHeap *heap,
     block = segments_take (pool, size);
   if (block == NULL)
     return NULL;
+  heap->n_needed = MAX (heap->n_needed, heap->n_pages - heap->n_free - count_rest (block, size));
   end = (char *) (block + 1) + size + sizeof (Block); /* with the header of the rest */
   make_resident (block->segment, (char *) block, MIN (end, block->segment->top));
   block_split (block, size);
-  heap->n_needed = MAX (heap->n_needed, heap->n_pages - heap->n_free);
   unpoison (heap, block + 1, block->size);
   return block + 1;
 }
@@ -697,9 +722,9 @@ ebb_host_heap_set_bound (EbbHostHeap *self,
                          guint64 n_bytes)
 {
   pthread_mutex_lock (&self->lock);
-  self->max_resident = n_bytes / HUGE_PAGE;
-  if (self->n_resident > self->max_resident)
-    give_back (self, self->n_resident - self->max_resident);
+  self->max_resident = n_bytes < G_MAXUINT64 ? n_bytes / HUGE_PAGE : G_MAXSIZE;
+  if (self->n_resident > get_most_resident (self))
+    give_back (self, self->n_resident - get_most_resident (self));
   pthread_mutex_unlock (&self->lock);
 }
 
@@ -733,17 +758,6 @@ ebb_host_trim (void)
   pthread_mutex_lock (&host.lock);
   give_back (&host, host.n_resident);
   pthread_mutex_unlock (&host.lock);
-}
-
-void
-ebb_host_allow_huge_pages (void *data,
-                           gsize size,
-                           gboolean allow)
-{
-  const gsize begin = ((gsize) data + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), end = ((gsize) data + size) & ~(HUGE_PAGE - 1);
-
-  if (begin < end)
-    madvise ((void *) begin, end - begin, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
 static void

@@ -101,7 +101,7 @@ class Budgets(MemoryTest):
         self.train("--checkpoint", "auto", "--resume", "auto", "--steps", 4)
 
     def test_what_a_store_keeps_is_that_of_the_plan(self):
-        """Memory that a store keeps from step to step is for what the plan's blocks save, not for all that they could."""
+        """Memory that a store keeps from step to step is for what the plan's blocks save."""
         for device, own in ("cpu", 35 << 20), ("sim", 0):
             words = ["--device", device, "--store", "contiguous"]
             plain = self.train(*words)
