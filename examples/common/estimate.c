@@ -5,22 +5,10 @@
 #include "memory-timeline.h"
 #include "output.h"
 #include "planning.h"
+#include "progress.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Kernels that this machine hasn't timed yet are timed for so long. */
-#define MAX_SECONDS 5
-
-static gboolean
-run_step (EbbModule *model,
-          gpointer user_data,
-          GError **error)
-{
-  double loss;
-
-  return trainer_step (user_data, &loss, error);
-}
 
 static char *
 format_time (double seconds)
@@ -47,8 +35,6 @@ typedef struct
   guint64 least;
   double seconds;
 } Figures;
-
-static const char *const purposes[] = { "parameters", "gradients", "optimizer", "activations", "cache", "workspace" };
 
 static void
 take_figures (Figures *self,
@@ -108,8 +94,8 @@ write_report (const Options *options,
   add_integer (builder, "predicted_host_peak_bytes", figures->host_peak);
   json_builder_set_member_name (builder, "peak_bytes_by_purpose");
   json_builder_begin_object (builder);
-  for (guint i = 0; i < G_N_ELEMENTS (purposes); i++)
-    add_integer (builder, purposes[i], figures->purposes[i]);
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    add_integer (builder, progress_purposes[i], figures->purposes[i]);
   json_builder_end_object (builder);
   add_integer (builder, "heap_bytes", figures->extent);
   if (figures->least > 0)
@@ -156,8 +142,8 @@ print (const Options *options,
 
   printf ("A step needs %.1f MiB of %s%s, at most at one time:\n", (double) figures->peak / (1 << 20), device,
           ranks != NULL ? " on the rank that needs most" : "");
-  for (guint i = 0; i < G_N_ELEMENTS (purposes); i++)
-    print_bytes (purposes[i], figures->purposes[i]);
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    print_bytes (progress_purposes[i], figures->purposes[i]);
   printf ("With the gaps between them the heap needs %.1f MiB.\n", (double) figures->extent / (1 << 20));
   if (figures->host_peak != figures->peak)
     printf ("Host memory: %.1f MiB.\n", (double) figures->host_peak / (1 << 20));
@@ -192,7 +178,7 @@ take_seconds (Trainer *trainer,
   const gboolean measures = trainer->ranks == NULL || trainer->ranks->rank == 0;
   GError *failure = NULL;
 
-  figures->seconds = ebb_memory_estimate_measure_seconds (estimate, measures ? MAX_SECONDS : 0, &failure);
+  figures->seconds = ebb_memory_estimate_measure_seconds (estimate, measures ? PLANNING_MAX_SECONDS : 0, &failure);
   if (failure != NULL)
     g_propagate_error (error, failure);
   return failure == NULL;
@@ -226,7 +212,8 @@ make_estimate (Options *options,
     return NULL;
   ebb_push_dry_run ();
   ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error)
-       && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, run_step, &trainer, error)) != NULL;
+       && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, trainer_run_step, &trainer, error))
+              != NULL;
   if (ok)
     take_figures (figures, estimate);
   ok = ok && take_seconds (&trainer, estimate, figures, error) && find_least (&trainer, figures, error)

@@ -23,8 +23,6 @@
 /* Ranks that are threads have one heap, in which blocks of one are in the way of others'. Of its bytes, so much is
  * lost. */
 #define PART_LOST_AMONG_THREADS 8
-/* How long kernels are timed that weren't timed before. */
-#define MAX_SECONDS 5
 
 /* -- the budget ---------------------------------------------------------------------------------------------------- */
 
@@ -107,16 +105,6 @@ get_bytes (EbbMemoryPlan *plan,
 
 /* -- planning ------------------------------------------------------------------------------------------------------ */
 
-static gboolean
-run_step (EbbModule *model,
-          gpointer user_data,
-          GError **error)
-{
-  double loss;
-
-  return trainer_step (user_data, &loss, error);
-}
-
 /* What of the budget isn't for tensors, as it is at first: what planning leaves behind is used again by the training.
  */
 static gboolean
@@ -135,11 +123,10 @@ plan_limit (Trainer *trainer,
             guint64 limit,
             GError **error)
 {
-  return trainer->ranks != NULL ? ebb_memory_plan_new_on_ranks (trainer->model, trainer->device,
-                                                                trainer->ranks->control, run_step, trainer, limit,
-                                                                error)
-                                : ebb_memory_plan_new (trainer->model, trainer->device, run_step, trainer, limit,
-                                                       error);
+  return trainer->ranks != NULL
+             ? ebb_memory_plan_new_on_ranks (trainer->model, trainer->device, trainer->ranks->control, trainer_run_step,
+                                             trainer, limit, error)
+             : ebb_memory_plan_new (trainer->model, trainer->device, trainer_run_step, trainer, limit, error);
 }
 
 /* The bytes of a dry run with a plan, of the rank that needs most, and those that its heap needs. */
@@ -154,7 +141,7 @@ measure (Trainer *trainer,
 
   if (ebb_memory_plan_apply (plan, error))
     {
-      estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
+      estimate = ebb_memory_estimate_new (trainer->model, trainer->device, trainer_run_step, trainer, error);
       ebb_memory_plan_unapply (plan);
     }
   if (trainer->ranks != NULL ? !ranks_agree (trainer->ranks, estimate != NULL, error) : estimate == NULL)
@@ -408,11 +395,11 @@ record_unplanned (Planning *self,
 
   if (!self->draws)
     return TRUE;
-  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, run_step, trainer, error);
+  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, trainer_run_step, trainer, error);
   if (estimate == NULL)
     return FALSE;
   if (trainer->options->memory_timeline != NULL) /* on ranks the first one's; mostly the planner has measured them */
-    ebb_memory_estimate_measure_seconds (estimate, MAX_SECONDS, &failure);
+    ebb_memory_estimate_measure_seconds (estimate, PLANNING_MAX_SECONDS, &failure);
   if (failure != NULL)
     {
       g_propagate_error (error, failure);
@@ -526,7 +513,7 @@ static const struct
 {
   const char *name;
   gboolean (*take) (Options *options);
-} rungs[] = {
+} concessions[] = {
   { "bf16-moments", take_bf16_moments },
   { "8bit-moments", take_eight_bit_moments },
   { "step-in-backward", take_step_in_backward },
@@ -541,8 +528,8 @@ check_names (char **names,
     {
       gboolean is_known = FALSE;
 
-      for (guint j = 0; j < G_N_ELEMENTS (rungs); j++)
-        is_known |= strcmp (names[i], rungs[j].name) == 0;
+      for (guint j = 0; j < G_N_ELEMENTS (concessions); j++)
+        is_known |= strcmp (names[i], concessions[j].name) == 0;
       if (!is_known)
         return options_refuse (
             error,
@@ -562,7 +549,7 @@ fits_so (Planning *self,
   return attempt (self, options, &failure);
 }
 
-/* What rungs change, as it is without any. */
+/* The options that concessions change, as they are without any. */
 typedef struct
 {
   char *moments, *residual;
@@ -578,25 +565,25 @@ untouched_clear (Untouched *self)
 
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Untouched, untouched_clear)
 
-/* @wanted, and what is returned: a bit for each rung. Those that are of no use here aren't taken. */
+/* @wanted, and what is returned: a bit for each concession. Those that are of no use here aren't taken. */
 static guint
-take_rungs (Options *options,
-            const Untouched *untouched,
-            guint wanted)
+take_concessions (Options *options,
+                  const Untouched *untouched,
+                  guint wanted)
 {
   guint taken = 0;
 
   set_text (&options->moments, untouched->moments);
   set_text (&options->residual, untouched->residual);
   options->step_in_backward = untouched->step_in_backward;
-  for (guint i = 0; i < G_N_ELEMENTS (rungs); i++)
-    if ((wanted & 1u << i) != 0 && rungs[i].take (options))
+  for (guint i = 0; i < G_N_ELEMENTS (concessions); i++)
+    if ((wanted & 1u << i) != 0 && concessions[i].take (options))
       taken |= 1u << i;
   return taken;
 }
 
-/* Tries one rung more after the other, those of @named before the others where @and_others, until a plan fits; then one
- * less, as long as one does. Returns those that are taken; 0 with @error if none is enough. */
+/* Tries one concession more after the other, those of @named before the others where @and_others, until a plan fits;
+ * then one less, as long as one does. Returns those that are taken; 0 with @error if none is enough. */
 static guint
 climb (Planning *self,
        Options *options,
@@ -609,14 +596,14 @@ climb (Planning *self,
   guint taken = 0;
   gboolean fits = FALSE;
 
-  for (guint i = 0; i < 2 * G_N_ELEMENTS (rungs) && !fits; i++)
+  for (guint i = 0; i < 2 * G_N_ELEMENTS (concessions) && !fits; i++)
     {
-      const guint bit = 1u << i % G_N_ELEMENTS (rungs), before = taken;
+      const guint bit = 1u << i % G_N_ELEMENTS (concessions), before = taken;
       GError *failure = NULL;
 
-      if (((named & bit) != 0) != (i < G_N_ELEMENTS (rungs)) || ((named & bit) == 0 && !and_others))
+      if (((named & bit) != 0) != (i < G_N_ELEMENTS (concessions)) || ((named & bit) == 0 && !and_others))
         continue;
-      taken = take_rungs (options, &untouched, before | bit);
+      taken = take_concessions (options, &untouched, before | bit);
       if (taken == before)
         continue;
       fits = attempt (self, options, &failure);
@@ -627,34 +614,34 @@ climb (Planning *self,
       if (!self->is_too_little)
         return 0;
     }
-  for (guint i = 0; i < G_N_ELEMENTS (rungs) && fits; i++)
+  for (guint i = 0; i < G_N_ELEMENTS (concessions) && fits; i++)
     {
       const guint without = taken & ~(1u << i);
 
       if (without == 0 || without == taken)
         continue;
-      take_rungs (options, &untouched, without);
+      take_concessions (options, &untouched, without);
       if (fits_so (self, options))
         taken = without;
     }
   /* The last attempt may have been one that failed. */
-  if (fits && take_rungs (options, &untouched, taken) == taken && self->json == NULL)
+  if (fits && take_concessions (options, &untouched, taken) == taken && self->json == NULL)
     fits = fits_so (self, options);
   return fits ? taken : 0;
 }
 
 static char *
-name_rungs (guint taken)
+name_concessions (guint taken)
 {
   GString *names = g_string_new (NULL);
 
-  for (guint i = 0; i < G_N_ELEMENTS (rungs); i++)
+  for (guint i = 0; i < G_N_ELEMENTS (concessions); i++)
     if ((taken & 1u << i) != 0)
-      g_string_append_printf (names, "%s%s", names->len > 0 ? "," : "", rungs[i].name);
+      g_string_append_printf (names, "%s%s", names->len > 0 ? "," : "", concessions[i].name);
   return g_string_free (names, FALSE);
 }
 
-/* FALSE with the first error, which names the rungs that would have been enough. */
+/* FALSE with the first error, which names the concessions that would have been enough. */
 static gboolean
 take_allowed (Planning *self,
               Options *options,
@@ -665,19 +652,19 @@ take_allowed (Planning *self,
   g_autofree char *enough = NULL;
   guint named = 0, taken;
 
-  for (guint i = 0; i < G_N_ELEMENTS (rungs); i++)
-    if (g_strv_contains ((const char *const *) names, rungs[i].name))
+  for (guint i = 0; i < G_N_ELEMENTS (concessions); i++)
+    if (g_strv_contains ((const char *const *) names, concessions[i].name))
       named |= 1u << i;
   if (attempt (self, options, &failure))
     return TRUE;
   taken = self->is_too_little ? climb (self, options, named, FALSE, &failure) : 0;
   if (taken != 0)
     {
-      self->taken = name_rungs (taken);
+      self->taken = name_concessions (taken);
       return TRUE;
     }
   taken = self->is_too_little ? climb (self, options, named, TRUE, &last) : 0;
-  enough = name_rungs (taken);
+  enough = name_concessions (taken);
   if (taken != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, enough);
   else

@@ -7,6 +7,9 @@
 
 G_BEGIN_DECLS
 
+/* How long kernels are timed that this machine hasn't timed before. */
+#define PLANNING_MAX_SECONDS 5
+
 typedef struct
 {
   Ranks *ranks;                 /* each has a Planning with the same figures; NULL: one process trains alone */

@@ -122,6 +122,9 @@ append_memory (GString *line,
 }
 
 /* Names the ranks whose memory is printed. */
+const char *const progress_purposes[EBB_N_PURPOSES] = { "parameters", "gradients", "optimizer",
+                                                        "activations", "cache", "workspace" };
+
 static const char *
 get_owner (const Trainer *trainer)
 {
@@ -133,8 +136,6 @@ static char *
 format_line (Progress *self,
              gboolean roomy)
 {
-  static const char *const long_names[EBB_N_PURPOSES] = { "parameters", "gradients", "optimizer",
-                                                          "activations", "cache", "workspace" };
   static const char *const short_names[EBB_N_PURPOSES] = { "p", "g", "o", "a", "c", "w" };
   const Trainer *trainer = self->trainer;
   guint n = self->losses->len, n_recent = MIN (n, RECENT);
@@ -151,9 +152,9 @@ format_line (Progress *self,
                           digits, trainer->step, n_steps, gap, g_array_index (self->losses, double, n - 1), gap,
                           get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left, gap,
                           get_owner (trainer));
-  for (guint i = 0; i < G_N_ELEMENTS (long_names); i++)
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
     if (i != EBB_PURPOSE_CACHE || ebb_memory_stats_get_peak (stats, i) > 0) /* training itself has none */
-      append_memory (line, (roomy ? long_names : short_names)[i], ebb_memory_stats_get_peak (stats, i));
+      append_memory (line, (roomy ? progress_purposes : short_names)[i], ebb_memory_stats_get_peak (stats, i));
   if (roomy)
     append_memory (line, "peak", ebb_memory_stats_get_peak_total (stats));
   return g_string_free (line, FALSE);

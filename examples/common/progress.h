@@ -34,6 +34,8 @@ void progress_note (Progress *self,
                     const char *format,
                     ...) G_GNUC_PRINTF (2, 3);
 
+/* "parameters", by EbbPurpose. */
+extern const char *const progress_purposes[EBB_N_PURPOSES];
 /* Tokens per second of the median step; 0 without steps. */
 double progress_get_speed (const Progress *self);
 

@@ -719,6 +719,16 @@ trainer_step (Trainer *self,
   return TRUE;
 }
 
+gboolean
+trainer_run_step (EbbModule *model G_GNUC_UNUSED,
+                  gpointer trainer,
+                  GError **error)
+{
+  double loss;
+
+  return trainer_step (trainer, &loss, error);
+}
+
 static gboolean
 agree (Trainer *self,
        gboolean ok,

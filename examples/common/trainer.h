@@ -62,6 +62,10 @@ gboolean trainer_poll (Trainer *self,
 gboolean trainer_step (Trainer *self,
                        double *loss,
                        GError **error);
+/* The same as an EbbStepFunc, of a Trainer. */
+gboolean trainer_run_step (EbbModule *model,
+                           gpointer trainer,
+                           GError **error);
 /* Rows of one batch: this model's, on the device. */
 typedef struct
 {

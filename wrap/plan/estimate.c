@@ -4,6 +4,7 @@
 #include "nn/optim/memory-names.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
+#include "tensor/memory-account-private.h"
 #include "tensor/profile/cost-private.h"
 #include "tensor/profile/timeline-private.h"
 
@@ -353,7 +354,6 @@ append_mib (GString *text,
 char *
 ebb_memory_estimate_to_string (EbbMemoryEstimate *self)
 {
-  static const char *const names[] = { "parameters", "gradients", "optimizer", "activations", "cache", "workspace" };
   GString *text = g_string_new (NULL);
 
   g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), NULL);
@@ -361,7 +361,7 @@ ebb_memory_estimate_to_string (EbbMemoryEstimate *self)
   append_mib (text, "peak", self->peak_total);
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
     if (self->peaks[i] > 0)
-      append_mib (text, names[i], self->peaks[i]);
+      append_mib (text, ebb_purpose_get_name ((EbbPurpose) i), self->peaks[i]);
   g_string_append (text, "at the peak the largest are\n");
   ebb_memory_timeline_append_holders (self->timeline, N_HOLDERS, text);
   return g_string_free (text, FALSE);
