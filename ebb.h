@@ -108,6 +108,8 @@
 #include "wrap/compat/megatron.h"
 #include "wrap/compat/oslo.h"
 #include "wrap/gradient-sync.h"
+#include "wrap/lora/options.h"
+#include "wrap/lora/wrapper.h"
 #include "wrap/offload-wrapper.h"
 #include "wrap/plan/estimate.h"
 #include "wrap/plan/memory-plan.h"

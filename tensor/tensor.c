@@ -567,6 +567,15 @@ ebb_tensor_is_unshared (EbbTensor *tensor)
          && tensor->node == NULL && !tensor->requires_grad;
 }
 
+gboolean
+ebb_tensor_is_spent (EbbTensor *tensor)
+{
+  return __atomic_load_n (&tensor->ref_count, __ATOMIC_ACQUIRE) == 1
+         && __atomic_load_n (&tensor->storage->ref_count, __ATOMIC_ACQUIRE) == 1 && !tensor->storage->pinned
+         && !tensor->storage->placeholder && !tensor->requires_grad && !tensor->is_parameter && !tensor->is_buffer
+         && tensor->rematerialization == NULL && ebb_view_is_contiguous (&tensor->view);
+}
+
 /**
  * ebb_tensor_get_n_dims:
  * @tensor: a tensor

@@ -350,16 +350,6 @@ ebb_parallel_copy_all (EbbTensor **tensors,
   return ok;
 }
 
-/* TRUE if nobody can see that the sum replaces the values of @x in its memory. */
-static gboolean
-is_spent (EbbTensor *x)
-{
-  return __atomic_load_n (&x->ref_count, __ATOMIC_ACQUIRE) == 1
-         && __atomic_load_n (&x->storage->ref_count, __ATOMIC_ACQUIRE) == 1 && !x->storage->pinned
-         && !x->storage->placeholder && !x->requires_grad && !x->is_parameter && !x->is_buffer
-         && x->rematerialization == NULL && ebb_view_is_contiguous (&x->view);
-}
-
 static EbbTensor *
 reduce (EbbTensor *x,
         gboolean is_given_away,
@@ -375,7 +365,7 @@ reduce (EbbTensor *x,
     return pass (x, error);
   if (!begin (&call, &op_reduce, x, group, error))
     return NULL;
-  if (is_given_away && !ebb_is_stopped () && is_spent (x))
+  if (is_given_away && !ebb_is_stopped () && ebb_tensor_is_spent (x))
     call.outputs[call.n_outputs++] = ebb_tensor_alias (x);
   else
     ebb_op_add_output_like (&call, x);

@@ -16,6 +16,12 @@ gboolean ebb_op_cast_for_product (EbbOpCall *call,
 /* The dtype in which a gradient of an edge of @dtype is made; what differs is cast by the engine. */
 EbbDType ebb_product_grad_dtype (EbbDType dtype);
 
+/* ebb_add_linear () to a tensor that only the caller holds and reads no more: the sum lies in its memory. */
+EbbTensor *ebb_add_linear_over (EbbTensor *y,
+                                EbbTensor *x,
+                                EbbTensor *weight,
+                                GError **error);
+
 /* A dense view of @shape at @data. */
 void ebb_view_init (EbbView *view,
                     void *data,

@@ -575,108 +575,132 @@ ebb_linear (EbbTensor *x,
   return ebb_op_finish1 (&call, error);
 }
 
-gboolean
-ebb_op_cast_for_product (EbbOpCall *call,
-                         guint n,
-                         EbbDType *dtype,
-                         GError **error)
+/* -- a product that is added -------------------------------------------------------------------------------------- */
+
+/* The operands are those of a linear layer, with y in place of the bias: y + x W^T, in the memory of y where that is
+ * the result's as well. */
+static gboolean
+add_linear_run (EbbOpCall *call,
+                GError **error)
 {
-  gboolean any_f32 = FALSE;
+  EbbTensor *y = call->inputs[2], *sum = call->outputs[0];
+  EbbView x, weight = call->inputs[1]->view, rows;
 
-  for (guint i = 0; i < n; i++)
-    {
-      EbbDType input_dtype = call->inputs[i]->view.dtype;
-
-      if (!ebb_dtype_is_floating_point (input_dtype))
-        return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "operand %u is %s; must be f32 or bf16", i,
-                            ebb_dtype_get_name (input_dtype));
-      any_f32 = any_f32 || input_dtype == EBB_DTYPE_F32;
-    }
-  if (!ebb_autocast_get (dtype))
-    *dtype = any_f32 ? EBB_DTYPE_F32 : call->inputs[0]->view.dtype;
-  if (*dtype != EBB_DTYPE_F32 && *dtype != EBB_DTYPE_BF16)
-    return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "can't multiply in %s; cast to f32 or bf16",
-                        ebb_dtype_get_name (*dtype));
-  for (guint i = 0; i < n; i++)
-    if (call->inputs[i]->view.dtype != *dtype && !ebb_op_cast (call, i, *dtype, error))
-      return FALSE;
-  return TRUE;
+  if (sum->storage == y->storage)
+    ebb_storage_change (sum->storage);
+  else if (!ebb_launch_copy (y, sum, error))
+    return FALSE;
+  ebb_view_as_rows (&x, call->inputs[0]);
+  ebb_view_transpose (&weight);
+  ebb_view_as_rows (&rows, sum);
+  return ebb_launch_matmul (EBB_DEVICE_OF (sum), &x, &weight, NULL, &rows, TRUE, error);
 }
 
-EbbDType
-ebb_product_grad_dtype (EbbDType dtype)
+/* y has the gradient of the sum, which is handed over when x and the weight have theirs. */
+static gboolean
+add_linear_backward (EbbBackward *ctx,
+                     GError **error)
 {
-  return dtype == EBB_DTYPE_BF16 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+  g_autoptr (EbbTensor) dy = NULL;
+  EbbTensor *whole = ctx->grad_outputs[0] != NULL ? ebb_tensor_ref (ctx->grad_outputs[0]) : NULL;
+  EbbView dy_rows;
+
+  if (whole == NULL)
+    return TRUE;
+  dy = ebb_backward_take_grad (ctx, 0, (EbbDType) ctx->extra_i[LINEAR_DTYPE], error);
+  if (ctx->needs & 4)
+    ctx->grad_inputs[2] = whole;
+  else
+    ebb_tensor_unref (whole);
+  if (dy == NULL)
+    return FALSE;
+  ebb_view_as_rows (&dy_rows, dy);
+  return (!(ctx->needs & 2) || linear_give_weight (ctx, dy, &dy_rows, error))
+         && (!(ctx->needs & 1) || linear_give_x (ctx, dy, &dy_rows, error));
 }
 
-void
-ebb_view_init (EbbView *view,
-               void *data,
-               EbbDType dtype,
-               const gint64 *shape,
-               guint n_dims)
-{
-  gint64 stride = 1;
+static const EbbOp op_add_linear = {
+  "add_linear", EBB_OP_PRODUCT, EBB_KERNEL_MATMUL, add_linear_run, add_linear_backward, .asks = TRUE
+};
 
-  view->data = data;
-  view->dtype = dtype;
-  view->n_dims = (int) n_dims;
-  for (guint i = n_dims; i-- > 0;)
-    {
-      view->shape[i] = shape[i];
-      view->strides[i] = stride;
-      stride *= MAX (shape[i], 1);
-    }
+static gboolean
+add_linear_check (EbbOpCall *call,
+                  GError **error)
+{
+  const EbbView *x = &call->inputs[0]->view, *weight = &call->inputs[1]->view, *y = &call->inputs[2]->view;
+  gboolean fits = weight->n_dims == 2 && x->n_dims > 0 && x->n_dims == y->n_dims
+                  && x->shape[x->n_dims - 1] == weight->shape[1] && y->shape[y->n_dims - 1] == weight->shape[0];
+  g_autofree char *y_shape = NULL;
+  g_autofree char *right = NULL;
+
+  for (int i = 0; fits && i + 1 < y->n_dims; i++)
+    fits = x->shape[i] == y->shape[i];
+  for (guint i = 0; fits && i < 3; i++)
+    if (call->inputs[i]->view.dtype != EBB_DTYPE_F32 && call->inputs[i]->view.dtype != EBB_DTYPE_BF16)
+      return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "operand %u is %s; must be f32 or bf16", i,
+                          ebb_dtype_get_name (call->inputs[i]->view.dtype));
+  if (fits)
+    return TRUE;
+  y_shape = ebb_tensor_shape_to_string (call->inputs[2]);
+  right = g_strdup_printf ("y is %s; it must be [.., out] for x [.., in] and weight [out, in]", y_shape);
+  return linear_fail (call, 0, "x", right, error);
 }
 
-void
-ebb_view_as_rows (EbbView *view,
-                  EbbTensor *tensor)
+static EbbTensor *
+add_linear (EbbTensor *y,
+            EbbTensor *x,
+            EbbTensor *weight,
+            gboolean is_given_away,
+            GError **error)
 {
-  int n_dims = tensor->view.n_dims;
-  gint64 columns = n_dims > 0 ? tensor->view.shape[n_dims - 1] : 1;
-  gint64 rows = 1;
+  EbbOpCall call;
 
-  for (int i = 0; i + 1 < n_dims; i++)
-    rows *= tensor->view.shape[i];
-  ebb_view_init (view, tensor->view.data, tensor->view.dtype, (gint64[]){ rows, columns }, 2);
+  if (!ebb_op_begin (&call, &op_add_linear, error, 3, x, weight, y) || !add_linear_check (&call, error))
+    return NULL;
+  call.extra.i[LINEAR_DTYPE_X] = x->view.dtype;
+  call.extra.i[LINEAR_DTYPE_WEIGHT] = weight->view.dtype;
+  call.extra.i[LINEAR_DTYPE] = y->view.dtype;
+  if (!ebb_op_cast (&call, 0, y->view.dtype, error) || !ebb_op_cast (&call, 1, y->view.dtype, error)
+      || !ebb_op_contiguous (&call, 0, error) || !make_readable (&call, 1, FALSE, error))
+    return NULL;
+  save_for (&call, 0, 1);
+  save_for (&call, 1, 0);
+  if (is_given_away && !ebb_is_stopped () && ebb_tensor_is_spent (y))
+    call.outputs[call.n_outputs++] = ebb_tensor_alias (y);
+  else
+    ebb_op_add_output_like (&call, y);
+  return ebb_op_finish1 (&call, error);
 }
 
-void
-ebb_view_slice_rows (EbbView *view,
-                     const EbbView *matrix,
-                     gint64 first,
-                     gint64 n)
+/**
+ * ebb_add_linear:
+ * @y: (nullable): a tensor [.., out] of f32 or bf16
+ * @x: (nullable): a tensor [.., in] of f32 or bf16, with the same dimensions before the last one
+ * @weight: (nullable): a matrix [out, in] of f32 or bf16
+ * @error: return location for an error
+ *
+ * Computes y + x W^T in the dtype of @y, to which @x and @weight are cast: the product is added to a copy of @y as it
+ * is made. The low-rank branch of LoRA is such a product.
+ *
+ * Returns: (transfer full) (nullable): a tensor [.., out]; %NULL with %EBB_ERROR_SHAPE if the shapes do not fit,
+ *   %EBB_ERROR_DTYPE for other dtypes
+ */
+EbbTensor *
+ebb_add_linear (EbbTensor *y,
+                EbbTensor *x,
+                EbbTensor *weight,
+                GError **error)
 {
-  *view = *matrix;
-  view->data = (char *) matrix->data + first * matrix->strides[0] * (gint64) ebb_dtype_get_size (matrix->dtype);
-  view->shape[0] = n;
+  return add_linear (y, x, weight, FALSE, error);
 }
 
-void
-ebb_view_transpose (EbbView *view)
+EbbTensor *
+ebb_add_linear_over (EbbTensor *y,
+                     EbbTensor *x,
+                     EbbTensor *weight,
+                     GError **error)
 {
-  int last = view->n_dims - 1;
-  gint64 size = view->shape[last], stride = view->strides[last];
-
-  view->shape[last] = view->shape[last - 1];
-  view->strides[last] = view->strides[last - 1];
-  view->shape[last - 1] = size;
-  view->strides[last - 1] = stride;
-}
-
-gboolean
-ebb_launch_matmul (EbbDevice *device,
-                   const EbbView *a,
-                   const EbbView *b,
-                   const EbbView *bias,
-                   EbbView *c,
-                   gboolean accumulate,
-                   GError **error)
-{
-  const EbbKernelParams params = { .matmul = { accumulate } };
-
-  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_MATMUL, &params, 3, error, a, b, bias, c);
+  return add_linear (y, x, weight, TRUE, error);
 }
 
 gboolean

@@ -27,4 +27,10 @@ EbbTensor *ebb_linear (EbbTensor *x,
                        EbbTensor *bias,
                        GError **error);
 
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_add_linear (EbbTensor *y,
+                           EbbTensor *x,
+                           EbbTensor *weight,
+                           GError **error);
+
 G_END_DECLS

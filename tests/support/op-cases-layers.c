@@ -25,6 +25,16 @@ run_linear (EbbTensor **x,
   return y[0] != NULL;
 }
 
+static gboolean
+run_add_linear (EbbTensor **x,
+                const double *numbers,
+                EbbTensor **y,
+                GError **error)
+{
+  y[0] = ebb_add_linear (x[2], x[0], x[1], error);
+  return y[0] != NULL;
+}
+
 /* 2 [rows, columns] [inner], the inner size being that of the first operand's last dimension */
 static double
 count_product (EbbTensor **x,
@@ -321,6 +331,18 @@ const OpCase op_cases_layers[] = {
                   { "h:5x7 n:3x7 n:3" },
                   { "h:40x33 h:50x33 h:50" } },
     .timing = { "n:4x256x768 n:3072x768 n:3072" },
+    .count_operations = count_product },
+
+  { .name = "add_linear",
+    .run = run_add_linear,
+    .variants = { { "n:5x7 n:3x7 n:5x3" },
+                  { "n:2x3x7 n:4x7 n:2x3x4" },
+                  { "n:7x5t n:3x5t n:3x7t" },
+                  { "c:5x7 n:3x7 n:5x3" },
+                  { "n:5x7 n:3x7 c:5x3" },
+                  { "n:40x33 n:50x33 n:40x50" },
+                  { "h:40x33 h:50x33 h:40x50" } },
+    .timing = { "n:4x256x16 n:3072x16 n:4x256x3072" },
     .count_operations = count_product },
 
   { .name = "scaled_dot_product_attention",

@@ -1,0 +1,413 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: cpu-only */
+#include "support/decoders.h"
+#include "support/model-folders.h"
+#include "support/tensors.h"
+#include "support/training.h"
+
+#include <math.h>
+#include <string.h>
+
+/* LoRA beside PEFT (tests/fixtures/make_lora.py), its adapters and their files, and what it refuses. */
+
+static EbbTensor *
+get (EbbArgs *tensors,
+     const char *name)
+{
+  const int index = ebb_args_find (tensors, name);
+
+  g_assert_cmpint (index, >=, 0);
+  return ebb_args_get_tensor (tensors, (guint) index);
+}
+
+static char *
+get_fixture (const char *row,
+             const char *name)
+{
+  return g_test_build_filename (G_TEST_DIST, "fixtures", "lora", row, name, NULL);
+}
+
+static EbbModule *
+open_adapted (const char *row,
+              EbbArgs **expected)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *folder = get_fixture (row, NULL);
+  g_autofree char *path = get_fixture (row, "expected.safetensors");
+  g_autoptr (EbbModule) model = test_model_open_fixture (row);
+  g_autoptr (EbbModule) same = ebb_lora_load (model, folder, NULL, &error);
+
+  g_assert_no_error (error);
+  g_assert_true (same == model);
+  ebb_module_set_training (model, FALSE);
+  *expected = ebb_load_safetensors (path, &error);
+  g_assert_no_error (error);
+  return g_object_ref (model);
+}
+
+static EbbTensor *
+get_logits (EbbModule *model,
+            EbbArgs *expected)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) tokens = get (expected, "tokens");
+  EbbTensor *logits = ebb_module_call1 (model, tokens, &error);
+
+  g_assert_no_error (error);
+  return logits;
+}
+
+static void
+assert_logits (EbbModule *model,
+               EbbArgs *expected,
+               const char *name)
+{
+  g_autoptr (EbbTensor) logits = get_logits (model, expected);
+  g_autoptr (EbbTensor) right = get (expected, name);
+
+  g_assert_cmpfloat (test_difference (logits, right), <, 1e-5);
+}
+
+static void
+assert_gradients (EbbModule *model,
+                  EbbArgs *expected)
+{
+  g_auto (GStrv) names = ebb_module_get_parameter_names (model, TRUE);
+  const char *prefix = g_str_has_prefix (names[0], "wte") ? "transformer." : "model.";
+  guint n_trained = 0;
+
+  for (guint i = 0; names[i] != NULL; i++)
+    {
+      g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (model, names[i]);
+      g_autoptr (EbbTensor) grad = ebb_tensor_get_grad (parameter);
+      g_auto (GStrv) parts = g_strsplit (names[i], ".default", -1);
+      g_autofree char *key = g_strdup_printf ("grad.base_model.model.%s%s%s", prefix, parts[0],
+                                              parts[1] != NULL ? parts[1] : "");
+      g_autoptr (EbbTensor) right = NULL;
+
+      g_assert_true ((grad != NULL) == (strstr (names[i], ".lora_") != NULL));
+      if (grad == NULL)
+        continue;
+      right = get (expected, key);
+      g_assert_cmpfloat (test_difference (grad, right), <, 1e-5);
+      n_trained++;
+    }
+  g_assert_cmpuint (n_trained, >, 0);
+}
+
+static void
+computes_what_peft_does (gconstpointer data)
+{
+  const char *row = data;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbArgs) expected = NULL;
+  g_autoptr (EbbModule) model = open_adapted (row, &expected);
+  g_autoptr (EbbTensor) logits = NULL;
+  g_autoptr (EbbTensor) targets = get (expected, "targets");
+  g_autoptr (EbbTensor) right = get (expected, "loss");
+  g_autoptr (EbbTensor) loss = NULL;
+
+  assert_logits (model, expected, "logits");
+  logits = get_logits (model, expected);
+  loss = ebb_cross_entropy (logits, targets, &error);
+  g_assert_no_error (error);
+  g_assert_cmpfloat (fabs (test_sum (loss) - test_sum (right)), <, 1e-5);
+  test_backward (loss);
+  assert_gradients (model, expected);
+}
+
+static void
+merges_and_unmerges (gconstpointer data)
+{
+  const char *row = data;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbArgs) expected = NULL;
+  g_autoptr (EbbModule) plain = test_model_open_fixture (row);
+  g_autoptr (EbbModule) model = open_adapted (row, &expected);
+  g_autoptr (EbbTensor) without = NULL;
+  g_autoptr (EbbTensor) logits = NULL;
+
+  ebb_module_set_training (plain, FALSE);
+  g_assert_true (ebb_lora_merge (model, &error));
+  g_assert_true (ebb_lora_is_merged (model));
+  assert_logits (model, expected, "merged_logits");
+  g_assert_false (ebb_lora_merge (model, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+  g_assert_nonnull (strstr (error->message, "is merged"));
+  g_clear_error (&error);
+  g_assert_true (ebb_lora_unmerge (model, &error));
+  assert_logits (model, expected, "logits");
+  g_assert_false (ebb_lora_unmerge (model, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+  g_clear_error (&error);
+
+  /* Without an adapter it is the model that it was but for rounding. */
+  g_assert_true (ebb_lora_set_adapter (model, NULL, &error));
+  without = get_logits (plain, expected);
+  logits = get_logits (model, expected);
+  g_assert_cmpfloat (test_difference (without, logits), <, 1e-5);
+  g_assert_true (ebb_lora_unwrap (model, &error));
+  g_assert_false (ebb_lora_is_wrapped (model));
+}
+
+/* Saved, and loaded under another name. */
+static void
+is_saved_as_it_was_loaded (gconstpointer data)
+{
+  const char *row = data;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbArgs) expected = NULL;
+  g_autoptr (EbbModule) model = open_adapted (row, &expected);
+  g_autoptr (EbbModule) other = test_model_open_fixture (row);
+  g_autoptr (EbbModule) same = NULL;
+  g_autofree char *folder = test_scratch_path ("adapter");
+  g_autofree char *config = NULL;
+
+  g_assert_true (ebb_lora_save (model, folder, NULL, &error));
+  g_assert_no_error (error);
+  same = ebb_lora_load (other, folder, "again", &error);
+  g_assert_no_error (error);
+  ebb_module_set_training (other, FALSE);
+  assert_logits (other, expected, "logits");
+  config = test_folder_read (folder, "adapter_config.json");
+  g_assert_nonnull (strstr (config, strcmp (row, "gpt2") == 0 ? "\"fan_in_fan_out\": true"
+                                                              : "\"fan_in_fan_out\": false"));
+  g_assert_nonnull (strstr (config, "\"peft_type\": \"LORA\""));
+  test_remove_tree (folder);
+}
+
+static EbbLoraOptions *
+new_options (int rank,
+             const char *target,
+             const char *adapter)
+{
+  const char *targets[] = { target, NULL };
+  EbbLoraOptions *options = ebb_lora_options_new ();
+
+  g_object_set (options, "rank", rank, "adapter", adapter, NULL);
+  if (target != NULL)
+    g_object_set (options, "targets", targets, NULL);
+  return options;
+}
+
+static void
+wrap (EbbModule *model,
+      int rank,
+      const char *target,
+      const char *adapter)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbLoraOptions) options = new_options (rank, target, adapter);
+  g_autoptr (EbbModule) same = ebb_lora_wrap (model, options, &error);
+
+  g_assert_no_error (error);
+  g_assert_true (same == model);
+}
+
+/* The new branches change nothing, and every base parameter has the name that it had. */
+static void
+begins_as_the_model (void)
+{
+  g_autoptr (EbbModule) model = test_decoder_new ("llama3", 1);
+  g_autoptr (EbbTensor) tokens = test_tokens (3, 64, 2, 9, -1);
+  g_auto (GStrv) names = ebb_module_get_parameter_names (model, TRUE);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) before = ebb_module_call1 (model, tokens, &error);
+  g_autoptr (EbbTensor) after = NULL;
+
+  wrap (model, 4, NULL, "default");
+  for (guint i = 0; names[i] != NULL; i++)
+    {
+      g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (model, names[i]);
+
+      g_assert_nonnull (parameter);
+      g_assert_false (ebb_tensor_get_requires_grad (parameter));
+    }
+  after = ebb_module_call1 (model, tokens, &error);
+  g_assert_no_error (error);
+  g_assert_cmpfloat (test_difference (before, after), ==, 0);
+  g_assert_true (ebb_lora_unwrap (model, &error));
+  for (guint i = 0; names[i] != NULL; i++)
+    {
+      g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (model, names[i]);
+
+      g_assert_true (ebb_tensor_get_requires_grad (parameter));
+    }
+}
+
+static void
+assert_fails (EbbModule *model,
+              EbbLoraOptions *options,
+              int code,
+              const char *message)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (ebb_lora_wrap (model, options, &error));
+  g_assert_error (error, EBB_ERROR, code);
+  g_assert_cmpstr (error->message, ==, message);
+}
+
+static void
+refuses_bad_options (void)
+{
+  g_autoptr (EbbModule) model = test_decoder_new ("llama3", 1);
+  g_autoptr (EbbLoraOptions) nothing = new_options (4, "c_attn", "default");
+  g_autoptr (EbbLoraOptions) no_rank = new_options (0, NULL, "default");
+  g_autoptr (EbbLoraOptions) bad_name = new_options (4, NULL, "a.b");
+  g_autoptr (EbbLoraOptions) same = new_options (4, NULL, "default");
+  g_autoptr (GError) error = NULL;
+
+  assert_fails (model, nothing, EBB_ERROR_INVALID_ARGUMENT,
+                "lora: the target \"c_attn\" matches no linear layer of this Gpt; it has down_proj, gate_proj, k_proj, "
+                "o_proj, q_proj, up_proj, v_proj");
+  assert_fails (model, no_rank, EBB_ERROR_INVALID_ARGUMENT, "lora: rank is 0, it must be at least 1");
+  assert_fails (model, bad_name, EBB_ERROR_INVALID_ARGUMENT,
+                "lora: \"a.b\" can't name an adapter; a name has at least one character, no dot and no slash");
+  g_assert_false (ebb_lora_is_wrapped (model));
+  g_assert_false (ebb_lora_merge (model, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+  wrap (model, 4, NULL, "default");
+  assert_fails (model, same, EBB_ERROR_STATE,
+                "lora: there is an adapter \"default\" already; give this one another name");
+}
+
+static void
+assert_load_fails (EbbModule *model,
+                   const char *folder,
+                   int code,
+                   const char *part)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (ebb_lora_load (model, folder, NULL, &error));
+  g_assert_error (error, EBB_ERROR, code);
+  g_assert_nonnull (strstr (error->message, part));
+  g_assert_null (strchr (error->message, '\n'));
+  g_assert_false (ebb_lora_is_wrapped (model));
+}
+
+static void
+change_config (const char *folder,
+               const char *from,
+               const char *to)
+{
+  g_autofree char *text = test_folder_read (folder, "adapter_config.json");
+  g_auto (GStrv) parts = g_strsplit (text, from, 2);
+  g_autofree char *changed = g_strjoinv (to, parts);
+
+  g_assert_nonnull (parts[1]);
+  test_folder_write (folder, "adapter_config.json", changed);
+}
+
+static void
+refuses_adapters_of_others (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *gpt2 = get_fixture ("gpt2", NULL);
+  g_autofree char *folder = test_scratch_path ("adapter");
+  g_autoptr (EbbArgs) expected = NULL;
+  g_autoptr (EbbModule) adapted = open_adapted ("llama3", &expected);
+  g_autoptr (EbbModule) model = test_model_open_fixture ("llama3");
+
+  assert_load_fails (model, gpt2, EBB_ERROR_STATE, "the adapter is of another model");
+  g_assert_true (ebb_lora_save (adapted, folder, NULL, &error));
+  change_config (folder, "\"r\": 3", "\"r\": 5");
+  assert_load_fails (model, folder, EBB_ERROR_SHAPE, "is [3, 24]: for rank 5 and this model it must be [5, 24]");
+  change_config (folder, "\"bias\": \"none\"", "\"bias\": \"all\"");
+  assert_load_fails (model, folder, EBB_ERROR_NOT_SUPPORTED, "bias is \"all\"");
+  test_remove_tree (folder);
+}
+
+/* Two adapters with the values of two models: switching by name gives each one's results. */
+static void
+adapters_are_switched (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbArgs) expected = NULL;
+  g_autoptr (EbbModule) model = open_adapted ("llama3", &expected);
+  g_autoptr (EbbTensor) other = NULL;
+  g_autoptr (EbbTensor) first = get_logits (model, expected);
+  g_auto (GStrv) adapters = NULL;
+  g_autofree char *chosen = NULL;
+
+  wrap (model, 2, "up_proj", "second");
+  chosen = ebb_lora_get_adapter (model);
+  g_assert_cmpstr (chosen, ==, "second");
+  adapters = ebb_lora_get_adapters (model);
+  g_assert_cmpuint (g_strv_length (adapters), ==, 2);
+  other = get_logits (model, expected);
+  g_assert_cmpfloat (test_difference (first, other), >, 1e-3);
+  g_assert_true (ebb_lora_set_adapter (model, "default", &error));
+  assert_logits (model, expected, "logits");
+  g_assert_false (ebb_lora_set_adapter (model, "third", &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+  g_assert_cmpstr (error->message, ==, "lora: there is no adapter \"third\"; there are default, second");
+}
+
+/* A step trains the branches alone: the base keeps its values, and AdamW has moments for the branches alone. */
+static void
+trains_branches_alone (void)
+{
+  g_autoptr (EbbModule) model = test_decoder_new ("llama3", 1);
+  g_autoptr (EbbModule) plain = test_decoder_new ("llama3", 1);
+  g_autoptr (EbbTensor) tokens = test_tokens (3, 64, 2, 9, -1);
+  g_auto (GStrv) names = ebb_module_get_parameter_names (plain, TRUE);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+
+  wrap (model, 4, NULL, "default");
+  optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-2, &error));
+  g_assert_no_error (error);
+  for (guint step = 0; step < 2; step++)
+    {
+      g_autoptr (EbbTensor) y = ebb_module_call1 (model, tokens, &error);
+      g_autoptr (EbbTensor) loss = test_loss (y);
+
+      test_backward (loss);
+      g_assert_true (ebb_optimizer_step (optimizer, &error));
+      ebb_optimizer_zero_grad (optimizer);
+    }
+  for (guint i = 0; names[i] != NULL; i++)
+    {
+      g_autoptr (EbbTensor) a = ebb_module_get_parameter (model, names[i]);
+      g_autoptr (EbbTensor) b = ebb_module_get_parameter (plain, names[i]);
+
+      g_assert_cmpfloat (test_difference (a, b), ==, 0);
+    }
+}
+
+static void
+add_rows (const char *path,
+          GTestDataFunc func)
+{
+  static const char *const rows[] = { "gpt2", "llama3", "qwen3" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (rows); i++)
+    {
+      g_autofree char *name = g_strdup_printf ("%s/%s", path, rows[i]);
+
+      g_test_add_data_func (name, rows[i], func);
+    }
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  int result;
+
+  g_test_init (&argc, &argv, NULL);
+  test_scratch_begin ();
+  add_rows ("/lora/computes-what-peft-does", computes_what_peft_does);
+  add_rows ("/lora/merges-and-unmerges", merges_and_unmerges);
+  add_rows ("/lora/is-saved-as-it-was-loaded", is_saved_as_it_was_loaded);
+  g_test_add_func ("/lora/begins-as-the-model", begins_as_the_model);
+  g_test_add_func ("/lora/refuses-bad-options", refuses_bad_options);
+  g_test_add_func ("/lora/refuses-adapters-of-others", refuses_adapters_of_others);
+  g_test_add_func ("/lora/adapters-are-switched", adapters_are_switched);
+  g_test_add_func ("/lora/trains-branches-alone", trains_branches_alone);
+  result = g_test_run ();
+  test_scratch_end ();
+  return result;
+}

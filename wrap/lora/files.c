@@ -1,0 +1,569 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Saves adapters as PEFT's folders, adapter_config.json and adapter_model.safetensors, and loads such folders. */
+#include "wrap/lora/lora-private.h"
+
+#include "nn/args-private.h"
+#include "nn/files/atomic-folder-private.h"
+#include "nn/files/json-private.h"
+#include "nn/files/json-scanner-private.h"
+#include "nn/files/safetensors.h"
+#include "nn/initialization-private.h"
+#include "nn/layers/layer-private.h"
+#include "nn/models/bert.h"
+#include "nn/models/folder/config-private.h"
+#include "nn/models/folder/model-private.h"
+#include "nn/models/gpt.h"
+#include "tensor/error-private.h"
+#include "tensor/ops/in-place.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/tensor-private.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CONFIG_FILE "adapter_config.json"
+#define WEIGHTS_FILE "adapter_model.safetensors"
+#define PREFIX "base_model.model."
+
+/* -- names --------------------------------------------------------------------------------------------------------- */
+
+/* The architecture whose files name the modules of @model; NULL: its own names are all there are. */
+static const EbbArchitecture *
+find_architecture (EbbModule *model)
+{
+  return EBB_IS_GPT (model) || EBB_IS_BERT (model) ? ebb_model_find_architecture (model, NULL) : NULL;
+}
+
+/* TRUE if files join the weight of the layer with those of others. */
+static gboolean
+is_joined (const EbbArchitecture *architecture,
+           const char *path)
+{
+  for (const EbbNameRule *rule = architecture->block_names; rule->own != NULL; rule++)
+    for (const EbbNameRule *other = architecture->block_names; other->own != NULL; other++)
+      if (g_str_has_suffix (path, rule->own) && strcmp (rule->file, other->file) == 0 && rule != other)
+        return TRUE;
+  return FALSE;
+}
+
+/* What PEFT calls the layer. Owned; NULL with an error if it knows no such layer. */
+static char *
+get_file_path (const EbbArchitecture *architecture,
+               EbbModule *layer,
+               const char *path,
+               GError **error)
+{
+  EbbTensor *weight = ((EbbLinear *) layer)->weight;
+  g_autofree char *name = g_strconcat (path, ".weight", NULL);
+  g_autoptr (EbbWeightMap) map = NULL;
+  const EbbWeight *found;
+
+  if (architecture == NULL)
+    return g_strdup (path);
+  map = ebb_weight_map_new (architecture);
+  ebb_weight_map_add (map, name, weight->view.shape, (guint) weight->view.n_dims, weight->view.dtype);
+  found = &g_array_index (map->weights, EbbWeight, 0);
+  if (map->weights->len == 1 && !is_joined (architecture, path))
+    return g_strndup (found->name, strlen (found->name) - strlen (".weight"));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+               "lora: a folder of %s has the weight of %s %s, so an adapter with it has no form there",
+               architecture->model_type, path, map->weights->len > 1 ? "in several layers" : "joined with others");
+  return NULL;
+}
+
+static char *
+get_key (const char *file_path,
+         const char *factor)
+{
+  return g_strconcat (PREFIX, file_path, ".", factor, ".weight", NULL);
+}
+
+/* -- saving -------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const GArray *places;
+  GHashTable *endings; /* the last parts of the places' paths */
+  gboolean is_exact;   /* all linear layers with these endings are places */
+} Endings;
+
+static const char *
+get_ending (const char *path)
+{
+  const char *dot = strrchr (path, '.');
+
+  return dot != NULL ? dot + 1 : path;
+}
+
+static gboolean
+check_ending (EbbModule *module,
+              const char *path,
+              gpointer user_data)
+{
+  Endings *endings = user_data;
+  gboolean is_place = FALSE;
+
+  if (!EBB_IS_LINEAR (module) || !g_hash_table_contains (endings->endings, get_ending (path)))
+    return TRUE;
+  for (guint i = 0; !is_place && i < endings->places->len; i++)
+    is_place = g_array_index (endings->places, EbbLoraPlace, i).module == module;
+  endings->is_exact = endings->is_exact && is_place;
+  return TRUE;
+}
+
+/* "target_modules": the endings of the names, if no other layer has them, else the names themselves. */
+static void
+append_targets (EbbModule *model,
+                const GArray *places,
+                const GPtrArray *file_paths,
+                GString *json)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (g_str_hash, g_str_equal);
+  Endings endings = { places, seen, TRUE };
+  g_autoptr (GHashTable) written = g_hash_table_new (g_str_hash, g_str_equal);
+
+  for (guint i = 0; i < places->len; i++)
+    g_hash_table_add (seen, (gpointer) get_ending (g_array_index (places, EbbLoraPlace, i).path));
+  ebb_module_visit (model, check_ending, &endings);
+  for (guint i = 0; i < file_paths->len; i++)
+    {
+      const char *path = g_ptr_array_index (file_paths, i);
+      const char *target = endings.is_exact ? get_ending (path) : path;
+
+      if (!g_hash_table_add (written, (gpointer) target))
+        continue;
+      g_string_append (json, g_hash_table_size (written) > 1 ? ", " : "");
+      ebb_json_append_string (json, target);
+    }
+}
+
+static void
+append_number (GString *json,
+               double value)
+{
+  if (value == floor (value) && fabs (value) < 1e9)
+    g_string_append_printf (json, "%d", (int) value);
+  else
+    ebb_config_append_number (json, value);
+}
+
+static char *
+make_config (EbbModule *model,
+             const EbbArchitecture *architecture,
+             EbbLoraOptions *options,
+             const GArray *places,
+             const GPtrArray *file_paths)
+{
+  const EbbModelOrigin *origin = ebb_model_get_origin (model);
+  const char *task = architecture == NULL || architecture->is_bert ? "null" : "\"CAUSAL_LM\"";
+  GString *json = g_string_new ("{\n  \"base_model_name_or_path\": ");
+
+  if (origin != NULL)
+    ebb_json_append_string (json, origin->folder);
+  else
+    g_string_append (json, "null");
+  g_string_append_printf (json, ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n"
+                                "  \"init_lora_weights\": true,\n  \"lora_alpha\": ",
+                          architecture != NULL && architecture->transposed != NULL ? "true" : "false");
+  append_number (json, ebb_lora_options_get_alpha (options));
+  g_string_append (json, ",\n  \"lora_dropout\": ");
+  ebb_config_append_number (json, options->dropout);
+  g_string_append_printf (json, ",\n  \"modules_to_save\": null,\n  \"peft_type\": \"LORA\",\n  \"r\": %d,\n"
+                                "  \"target_modules\": [",
+                          options->rank);
+  append_targets (model, places, file_paths, json);
+  g_string_append_printf (json, "],\n  \"task_type\": %s,\n  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n", task,
+                          options->rslora ? "true" : "false");
+  return g_string_free (json, FALSE);
+}
+
+static gboolean
+check_full (EbbTensor *weight,
+            const char *path,
+            GError **error)
+{
+  if (weight->owner == NULL && weight->partition == NULL)
+    return TRUE;
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_STATE,
+      "lora: the branch of %s is split over ranks: load the full state dict into a model that is not, and save "
+      "that",
+      path);
+  return FALSE;
+}
+
+/* The file's tensors, and its names for the layers. */
+static EbbArgs *
+collect_tensors (const EbbArchitecture *architecture,
+                 const GArray *places,
+                 const char *adapter,
+                 GPtrArray *file_paths,
+                 GError **error)
+{
+  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
+
+  for (guint i = 0; i < places->len; i++)
+    {
+      const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
+      const EbbLoraBranch *branch = ebb_lora_layer_find (ebb_lora_layer_get (place->module), adapter);
+      EbbTensor *a = ebb_lora_factor_get_weight (branch->a), *b = ebb_lora_factor_get_weight (branch->b);
+      char *file_path = get_file_path (architecture, place->module, place->path, error);
+      g_autofree char *key_a = file_path != NULL ? get_key (file_path, "lora_A") : NULL;
+      g_autofree char *key_b = file_path != NULL ? get_key (file_path, "lora_B") : NULL;
+
+      if (file_path == NULL)
+        return NULL;
+      g_ptr_array_add (file_paths, file_path);
+      if (!check_full (a, place->path, error) || !check_full (b, place->path, error))
+        return NULL;
+      ebb_args_add_tensor (tensors, key_a, a);
+      ebb_args_add_tensor (tensors, key_b, b);
+    }
+  return g_steal_pointer (&tensors);
+}
+
+static gboolean
+is_replaced (const char *name)
+{
+  return strcmp (name, CONFIG_FILE) == 0 || strcmp (name, WEIGHTS_FILE) == 0;
+}
+
+static gboolean
+write_folder (const char *path,
+              const char *config,
+              EbbArgs *tensors,
+              GError **error)
+{
+  g_autoptr (EbbArgs) metadata = ebb_args_new (EBB_ARGS_DICT);
+  g_autofree char *weights = NULL;
+  EbbAtomicFolder folder;
+
+  if (!ebb_atomic_folder_open (&folder, path, CONFIG_FILE, is_replaced, error))
+    return FALSE;
+  ebb_args_add_string (metadata, "format", "pt");
+  weights = g_build_filename (folder.temporary, WEIGHTS_FILE, NULL);
+  if (ebb_save_safetensors (weights, tensors, metadata, error)
+      && ebb_atomic_folder_write (&folder, CONFIG_FILE, config, strlen (config), error))
+    return ebb_atomic_folder_commit (&folder, error);
+  ebb_atomic_folder_abort (&folder);
+  return FALSE;
+}
+
+/**
+ * ebb_lora_save:
+ * @model: a model with adapters
+ * @folder: where to; made if it is not there
+ * @adapter: (nullable): the name of one; %NULL for the one that is chosen
+ * @error: return location for an error
+ *
+ * Saves an adapter as PEFT does, `adapter_config.json` and `adapter_model.safetensors`, with PEFT's names for the
+ * layers, so that PEFT and ebb_lora_load() load it. Both files appear together or not at all.
+ *
+ * Returns: %FALSE with %EBB_ERROR_STATE if there is no such adapter or its parameters are split over ranks, with
+ *   %EBB_ERROR_NOT_SUPPORTED if folders of the model's architecture join or divide a layer that has a branch, with
+ *   %EBB_ERROR_IO if a file can't be written
+ */
+gboolean
+ebb_lora_save (EbbModule *model,
+               const char *folder,
+               const char *adapter,
+               GError **error)
+{
+  g_autoptr (GPtrArray) file_paths = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (GArray) places = NULL;
+  g_autoptr (EbbArgs) tensors = NULL;
+  g_autofree char *config = NULL;
+  const EbbArchitecture *architecture;
+  EbbLoraOptions *options;
+  EbbLoraModel *self;
+
+  g_return_val_if_fail (model == NULL || EBB_IS_MODULE (model), FALSE);
+
+  if (!EBB_MAY_BEGIN (error, model, folder))
+    return FALSE;
+  self = ebb_lora_model_get (model, error);
+  if (self == NULL)
+    return FALSE;
+  if (adapter == NULL && self->active == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "lora: no adapter is chosen to be saved; name one");
+      return FALSE;
+    }
+  options = adapter != NULL ? ebb_lora_model_find (self, adapter, error) : self->active;
+  if (options == NULL)
+    return FALSE;
+  places = ebb_lora_model_list_places (model, options->adapter);
+  architecture = find_architecture (model);
+  tensors = collect_tensors (architecture, places, options->adapter, file_paths, error);
+  if (tensors == NULL)
+    return FALSE;
+  config = make_config (model, architecture, options, places, file_paths);
+  return write_folder (folder, config, tensors, error);
+}
+
+/* -- loading ------------------------------------------------------------------------------------------------------- */
+
+/* Keys of adapter_config.json with values that Ebb has nothing for, beside those that it takes; separated by '|'. */
+static const struct
+{
+  const char *key, *values;
+} only[] = {
+  { "peft_type", "\"LORA\"" },
+  { "bias", "\"none\"|null" },
+  { "use_dora", "false|null" },
+  { "use_qalora", "false|null" },
+  { "lora_bias", "false|null" },
+  { "modules_to_save", "null|[]" },
+  { "rank_pattern", "{}|null" },
+  { "alpha_pattern", "{}|null" },
+  { "layer_replication", "null" },
+  { "trainable_token_indices", "null" },
+  { "target_parameters", "null|[]" },
+  { "alora_invocation_tokens", "null" },
+  { "init_lora_weights", "true|false|\"gaussian\"|null" },
+};
+
+static gboolean
+refuse (const char *path,
+        const char *key,
+        const EbbJson *value,
+        const char *right,
+        GError **error)
+{
+  g_autofree char *shown = ebb_escape_text (path);
+  g_autofree char *described = value != NULL ? ebb_config_describe (value) : g_strdup ("missing");
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: %s is %s: it must be %s", shown, key, described, right);
+  return FALSE;
+}
+
+static gboolean
+is_one_of (const EbbJson *value,
+           const char *values)
+{
+  g_auto (GStrv) texts = g_strsplit (values, "|", -1);
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  ebb_json_print (value, text);
+  return g_strv_contains ((const char *const *) texts, text->str);
+}
+
+/* Sets rank, alpha, dropout and rslora of @options. */
+static gboolean
+read_config (const char *path,
+             EbbLoraOptions *options,
+             GError **error)
+{
+  g_autoptr (EbbJson) document = ebb_json_read_file (path, EBB_CONFIG_MAX_SIZE, error);
+  const EbbJson *value;
+  gint64 rank = 0;
+
+  if (document == NULL)
+    return FALSE;
+  for (guint i = 0; i < G_N_ELEMENTS (only); i++)
+    if ((value = ebb_json_get (document, only[i].key)) != NULL ? !is_one_of (value, only[i].values) : i == 0)
+      return refuse (path, only[i].key, value, only[i].values, error);
+  value = ebb_json_get (document, "r");
+  if (!ebb_json_as_int (value, &rank) || rank < 1 || rank > G_MAXINT)
+    return refuse (path, "r", value, "an integer, at least 1", error);
+  options->rank = (int) rank;
+  value = ebb_json_get (document, "lora_alpha");
+  if (!ebb_json_as_double (value, &options->alpha) || !(options->alpha > 0))
+    return refuse (path, "lora_alpha", value, "a number above 0", error);
+  value = ebb_json_get (document, "lora_dropout");
+  if (value != NULL
+      && (!ebb_json_as_double (value, &options->dropout) || !(options->dropout >= 0 && options->dropout < 1)))
+    return refuse (path, "lora_dropout", value, "a number, at least 0 and below 1", error);
+  value = ebb_json_get (document, "use_rslora");
+  if (value != NULL && value->kind != EBB_JSON_NULL && !ebb_json_as_boolean (value, &options->rslora))
+    return refuse (path, "use_rslora", value, "true or false", error);
+  return TRUE;
+}
+
+typedef struct
+{
+  const EbbArchitecture *architecture;
+  EbbLoraOptions *options;
+  EbbArgs *tensors;
+  const char *path;  /* of the file */
+  GPtrArray *layers; /* of EbbModule, not owned */
+  GArray *indices;   /* of int: those of A and B for each layer */
+  GError *error;
+} Loading;
+
+static gboolean
+check_shape (Loading *loading,
+             int index,
+             gint64 n_rows,
+             gint64 n_columns)
+{
+  EbbTensor *tensor = ebb_args_peek_tensor (loading->tensors, (guint) index);
+  g_autofree char *shape = NULL;
+
+  if (ebb_view_has_shape (&tensor->view, (gint64[]){ n_rows, n_columns }, 2))
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (tensor);
+  g_set_error (&loading->error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "%s: %s is %s: for rank %d and this model it must be [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "]",
+               loading->path, ebb_args_get_key (loading->tensors, (guint) index), shape, loading->options->rank, n_rows,
+               n_columns);
+  return FALSE;
+}
+
+static gboolean
+look_up (EbbModule *module,
+         const char *path,
+         gpointer user_data)
+{
+  Loading *loading = user_data;
+  g_autofree char *file_path = NULL;
+  g_autofree char *key_a = NULL;
+  g_autofree char *key_b = NULL;
+  const EbbView *weight;
+  int a, b;
+
+  if (!EBB_IS_LINEAR (module))
+    return TRUE;
+  file_path = get_file_path (loading->architecture, module, path, NULL);
+  if (file_path == NULL)
+    return TRUE;
+  key_a = get_key (file_path, "lora_A");
+  key_b = get_key (file_path, "lora_B");
+  a = ebb_args_find (loading->tensors, key_a);
+  b = ebb_args_find (loading->tensors, key_b);
+  if (a < 0 || b < 0)
+    return TRUE;
+  weight = &((EbbLinear *) module)->weight->view;
+  if (!check_shape (loading, a, loading->options->rank, weight->shape[1])
+      || !check_shape (loading, b, weight->shape[0], loading->options->rank))
+    return FALSE;
+  g_ptr_array_add (loading->layers, module);
+  g_array_append_val (loading->indices, a);
+  g_array_append_val (loading->indices, b);
+  return TRUE;
+}
+
+/* Every tensor of the file belongs to a layer. */
+static gboolean
+check_all_used (Loading *loading,
+                EbbModule *model,
+                GError **error)
+{
+  const guint n = ebb_args_get_length (loading->tensors);
+  g_autofree gboolean *is_used = g_new0 (gboolean, n + 1);
+
+  for (guint i = 0; i < loading->indices->len; i++)
+    is_used[g_array_index (loading->indices, int, i)] = TRUE;
+  for (guint i = 0; i < n; i++)
+    if (!is_used[i])
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                     "%s: %s belongs to no linear layer of this %s: the adapter is of another model", loading->path,
+                     ebb_args_get_key (loading->tensors, i), ebb_module_get_type_name (model));
+        return FALSE;
+      }
+  if (n > 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: there is no tensor in it", loading->path);
+  return FALSE;
+}
+
+static gboolean
+is_found (EbbModule *layer,
+          const char *path,
+          gpointer user_data)
+{
+  return g_ptr_array_find (((Loading *) user_data)->layers, layer, NULL);
+}
+
+static gboolean
+copy_values (Loading *loading,
+             GError **error)
+{
+  gboolean ok = TRUE;
+
+  ebb_push_grad_enabled (FALSE);
+  for (guint i = 0; ok && i < loading->layers->len; i++)
+    {
+      const EbbLoraBranch *branch =
+          ebb_lora_layer_find (ebb_lora_layer_get (g_ptr_array_index (loading->layers, i)), loading->options->adapter);
+      EbbTensor *targets[] = { ebb_lora_factor_get_weight (branch->a), ebb_lora_factor_get_weight (branch->b) };
+
+      for (guint k = 0; ok && k < 2; k++)
+        {
+          const guint index = (guint) g_array_index (loading->indices, int, 2 * i + k);
+          EbbTensor *source = ebb_args_peek_tensor (loading->tensors, index);
+          g_autoptr (EbbTensor) moved = ebb_to_device (source, ebb_tensor_get_device (targets[k]), error);
+
+          ok = moved != NULL && ebb_tensor_copy_from (targets[k], moved, error);
+        }
+    }
+  ebb_pop_grad_enabled ();
+  return ok;
+}
+
+static gboolean
+add_loaded (EbbModule *model,
+            Loading *loading,
+            GError **error)
+{
+  gboolean added;
+
+  ebb_module_visit (model, look_up, loading);
+  if (loading->error != NULL)
+    {
+      g_propagate_error (error, g_steal_pointer (&loading->error));
+      return FALSE;
+    }
+  if (!check_all_used (loading, model, error))
+    return FALSE;
+  ebb_push_parameters_unset (EBB_DTYPE_F32, FALSE);
+  added = ebb_lora_model_add (model, loading->options, is_found, loading, error);
+  ebb_pop_parameters_unset ();
+  return added && copy_values (loading, error);
+}
+
+/**
+ * ebb_lora_load:
+ * @model: the model that the adapter was trained with
+ * @folder: a folder that ebb_lora_save() or PEFT has saved
+ * @adapter: (nullable): the name that the adapter gets; %NULL for "default"
+ * @error: return location for an error
+ *
+ * Adds a saved adapter to a model as ebb_lora_wrap() adds a new one: it is chosen, and may be trained further.
+ *
+ * Returns: (transfer full) (nullable): @model; %NULL with %EBB_ERROR_STATE for an adapter of another model,
+ *   %EBB_ERROR_SHAPE for one of another rank than its configuration says or other sizes than the model's,
+ *   %EBB_ERROR_NOT_SUPPORTED for a configuration that asks for what Ebb does not have, and what ebb_lora_wrap() fails
+ *   with
+ */
+EbbModule *
+ebb_lora_load (EbbModule *model,
+               const char *folder,
+               const char *adapter,
+               GError **error)
+{
+  g_autofree char *config = NULL;
+  g_autofree char *weights = NULL;
+  g_autofree char *shown = NULL;
+  g_autoptr (EbbLoraOptions) options = NULL;
+  g_autoptr (EbbArgs) tensors = NULL;
+  g_autoptr (GPtrArray) layers = g_ptr_array_new ();
+  g_autoptr (GArray) indices = g_array_new (FALSE, FALSE, sizeof (int));
+  Loading loading = { .layers = layers, .indices = indices };
+
+  g_return_val_if_fail (model == NULL || EBB_IS_MODULE (model), NULL);
+
+  if (!EBB_MAY_BEGIN (error, model, folder))
+    return NULL;
+  config = g_build_filename (folder, CONFIG_FILE, NULL);
+  weights = g_build_filename (folder, WEIGHTS_FILE, NULL);
+  options = g_object_new (EBB_TYPE_LORA_OPTIONS, "adapter", adapter != NULL ? adapter : "default", NULL);
+  if (!read_config (config, options, error) || (tensors = ebb_load_safetensors (weights, error)) == NULL)
+    return NULL;
+  loading.architecture = find_architecture (model);
+  loading.options = options;
+  loading.tensors = tensors;
+  loading.path = shown = ebb_escape_text (weights);
+  return add_loaded (model, &loading, error) ? g_object_ref (model) : NULL;
+}

@@ -1,0 +1,300 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* A linear layer with low-rank branches: its call, and the modules that hold A and B. */
+#include "wrap/lora/lora-private.h"
+
+#include "nn/args-private.h"
+#include "nn/layers/layer-private.h"
+#include "tensor/ops/activation.h"
+#include "tensor/ops/loss.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/product-private.h"
+#include "tensor/ops/product.h"
+#include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LORA_INTERCEPTOR "lora"
+#define NAME_A "lora_A"
+#define NAME_B "lora_B"
+
+/* -- factors ------------------------------------------------------------------------------------------------------- */
+
+/* Below a layer, "lora_A" has one of these for each adapter, with A as its weight: the parameters have PEFT's names,
+ * "c_attn.lora_A.default.weight". Nobody calls them. */
+#define EBB_TYPE_LORA_FACTOR (ebb_lora_factor_get_type ())
+G_DECLARE_FINAL_TYPE (EbbLoraFactor, ebb_lora_factor, EBB, LORA_FACTOR, EbbModule)
+
+struct _EbbLoraFactor
+{
+  EbbModule parent_instance;
+
+  EbbTensor *weight;
+};
+
+G_DEFINE_FINAL_TYPE (EbbLoraFactor, ebb_lora_factor, EBB_TYPE_MODULE)
+
+static void
+ebb_lora_factor_class_init (EbbLoraFactorClass *klass)
+{
+}
+
+static void
+ebb_lora_factor_init (EbbLoraFactor *self)
+{
+  ebb_module_bind_parameter (EBB_MODULE (self), "weight", &self->weight);
+}
+
+EbbTensor *
+ebb_lora_factor_get_weight (EbbModule *factor)
+{
+  return ((EbbLoraFactor *) factor)->weight;
+}
+
+/* -- calls --------------------------------------------------------------------------------------------------------- */
+
+/* dropout (x) A^T, multiplied by the scale. */
+static EbbTensor *
+project (EbbModule *module,
+         const EbbLoraBranch *branch,
+         EbbTensor *x,
+         GError **error)
+{
+  EbbTensor *a = ebb_lora_factor_get_weight (branch->a);
+  g_autoptr (EbbTensor) dropped =
+      branch->dropout > 0 && ebb_module_get_training (module) ? ebb_dropout (x, branch->dropout, TRUE, NULL, error)
+                                                              : ebb_tensor_ref (x);
+  g_autoptr (EbbTensor) cast = NULL;
+  g_autoptr (EbbTensor) low = NULL;
+  EbbDType dtype;
+
+  if (dropped == NULL)
+    return NULL;
+  /* The product is of the dtype of x, which is the larger one to cast. */
+  cast = a->view.dtype == x->view.dtype || ebb_autocast_get (&dtype) ? ebb_tensor_ref (a)
+                                                                     : ebb_cast (a, x->view.dtype, error);
+  low = ebb_linear (dropped, cast, NULL, error);
+  if (low == NULL || branch->scale == 1)
+    return g_steal_pointer (&low);
+  return ebb_mul_scalar (low, branch->scale, error);
+}
+
+/* The result of the layer without its branch, as the only reference. */
+static EbbTensor *
+call_base (EbbModule *module,
+           EbbArgs *args,
+           const EbbForwardChain *inside,
+           GError **error)
+{
+  g_autoptr (EbbArgs) result = ebb_forward_chain_call (inside, module, args, error);
+
+  return ebb_module_take_only_tensor (module, result, error);
+}
+
+/* Of the product with its branch as logits: a layer that computes the loss itself never makes them. */
+static EbbTensor *
+compute_loss (EbbTensor *logits,
+              EbbTensor *targets,
+              double softcap,
+              GError **error)
+{
+  g_autoptr (EbbTensor) capped = softcap != 0 ? ebb_soft_cap (logits, softcap, error) : ebb_tensor_ref (logits);
+
+  return capped != NULL
+             ? ebb_cross_entropy_full (capped, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error)
+             : NULL;
+}
+
+static EbbArgs *
+branched_forward (EbbModule *module,
+                  EbbArgs *args,
+                  const EbbForwardChain *inside,
+                  gpointer user_data,
+                  GError **error)
+{
+  EbbLoraBranch *branch = g_atomic_pointer_get (&((EbbLoraLayer *) user_data)->active);
+  EbbTensor *x, *targets = NULL;
+  gboolean add_bias = TRUE;
+  double softcap = 0;
+  const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &x },
+                                     { "add_bias", EBB_PARAMETER_FLAG, &add_bias },
+                                     { "targets", EBB_PARAMETER_OPTIONAL_TENSOR, &targets },
+                                     { "softcap", EBB_PARAMETER_DOUBLE, &softcap } };
+  g_autoptr (EbbArgs) plain = NULL;
+  g_autoptr (EbbTensor) low = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  if (branch == NULL)
+    return ebb_forward_chain_call (inside, module, args, error);
+  if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
+    return NULL;
+  plain = targets != NULL ? ebb_args_new_for_tensor (x) : ebb_args_ref (args);
+  /* Before the layer's own product: backward then has given away the gradient of y when it makes that of x here. */
+  low = project (module, branch, x, error);
+  y = low != NULL ? call_base (module, plain, inside, error) : NULL;
+  if (y == NULL)
+    return NULL;
+  sum = ebb_add_linear_over (y, low, ebb_lora_factor_get_weight (branch->b), error);
+  if (sum == NULL || targets == NULL)
+    return sum != NULL ? ebb_args_new_for_tensor (sum) : NULL;
+  loss = compute_loss (sum, targets, softcap, error);
+  return loss != NULL ? ebb_args_new_for_tensor (loss) : NULL;
+}
+
+static gboolean
+is_idle (gpointer user_data)
+{
+  return g_atomic_pointer_get (&((EbbLoraLayer *) user_data)->active) == NULL;
+}
+
+/* -- layers -------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_lora_branch_free (gpointer data)
+{
+  EbbLoraBranch *branch = data;
+
+  g_free (branch->adapter);
+  g_object_unref (branch->a);
+  g_object_unref (branch->b);
+  g_free (branch);
+}
+
+static void
+layer_free (gpointer data)
+{
+  EbbLoraLayer *self = data;
+
+  g_ptr_array_unref (self->branches);
+  g_free (self);
+}
+
+EbbLoraLayer *
+ebb_lora_layer_get (EbbModule *module)
+{
+  guint id = ebb_module_find_interceptor (module, LORA_INTERCEPTOR);
+
+  return id != 0 ? ebb_module_get_interceptor_data (module, id) : NULL;
+}
+
+EbbLoraBranch *
+ebb_lora_layer_find (EbbLoraLayer *self,
+                     const char *adapter)
+{
+  for (guint i = 0; adapter != NULL && i < self->branches->len; i++)
+    if (strcmp (((EbbLoraBranch *) g_ptr_array_index (self->branches, i))->adapter, adapter) == 0)
+      return g_ptr_array_index (self->branches, i);
+  return NULL;
+}
+
+/* A factor with its first values, where @weight is. */
+static EbbModule *
+new_factor (EbbTensor *weight,
+            EbbInit init,
+            double value,
+            gint64 n_rows,
+            gint64 n_columns,
+            GError **error)
+{
+  g_autoptr (EbbModule) factor = g_initable_new (EBB_TYPE_LORA_FACTOR, NULL, error, NULL);
+
+  if (factor == NULL
+      || !ebb_layer_add_parameter (factor, "weight", init, value, (gint64[]){ n_rows, n_columns }, 2, error)
+      || !ebb_module_to_device (factor, ebb_tensor_get_device (weight), error))
+    return NULL;
+  return g_steal_pointer (&factor);
+}
+
+/* A is Kaiming-uniform with a = sqrt (5), as PEFT draws it, and B zero: the branch changes nothing at first. */
+EbbLoraBranch *
+ebb_lora_branch_new (EbbModule *module,
+                     EbbLoraOptions *options,
+                     GError **error)
+{
+  EbbTensor *weight = ((EbbLinear *) module)->weight;
+  const gint64 n_in = weight->view.shape[1], n_out = weight->view.shape[0];
+  EbbModule *a = new_factor (weight, EBB_INIT_UNIFORM, 1 / sqrt ((double) n_in), options->rank, n_in, error);
+  EbbModule *b = a != NULL ? new_factor (weight, EBB_INIT_CONSTANT, 0, n_out, options->rank, error) : NULL;
+  EbbLoraBranch *branch;
+
+  if (b == NULL)
+    {
+      g_clear_object (&a);
+      return NULL;
+    }
+  branch = g_new0 (EbbLoraBranch, 1);
+  *branch = (EbbLoraBranch){ g_strdup (options->adapter), a, b,
+                             ebb_lora_options_get_alpha (options)
+                                 / (options->rslora ? sqrt (options->rank) : options->rank),
+                             options->dropout };
+  return branch;
+}
+
+/* Puts the factor under NAME.ADAPTER of the layer; NULL takes it away, and the last one takes NAME with it. */
+static void
+set_factor (EbbModule *module,
+            const char *name,
+            const char *adapter,
+            EbbModule *factor)
+{
+  g_autoptr (EbbModule) list = ebb_module_get_child (module, name);
+
+  if (list == NULL)
+    {
+      list = g_initable_new (EBB_TYPE_LORA_FACTOR, NULL, NULL, NULL);
+      ebb_module_register_child (module, name, list, NULL);
+    }
+  ebb_module_register_child (list, adapter, factor, NULL);
+  if (ebb_module_get_n_children (list) == 0)
+    ebb_module_register_child (module, name, NULL, NULL);
+  else
+    ebb_module_set_training (list, ebb_module_get_training (module));
+}
+
+/* Consumes @branch. */
+void
+ebb_lora_layer_add (EbbModule *module,
+                    EbbLoraBranch *branch)
+{
+  EbbLoraLayer *self = ebb_lora_layer_get (module);
+
+  if (self == NULL)
+    {
+      self = g_new0 (EbbLoraLayer, 1);
+      self->branches = g_ptr_array_new_with_free_func (ebb_lora_branch_free);
+      ebb_module_add_idle_interceptor (module, LORA_INTERCEPTOR, branched_forward, is_idle, self, layer_free, NULL);
+    }
+  g_ptr_array_add (self->branches, branch);
+  set_factor (module, NAME_A, branch->adapter, branch->a);
+  set_factor (module, NAME_B, branch->adapter, branch->b);
+}
+
+void
+ebb_lora_layer_remove (EbbModule *module)
+{
+  guint id = ebb_module_find_interceptor (module, LORA_INTERCEPTOR);
+
+  ebb_module_remove_interceptor (module, id);
+  ebb_module_register_child (module, NAME_A, NULL, NULL);
+  ebb_module_register_child (module, NAME_B, NULL, NULL);
+}
+
+/* Chooses a branch: it alone is trained. NULL: none. */
+void
+ebb_lora_layer_choose (EbbLoraLayer *self,
+                       const char *adapter)
+{
+  EbbLoraBranch *chosen = ebb_lora_layer_find (self, adapter);
+
+  for (guint i = 0; i < self->branches->len; i++)
+    {
+      EbbLoraBranch *branch = g_ptr_array_index (self->branches, i);
+
+      ebb_tensor_set_requires_grad (ebb_lora_factor_get_weight (branch->a), branch == chosen, NULL);
+      ebb_tensor_set_requires_grad (ebb_lora_factor_get_weight (branch->b), branch == chosen, NULL);
+    }
+  g_atomic_pointer_set (&self->active, chosen);
+}

@@ -1,0 +1,103 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/module-private.h"
+#include "wrap/lora/options.h"
+#include "wrap/lora/wrapper.h"
+
+/* The adapters of a model: what its wrapper, its merging and its files share. */
+
+G_BEGIN_DECLS
+
+struct _EbbLoraOptions
+{
+  GObject parent_instance;
+
+  int rank;
+  double alpha;
+  double dropout;
+  gboolean rslora;
+  char **targets;
+  char *adapter;
+};
+
+EbbLoraOptions *ebb_lora_options_copy (EbbLoraOptions *self);
+gboolean ebb_lora_options_check (EbbLoraOptions *self,
+                                 GError **error);
+double ebb_lora_options_get_alpha (EbbLoraOptions *self);
+
+/* A linear layer's part in one adapter: y += scale · dropout (x) A^T B^T. */
+typedef struct
+{
+  char *adapter;
+  EbbModule *a, *b; /* the modules below the layer that hold A [rank, in] and B [out, rank] */
+  double scale, dropout;
+} EbbLoraBranch;
+
+/* A linear layer with branches: the data of its interceptor. */
+typedef struct
+{
+  GPtrArray *branches;   /* of EbbLoraBranch */
+  EbbLoraBranch *active; /* NULL: none, or its product is merged */
+} EbbLoraLayer;
+
+/* What the root of a model with adapters holds. */
+typedef struct
+{
+  GPtrArray *adapters; /* of EbbLoraOptions */
+  GPtrArray *frozen;   /* the parameters of the base that required a gradient: references */
+  EbbLoraOptions *active;
+  gboolean is_merged;
+} EbbLoraModel;
+
+/* NULL with an error if @model has no adapters. */
+EbbLoraModel *ebb_lora_model_get (EbbModule *model,
+                                  GError **error);
+/* NULL with an error that lists those that there are. */
+EbbLoraOptions *ebb_lora_model_find (EbbLoraModel *self,
+                                     const char *adapter,
+                                     GError **error);
+/* FALSE with an error if an adapter is merged; @what names the attempt. */
+gboolean ebb_lora_model_check_unmerged (EbbLoraModel *self,
+                                        const char *what,
+                                        GError **error);
+/* NULL: @module is no linear layer with branches. */
+EbbLoraLayer *ebb_lora_layer_get (EbbModule *module);
+/* NULL: the layer has none in this adapter. */
+EbbLoraBranch *ebb_lora_layer_find (EbbLoraLayer *self,
+                                    const char *adapter);
+/* A branch with the first values of A and B, for a linear layer; NULL with an error. */
+EbbLoraBranch *ebb_lora_branch_new (EbbModule *layer,
+                                    EbbLoraOptions *options,
+                                    GError **error);
+void ebb_lora_branch_free (gpointer data);
+/* Gives the layer the branch, which it takes over, with the modules of A and B below it. */
+void ebb_lora_layer_add (EbbModule *module,
+                         EbbLoraBranch *branch);
+/* Takes all branches off. */
+void ebb_lora_layer_remove (EbbModule *module);
+/* Chooses a branch: it alone is computed and trained. NULL: none. */
+void ebb_lora_layer_choose (EbbLoraLayer *self,
+                            const char *adapter);
+/* A or B, not owned. */
+EbbTensor *ebb_lora_factor_get_weight (EbbModule *factor);
+/* The layers of @model that have branches in @adapter, in the order of the tree, with their paths. */
+typedef struct
+{
+  char *path;
+  EbbModule *module; /* not owned */
+} EbbLoraPlace;
+GArray *ebb_lora_model_list_places (EbbModule *model,
+                                    const char *adapter);
+
+/* Adds the adapter that @options name to the layers for which @picks says TRUE, and chooses it. */
+typedef gboolean (*EbbLoraPickFunc) (EbbModule *layer,
+                                     const char *path,
+                                     gpointer user_data);
+gboolean ebb_lora_model_add (EbbModule *model,
+                             EbbLoraOptions *options,
+                             EbbLoraPickFunc picks,
+                             gpointer user_data,
+                             GError **error);
+
+G_END_DECLS
