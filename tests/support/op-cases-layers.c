@@ -337,7 +337,7 @@ const OpCase op_cases_layers[] = {
     .run = run_add_linear,
     .variants = { { "n:5x7 n:3x7 n:5x3" },
                   { "n:2x3x7 n:4x7 n:2x3x4" },
-                  { "n:7x5t n:3x5t n:3x7t" },
+                  { "n:7x5t n:3x5t n:7x3t" },
                   { "c:5x7 n:3x7 n:5x3" },
                   { "n:5x7 n:3x7 c:5x3" },
                   { "n:40x33 n:50x33 n:40x50" },
