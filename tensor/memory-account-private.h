@@ -15,6 +15,22 @@ G_BEGIN_DECLS
 typedef struct _EbbMemoryObserver EbbMemoryObserver;
 typedef struct _EbbMemoryAccount EbbMemoryAccount;
 
+/* What happens to a copy between a device and the host in a dry run. */
+typedef enum
+{
+  EBB_COPY_TO_HOST,   /* it would begin, */
+  EBB_COPY_FROM_HOST, /* in the queue of its direction */
+  EBB_COPY_AWAITED    /* computing comes after it from now on */
+} EbbCopyEventKind;
+
+typedef struct
+{
+  EbbCopyEventKind kind;
+  guint64 number;  /* of the copy within its account, from 1 on */
+  guint64 after;   /* the copy that it comes after; 0: none */
+  guint64 n_bytes; /* 0: awaited */
+} EbbCopyEvent;
+
 /* Sees every change of the bytes of an account, on whatever thread it happens. A function may be NULL. */
 struct _EbbMemoryObserver
 {
@@ -31,6 +47,10 @@ struct _EbbMemoryObserver
   void (*launched) (EbbMemoryObserver *self,
                     EbbDevice *device,
                     const EbbLaunch *launch);
+  /* In a dry run alone. */
+  void (*copied) (EbbMemoryObserver *self,
+                  EbbDevice *device,
+                  const EbbCopyEvent *event);
 };
 
 typedef struct
@@ -47,6 +67,7 @@ struct _EbbMemoryAccount
   EbbMemoryObserver *observers;                /* innermost; pushed and popped by the account's own thread alone */
   struct _EbbHostHeap *heaps[EBB_MAX_DEVICES]; /* of a dry run, by EbbDevice's number */
   EbbMemoryCount devices[EBB_MAX_DEVICES];     /* by EbbDevice's number */
+  guint64 n_copies;                            /* of a dry run, so far */
 };
 
 EbbMemoryAccount *ebb_memory_account_new (void);
@@ -57,6 +78,10 @@ void ebb_memory_account_push_observer (EbbMemoryAccount *account,
                                        EbbMemoryObserver *observer);
 void ebb_memory_account_pop_observer (EbbMemoryAccount *account,
                                       EbbMemoryObserver *observer);
+
+/* Shows @event to the observers of the dry run that this thread is in. */
+void ebb_memory_note_copy (EbbDevice *device,
+                           const EbbCopyEvent *event);
 
 /* Nothing that observers see is counted meanwhile. */
 void ebb_memory_lock_observers (void);

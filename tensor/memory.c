@@ -395,6 +395,17 @@ notify_of_launch (EbbDevice *device,
   unlock_observers ();
 }
 
+void
+ebb_memory_note_copy (EbbDevice *device,
+                      const EbbCopyEvent *event)
+{
+  lock_observers ();
+  for (EbbMemoryObserver *observer = *get_observers (ebb_thread.account); observer != NULL; observer = observer->outer)
+    if (observer->copied != NULL)
+      observer->copied (observer, device, event);
+  unlock_observers ();
+}
+
 /* Nothing runs in a dry run, but its observers learn of the launch. */
 static gboolean
 enqueue (EbbDevice *device,

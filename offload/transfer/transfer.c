@@ -3,6 +3,7 @@
 #include "offload/transfer/transfer-private.h"
 
 #include "offload/transfer/stall-private.h"
+#include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>
@@ -14,6 +15,7 @@ struct _EbbTransfer
   gpointer event; /* of the device's queue; NULL: it was done at once */
   double seconds; /* of a transfer that was done at once */
   gint64 waited;  /* by the host, on whatever thread; microseconds */
+  guint64 number; /* of a copy in a dry run; 0: of none */
 };
 
 /* -- host memory --------------------------------------------------------------------------------------------------- */
@@ -154,6 +156,28 @@ enqueue (EbbDevice *device,
   return streams->copy (device->index, stream, destination, source, size, &event, error) ? event : NULL;
 }
 
+/* Returns the number of a copy that a dry run leaves out. */
+static guint64
+note_begun (EbbDevice *device,
+            EbbStream stream,
+            gsize size,
+            const EbbTransfer *after)
+{
+  const EbbCopyEvent event = { stream == EBB_STREAM_TO_HOST ? EBB_COPY_TO_HOST : EBB_COPY_FROM_HOST,
+                               __atomic_add_fetch (&ebb_thread.account->n_copies, 1, __ATOMIC_RELAXED),
+                               after != NULL ? after->number : 0, size };
+
+  ebb_memory_note_copy (device, &event);
+  return event.number;
+}
+
+static void
+note_awaited (const EbbTransfer *self)
+{
+  if (self->number > 0 && ebb_is_dry ())
+    ebb_memory_note_copy (self->device, &(EbbCopyEvent){ .kind = EBB_COPY_AWAITED, .number = self->number });
+}
+
 static EbbTransfer *
 begin (EbbDevice *device,
        EbbStream stream,
@@ -167,7 +191,14 @@ begin (EbbDevice *device,
   EbbTransfer transfer = { .ref_count = 1, .device = device };
   gboolean ok;
 
-  if (device->backend->streams != NULL && !ebb_is_dry ())
+  if (ebb_is_dry ())
+    {
+      transfer.number = note_begun (device, stream, size, after);
+      if (device->backend->streams == NULL)
+        note_awaited (&transfer);
+      ok = TRUE;
+    }
+  else if (device->backend->streams != NULL)
     {
       transfer.event = enqueue (device, stream, destination, source, size, after, after_alone, error);
       ok = transfer.event != NULL;
@@ -258,6 +289,7 @@ gboolean
 ebb_transfer_order (EbbTransfer *self,
                     GError **error)
 {
+  note_awaited (self);
   return self->event == NULL
          || self->device->backend->streams->wait (self->device->index, EBB_STREAM_COMPUTE, self->event, error);
 }

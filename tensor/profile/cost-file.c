@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The file of measured costs: one for each machine, device and number of threads. Lines of text: what it is, the
- * machine, the host's seconds for a launch, a key and its seconds for each launch (with a "+" where other programs made
- * them longer), and a checksum of all that. A file
- * that isn't whole, or another machine's, counts as empty; the next measurement replaces it. */
+ * machine, the host's seconds for a launch, the rates of copies to the host and from it, a key and its seconds for each
+ * launch (with a "+" where other programs made them longer), and a checksum of all that. A file that isn't whole, or
+ * another machine's, counts as empty; the next measurement replaces it. */
 #include "tensor/profile/cost-private.h"
 
 #include "tensor/cpu/cpu-private.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAGIC "Ebb costs 2"
+#define MAGIC "Ebb costs 3"
 #define MAX_FILE_BYTES (4 * 1024 * 1024)
 #define MAX_LAUNCHES 50000 /* which is less than that */
 #define MAX_SECONDS 1e6
@@ -137,6 +137,19 @@ parse_launch (GHashTable *known,
     g_hash_table_replace (known, g_memdup2 (&key, sizeof key), g_memdup2 (&figure, sizeof figure));
 }
 
+static gboolean
+parse_rates (const char *line,
+             EbbCostRates *rates)
+{
+  char *end;
+
+  if (!g_str_has_prefix (line, "copies "))
+    return FALSE;
+  rates->out = g_ascii_strtod (line + strlen ("copies "), &end);
+  rates->in = g_ascii_strtod (end, &end);
+  return *end == '\0' && isfinite (rates->out) && isfinite (rates->in) && rates->out >= 0 && rates->in >= 0;
+}
+
 /* The checksum says that a whole file was written by this library, so what is left to compare is the machine. */
 static void
 parse (EbbCostTable *self,
@@ -145,6 +158,7 @@ parse (EbbCostTable *self,
 {
   g_autofree char *machine = ebb_cost_table_describe_machine (self);
   g_auto (GStrv) lines = NULL;
+  EbbCostRates rates;
   double host_seconds;
   guint n_lines;
 
@@ -152,13 +166,15 @@ parse (EbbCostTable *self,
     return;
   lines = g_strsplit (text, "\n", -1);
   n_lines = g_strv_length (lines);
-  if (n_lines < 4 || strcmp (lines[0], MAGIC) != 0 || !g_str_has_prefix (lines[1], "machine ")
+  if (n_lines < 5 || strcmp (lines[0], MAGIC) != 0 || !g_str_has_prefix (lines[1], "machine ")
       || strcmp (lines[1] + strlen ("machine "), machine) != 0 || !g_str_has_prefix (lines[2], "host ")
-      || !parse_seconds (lines[2] + strlen ("host "), &host_seconds))
+      || !parse_seconds (lines[2] + strlen ("host "), &host_seconds) || !parse_rates (lines[3], &rates))
     return;
   if (self->host_seconds < 0)
     self->host_seconds = host_seconds;
-  for (guint i = 3; i + 1 < n_lines; i++)
+  if (self->host_rates.out <= 0)
+    self->host_rates = rates;
+  for (guint i = 4; i + 1 < n_lines; i++)
     parse_launch (self->known, lines[i]);
 }
 
@@ -192,13 +208,15 @@ print_file (EbbCostTable *self)
   g_autofree char *machine = ebb_cost_table_describe_machine (self);
   g_autofree char *sum = NULL;
   GString *text = g_string_new (MAGIC "\n");
-  char number[G_ASCII_DTOSTR_BUF_SIZE];
+  char number[G_ASCII_DTOSTR_BUF_SIZE], out[G_ASCII_DTOSTR_BUF_SIZE], in[G_ASCII_DTOSTR_BUF_SIZE];
   GHashTableIter iter;
   gpointer key, value;
   guint n = 0;
 
-  g_string_append_printf (text, "machine %s\nhost %s\n", machine,
-                          g_ascii_formatd (number, sizeof number, "%.9g", self->host_seconds));
+  g_string_append_printf (text, "machine %s\nhost %s\ncopies %s %s\n", machine,
+                          g_ascii_formatd (number, sizeof number, "%.9g", self->host_seconds),
+                          g_ascii_formatd (out, sizeof out, "%.9g", self->host_rates.out),
+                          g_ascii_formatd (in, sizeof in, "%.9g", self->host_rates.in));
   g_hash_table_iter_init (&iter, self->known);
   while (n++ < MAX_LAUNCHES && g_hash_table_iter_next (&iter, &key, &value))
     {

@@ -61,10 +61,15 @@ typedef struct
   double in;
 } EbbCostRates;
 
-/* Copies between @device and the host, as stores make them. */
+/* Copies of @max_bytes at most between @device and the host, as stores make them. */
 gboolean ebb_cost_measure_host (EbbDevice *device,
+                                guint64 max_bytes,
                                 EbbCostRates *rates,
                                 GError **error);
+/* The same for the device of @self, unless its rates are known; the file keeps them. */
+gboolean ebb_cost_table_measure_host (EbbCostTable *self,
+                                      guint64 max_bytes,
+                                      GError **error);
 /* Writing and reading a file in @folder past the page cache. FALSE with EBB_ERROR_IO. */
 gboolean ebb_cost_measure_folder (const char *folder,
                                   EbbCostRates *rates,
@@ -117,12 +122,13 @@ struct _EbbCostTable
 {
   EbbDevice *device;
   int n_threads;
-  guint64 cache_bytes; /* of the device's last cache */
-  GPtrArray *launches; /* of EbbCostLaunch */
-  GHashTable *by_key;  /* of their keys, to index + 1 */
-  GHashTable *known;   /* guint64 * to EbbCostFigure *: from the file, and what goes into it */
-  double host_seconds; /* of the host for each launch; below 0: not measured */
-  guint64 n_touched;   /* bytes so far */
+  guint64 cache_bytes;     /* of the device's last cache */
+  GPtrArray *launches;     /* of EbbCostLaunch */
+  GHashTable *by_key;      /* of their keys, to index + 1 */
+  GHashTable *known;       /* guint64 * to EbbCostFigure *: from the file, and what goes into it */
+  EbbCostRates host_rates; /* 0: not known */
+  double host_seconds;     /* of the host for each launch; below 0: not measured */
+  guint64 n_touched;       /* bytes so far */
   EbbCostTouch touches[EBB_COST_N_TOUCHES];
 };
 

@@ -15,7 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HOST_BYTES (16 * 1024 * 1024)
+/* Copies are made larger until one takes so long. */
+#define LEAST_HOST_BYTES (256 * 1024)
+#define MOST_HOST_BYTES (16 * 1024 * 1024)
+#define LEAST_SECONDS 0.005
 #define N_ROUNDS 3
 #define PIECE_BYTES (4 * 1024 * 1024) /* a disk store's */
 #define N_PIECES 8
@@ -69,19 +72,25 @@ time_copies (const Pair *pair,
              double *rate,
              GError **error)
 {
-  double times[N_ROUNDS];
+  Pair part = *pair;
+  double times[N_ROUNDS], began;
 
-  if (!copy (pair, to_host, error))
-    return FALSE;
+  for (part.size = MIN (pair->size, LEAST_HOST_BYTES);; part.size = MIN (pair->size, 2 * part.size))
+    {
+      began = get_now ();
+      if (!copy (&part, to_host, error))
+        return FALSE;
+      if (part.size == pair->size || get_now () - began >= LEAST_SECONDS)
+        break;
+    }
   for (guint i = 0; i < N_ROUNDS; i++)
     {
-      double began = get_now ();
-
-      if (!copy (pair, to_host, error))
+      began = get_now ();
+      if (!copy (&part, to_host, error))
         return FALSE;
       times[i] = get_now () - began;
     }
-  *rate = (double) pair->size / MAX (ebb_rerun_take_median (times, N_ROUNDS), 1e-9);
+  *rate = (double) part.size / MAX (ebb_rerun_take_median (times, N_ROUNDS), 1e-9);
   return TRUE;
 }
 
@@ -111,11 +120,12 @@ time_pair (Pair *pair,
 
 gboolean
 ebb_cost_measure_host (EbbDevice *device,
+                       guint64 max_bytes,
                        EbbCostRates *rates,
                        GError **error)
 {
   EbbMemoryAccount *account = ebb_thread.account;
-  Pair pair = { .device = device, .size = HOST_BYTES };
+  Pair pair = { .device = device, .size = CLAMP (max_bytes, LEAST_HOST_BYTES, MOST_HOST_BYTES) };
   gboolean ok = FALSE;
 
   ebb_thread.account = NULL;
@@ -127,6 +137,19 @@ ebb_cost_measure_host (EbbDevice *device,
     }
   ebb_thread.account = account;
   return ok;
+}
+
+gboolean
+ebb_cost_table_measure_host (EbbCostTable *self,
+                             guint64 max_bytes,
+                             GError **error)
+{
+  if (self->host_rates.out > 0)
+    return TRUE;
+  if (!ebb_cost_measure_host (self->device, max_bytes, &self->host_rates, error))
+    return FALSE;
+  ebb_cost_file_save (self);
+  return TRUE;
 }
 
 /* -- a folder ------------------------------------------------------------------------------------------------------ */

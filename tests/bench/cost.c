@@ -175,7 +175,7 @@ show (BenchTraining *training, GError **error)
   printf ("launches     %9u, %u distinct, %u measured in %.2f s; %.3f us to add one; the host %.2f us\n", launches->len,
           n_launches, ebb_cost_table_get_n_measured (table), took,
           time_add (table, 100000) * 1e6, table->host_seconds * 1e6);
-  if (!ebb_cost_measure_host (table->device, &rates, error))
+  if (!ebb_cost_measure_host (table->device, EBB_COST_MAX_BYTES, &rates, error))
     return FALSE;
   printf ("host         %9.2f GB/s to it, %.2f GB/s from it\n", rates.out * 1e-9, rates.in * 1e-9);
   if (!ebb_cost_measure_folder (g_get_tmp_dir (), &rates, error))

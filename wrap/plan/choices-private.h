@@ -13,10 +13,15 @@ G_BEGIN_DECLS
 typedef struct
 {
   gboolean is_checkpoint; /* else it keeps everything */
+  EbbMemoryPlace place;   /* of what it keeps */
   EbbPlanOp *saved;
   guint n_saved;
   guint64 kept, rise, back_rise; /* bytes, as in EbbProbeStage; @kept: from the end of the forward to the backward */
-  double seconds;                /* of the recompute */
+  double seconds;                /* of the recompute, and of waits within the block */
+  /* Of one that moves what it keeps, as in EbbChainOption; its @rise is above what blocks before it keep, its
+   * @back_rise above what they keep and it keeps itself. */
+  guint64 moving;
+  double out_seconds, back_seconds;
 } EbbPlanChoice;
 
 /* The first choices of each class. */
@@ -29,9 +34,10 @@ enum
 /* Blocks that run the same ops. */
 typedef struct
 {
-  GArray *members; /* guint: their numbers */
-  GArray *choices; /* of EbbPlanChoice; the first one keeps everything */
-  GArray *ops;     /* of EbbPlanTrace: those of their forward */
+  GArray *members;  /* guint: their numbers */
+  GArray *choices;  /* of EbbPlanChoice; the first one keeps everything... */
+  guint n_in_place; /* ...and those from here on move what they keep */
+  GArray *ops;      /* of EbbPlanTrace: those of their forward */
 } EbbPlanClass;
 
 typedef struct _EbbPlanChoices EbbPlanChoices;
@@ -79,6 +85,17 @@ void ebb_plan_choices_free (EbbPlanChoices *self);
 void ebb_plan_choices_fill (EbbPlanChoices *self,
                             const guint *choices,
                             EbbMemoryPlan *plan);
+/* The kept bytes of stage @stage of @step. */
+guint64 ebb_plan_choices_get_kept (const EbbProbeStep *step,
+                                   guint stage);
+/* A dry step in which each block makes its choice of @choices. */
+EbbProbeStep *ebb_plan_choices_try_numbers (EbbPlanChoices *self,
+                                            const guint *choices,
+                                            GError **error);
+/* choices-moved.c: adds the choices that move what blocks keep to the host, where the device isn't the host and the
+ * rates of copies are known. */
+gboolean ebb_plan_choices_add_moved (EbbPlanChoices *self,
+                                     GError **error);
 /* A dry step with @plan. */
 EbbProbeStep *ebb_plan_choices_try (EbbPlanChoices *self,
                                     EbbMemoryPlan *plan,

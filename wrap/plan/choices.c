@@ -247,6 +247,7 @@ ebb_plan_choices_fill (EbbPlanChoices *self,
           all = &g_array_index (untiled->class_of[i]->choices, EbbPlanChoice, EBB_PLAN_KEEP_ALL);
           choice = &g_array_index (self->class_of[i]->choices, EbbPlanChoice, choices[i]);
           row.is_checkpoint = choice->is_checkpoint;
+          row.place = choice->place;
           row.saved = g_memdup2 (choice->saved, choice->n_saved * sizeof *choice->saved);
           row.n_saved = choice->n_saved;
           row.kept_bytes = choice->kept;
@@ -291,10 +292,10 @@ ebb_plan_choices_try (EbbPlanChoices *self,
   return step;
 }
 
-static EbbProbeStep *
-try_choices (EbbPlanChoices *self,
-             const guint *choices,
-             GError **error)
+EbbProbeStep *
+ebb_plan_choices_try_numbers (EbbPlanChoices *self,
+                              const guint *choices,
+                              GError **error)
 {
   g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_new_empty (self->model);
 
@@ -302,9 +303,9 @@ try_choices (EbbPlanChoices *self,
   return ebb_plan_choices_try (self, plan, error);
 }
 
-static guint64
-get_kept (const EbbProbeStep *step,
-          guint stage)
+guint64
+ebb_plan_choices_get_kept (const EbbProbeStep *step,
+                           guint stage)
 {
   const guint64 before = step->stages[stage].start, after = step->stages[stage + 1].start;
 
@@ -316,7 +317,7 @@ take_figures (EbbPlanChoice *choice,
               const EbbProbeStep *step,
               guint stage)
 {
-  choice->kept = get_kept (step, stage);
+  choice->kept = ebb_plan_choices_get_kept (step, stage);
   choice->rise = step->stages[stage].rise;
   choice->back_rise = step->stages[stage].back_rise;
   choice->seconds = step->stages[stage].seconds[EBB_PROBE_RECOMPUTE];
@@ -361,7 +362,7 @@ measure_choices (EbbPlanChoices *self,
             }
           more |= from + (round + 1) * n < class->choices->len;
         }
-      step = try_choices (self, choices, error);
+      step = ebb_plan_choices_try_numbers (self, choices, error);
       if (step == NULL)
         return FALSE;
       for (guint i = 0; i < self->blocks->len; i++)
@@ -570,7 +571,9 @@ measure_launches (EbbPlanChoices *self,
                   guint64 max_bytes,
                   GError **error)
 {
-  return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, NULL, NULL, error);
+  return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, NULL, NULL, error)
+         && (self->costs->device->backend->host_memory
+             || ebb_cost_table_measure_host (self->costs, max_bytes, error));
 }
 
 static EbbProbeStep *
@@ -660,7 +663,15 @@ find_choices (EbbPlanChoices *self,
       n_singles = i == 0 ? class->choices->len : MIN (n_singles, class->choices->len);
       add_subsets (class);
     }
-  return measure_choices (self, n_singles, error);
+  if (!measure_choices (self, n_singles, error))
+    return FALSE;
+  for (guint i = 0; i < self->classes->len; i++)
+    {
+      EbbPlanClass *class = self->classes->pdata[i];
+
+      class->n_in_place = class->choices->len;
+    }
+  return ebb_plan_choices_add_moved (self, error);
 }
 
 /* Runs the probe's first step, as all ranks do. */

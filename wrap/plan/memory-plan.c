@@ -113,7 +113,7 @@ ebb_plan_row_equal (const EbbPlanRow *a,
  *
  * Sets the store to which blocks move what they keep, before ebb_memory_plan_apply(). Without it the plan makes a host
  * store, or a disk store in `$TMPDIR` or `/var/tmp`; a partitioned store must be set, since only you know its ranks.
- * The planner moves nothing by itself: blocks have another place than the device where the plan's file says so.
+ * The planner itself moves to the host alone, and on accelerators alone; other places are those of a plan's file.
  */
 void
 ebb_memory_plan_set_store (EbbMemoryPlan *self,

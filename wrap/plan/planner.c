@@ -31,6 +31,7 @@ typedef struct
 {
   EbbChainStage *stages;
   guint n_stages;
+  gboolean moves;     /* blocks may move what they keep, too */
   GPtrArray *options; /* owned arrays */
 } Chain;
 
@@ -61,7 +62,7 @@ add_block (Chain *self,
            EbbPlanClass *class,
            GHashTable *options_of)
 {
-  const guint n = class->choices->len;
+  const guint n = self->moves ? class->choices->len : class->n_in_place;
   EbbChainOption *options = g_hash_table_lookup (options_of, class);
 
   if (options != NULL)
@@ -79,14 +80,18 @@ add_block (Chain *self,
       options[i] = (EbbChainOption){ .kept = choice->kept,
                                      .forward = choice->rise,
                                      .backward = choice->kept + choice->back_rise,
+                                     .moving = choice->moving,
+                                     .out_seconds = choice->out_seconds,
+                                     .back_seconds = choice->back_seconds,
                                      .seconds = choice->seconds,
-                                     .n_wrapped = choice->is_checkpoint };
+                                     .n_wrapped = i > EBB_PLAN_KEEP_ALL };
     }
 }
 
 static void
 make_chain (Chain *self,
-            EbbPlanChoices *choices)
+            EbbPlanChoices *choices,
+            gboolean moves)
 {
   const EbbProbeStep *none = choices->none;
   const EbbProbeStage *stages = none->stages;
@@ -94,6 +99,7 @@ make_chain (Chain *self,
   g_autoptr (GHashTable) options_of = g_hash_table_new (NULL, NULL);
   EbbChainOption *option;
 
+  self->moves = moves;
   self->n_stages = none->n_stages + 1;
   self->stages = g_new0 (EbbChainStage, self->n_stages);
   self->options = g_ptr_array_new_with_free_func (g_free);
@@ -132,14 +138,15 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Chain, chain_clear)
 
 /* -- plans --------------------------------------------------------------------------------------------------------- */
 
-/* What checkpoints add to a step: the rest of two steps differs by what lies in the cache, which is noise. */
+/* What checkpoints and copies add to a step: the rest of two steps differs by what lies in the cache, which is noise.
+ */
 static double
-count_recompute_seconds (const EbbProbeStep *step)
+count_added_seconds (const EbbProbeStep *step)
 {
   double seconds = 0;
 
   for (guint i = 0; i < step->n_stages; i++)
-    seconds += step->stages[i].seconds[EBB_PROBE_RECOMPUTE];
+    seconds += step->stages[i].seconds[EBB_PROBE_RECOMPUTE] + step->stages[i].waited;
   return seconds;
 }
 
@@ -152,8 +159,8 @@ count_tile_seconds (EbbPlanChoices *self)
   if (self->untiled == NULL)
     return 0;
   without = self->untiled->none;
-  return MAX (0, ebb_probe_get_seconds (self->probe, self->none) - count_recompute_seconds (self->none)
-                     - ebb_probe_get_seconds (self->probe, without) + count_recompute_seconds (without));
+  return MAX (0, ebb_probe_get_seconds (self->probe, self->none) - count_added_seconds (self->none)
+                     - ebb_probe_get_seconds (self->probe, without) + count_added_seconds (without));
 }
 
 /* The plan in which each block makes its choice of @chosen, and the dry step with it. */
@@ -172,7 +179,7 @@ make_plan (EbbPlanChoices *self,
     return NULL;
   plan->predicted_peak_bytes = (*step)->peak;
   plan->unplanned_peak_bytes = unplanned->peak;
-  plan->seconds = MAX (0, count_recompute_seconds (*step) - count_recompute_seconds (unplanned))
+  plan->seconds = MAX (0, count_added_seconds (*step) - count_added_seconds (unplanned))
                   + count_tile_seconds (self);
   plan->step_seconds = ebb_probe_get_seconds (self->probe, unplanned) + plan->seconds;
   g_free (plan->step);
@@ -305,6 +312,8 @@ typedef struct
 {
   EbbPlanChoices *choices;
   Chain chain;
+  Chain moving;       /* the same with choices that move what blocks keep; no stages: there are none */
+  GPtrArray *uniform; /* of EbbMemoryPlan: in which all blocks move, whether copies are hidden or not */
   EbbMemoryPlan *least;
   EbbProbeStep *least_step;
 } Family;
@@ -323,6 +332,51 @@ typedef struct
   EbbMemoryPlan *least; /* of all, not owned */
 } Planner;
 
+/* Plans in which all blocks make the same choice that moves what they keep, with the last one, whose backward comes
+ * next, or without it. */
+static gboolean
+make_uniform (Family *self,
+              GError **error)
+{
+  const guint n = self->choices->blocks->len;
+  g_autofree guint *chosen = g_new0 (guint, n + 1);
+  guint n_choices = 0;
+
+  for (guint i = 0; i < self->choices->classes->len; i++)
+    {
+      const EbbPlanClass *class = self->choices->classes->pdata[i];
+
+      n_choices = MAX (n_choices, class->choices->len - class->n_in_place);
+    }
+  for (guint k = 0; k < 2 * n_choices; k++)
+    {
+      g_autoptr (EbbProbeStep) step = NULL;
+      EbbMemoryPlan *plan;
+
+      for (guint i = 0; i < n; i++)
+        {
+          const EbbPlanClass *class = self->choices->class_of[i];
+
+          if (class != NULL && class->choices->len > class->n_in_place)
+            chosen[i] = MIN (class->n_in_place + k / 2, class->choices->len - 1);
+        }
+      if (k % 2 == 1)
+        chosen[n - 1] = EBB_PLAN_KEEP_ALL;
+      plan = make_plan (self->choices, chosen, &step, error);
+      if (plan == NULL)
+        return FALSE;
+      g_ptr_array_add (self->uniform, plan);
+      if (plan->predicted_peak_bytes >= self->least->predicted_peak_bytes)
+        continue;
+      g_set_object (&self->least, plan);
+      ebb_probe_step_free (self->least_step);
+      self->least_step = g_steal_pointer (&step);
+    }
+  if (n_choices > 0)
+    make_chain (&self->moving, self->choices, TRUE);
+  return TRUE;
+}
+
 static gboolean
 add_family (Planner *self,
             EbbPlanChoices *choices,
@@ -334,9 +388,10 @@ add_family (Planner *self,
     return FALSE;
   self->n_families++;
   family->choices = choices;
-  make_chain (&family->chain, choices);
+  family->uniform = g_ptr_array_new_with_free_func (g_object_unref);
+  make_chain (&family->chain, choices, FALSE);
   family->least = make_least (choices, &family->chain, &family->least_step, error);
-  if (family->least == NULL)
+  if (family->least == NULL || !make_uniform (family, error))
     return FALSE;
   if (self->least == NULL || family->least->predicted_peak_bytes < self->least->predicted_peak_bytes)
     self->least = family->least;
@@ -372,6 +427,8 @@ planner_clear (Planner *self)
       Family *family = &self->families[--self->n_families];
 
       chain_clear (&family->chain);
+      chain_clear (&family->moving);
+      g_ptr_array_unref (family->uniform);
       g_clear_object (&family->least);
       g_clear_pointer (&family->least_step, ebb_probe_step_free);
       ebb_plan_choices_free (family->choices);
@@ -390,6 +447,27 @@ take_faster (EbbMemoryPlan **fastest,
       && (*fastest == NULL || plan->seconds < (*fastest)->seconds
           || (plan->seconds == (*fastest)->seconds && plan->predicted_peak_bytes < (*fastest)->predicted_peak_bytes)))
     g_set_object (fastest, plan);
+}
+
+/* Where recomputing costs time, blocks may move what they keep instead. */
+static gboolean
+find_moving (Family *self,
+             guint64 budget,
+             EbbMemoryPlan **fastest,
+             GError **error)
+{
+  g_autoptr (EbbMemoryPlan) mixed = NULL;
+  GError *failure = NULL;
+
+  if (self->moving.stages == NULL || (*fastest != NULL && (*fastest)->seconds <= 0))
+    return TRUE;
+  for (guint i = 0; i < self->uniform->len; i++)
+    take_faster (fastest, self->uniform->pdata[i], budget);
+  mixed = make_mixed (self->choices, &self->moving, budget, &failure);
+  take_faster (fastest, mixed, budget);
+  if (failure != NULL)
+    g_propagate_error (error, failure);
+  return failure == NULL;
 }
 
 /* What a block keeps may depend on what its neighbors do, which a chain doesn't know: near the least budget it may find
@@ -414,12 +492,12 @@ find_fastest (Family *self,
   take_faster (fastest, self->least, budget);
   find_uniform (&self->chain, budget, &uniform);
   if (!uniform.fits || (*fastest != NULL && (*fastest)->seconds <= uniform.seconds))
-    return TRUE;
+    return find_moving (self, budget, fastest, error);
   same = make_plan (self->choices, uniform.choices + N_BEFORE_BLOCKS, &step, error);
   if (same == NULL)
     return FALSE;
   take_faster (fastest, same, budget);
-  return TRUE;
+  return find_moving (self, budget, fastest, error);
 }
 
 /* What a step takes longer than without a plan at least, whatever the family's blocks do. */
@@ -428,7 +506,7 @@ count_least_seconds (const Family *self)
 {
   return self->choices->untiled == NULL
              ? 0
-             : count_recompute_seconds (self->choices->none) - count_recompute_seconds (self->choices->untiled->none)
+             : count_added_seconds (self->choices->none) - count_added_seconds (self->choices->untiled->none)
                    + count_tile_seconds (self->choices);
 }
 

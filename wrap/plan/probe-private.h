@@ -2,6 +2,7 @@
 #pragma once
 
 #include "wrap/plan/blocks-private.h"
+#include "tensor/memory-account-private.h"
 #include "tensor/profile/cost-private.h"
 #include "wrap/plan/estimate.h"
 
@@ -26,6 +27,7 @@ typedef struct
   guint64 back_start; /* the same of the backward, with its recompute */
   guint64 back_rise;
   double seconds[EBB_N_PROBE_PARTS]; /* by ebb_probe_price () */
+  double waited;                     /* for copies that computing doesn't hide, by the same */
 } EbbProbeStage;
 
 /* A launch of the step. */
@@ -36,11 +38,21 @@ typedef struct
   guint8 part;
 } EbbProbeLaunch;
 
+/* A copy to or from the host, or a wait for one, which comes before launch number @launch. */
+typedef struct
+{
+  EbbCopyEvent event;
+  guint launch;
+  guint16 stage;
+  guint8 part;
+} EbbProbeCopy;
+
 typedef struct
 {
   EbbProbeStage *stages; /* two more than blocks */
   guint n_stages;
   GArray *launches;                 /* of EbbProbeLaunch */
+  GArray *copies;                   /* of EbbProbeCopy */
   guint64 start;                    /* bytes in use before it */
   guint64 peak;                     /* bytes in use at most... */
   guint64 purposes[EBB_N_PURPOSES]; /* what they are for... */
@@ -87,7 +99,8 @@ char *ebb_probe_compare (EbbProbe *self,
                          const EbbProbeStep *before);
 /* While a step runs: how many launches it has had. */
 guint ebb_probe_get_n_launches (EbbProbe *self);
-/* Fills in the seconds of the stages. */
+/* Fills in the seconds of the stages: of launches as they were measured, and of copies that run beside them at the
+ * measured rates. */
 void ebb_probe_price (EbbProbe *self,
                       EbbProbeStep *step);
 /* What the step takes in all. */

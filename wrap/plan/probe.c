@@ -186,6 +186,18 @@ launched (EbbMemoryObserver *observer,
   g_array_append_val (self->result->launches, entry);
 }
 
+static void
+copied (EbbMemoryObserver *observer,
+        EbbDevice *device,
+        const EbbCopyEvent *event)
+{
+  EbbProbe *self = (EbbProbe *) observer;
+  const EbbProbeCopy copy = { *event, self->result->launches->len, (guint16) self->stage, (guint8) self->part };
+
+  if (device == self->device)
+    g_array_append_val (self->result->copies, copy);
+}
+
 /* -- steps --------------------------------------------------------------------------------------------------------- */
 
 static EbbProbeStep *
@@ -196,6 +208,7 @@ step_new (EbbProbe *self)
   step->n_stages = self->blocks->len + 2;
   step->stages = g_new0 (EbbProbeStage, step->n_stages);
   step->launches = g_array_new (FALSE, FALSE, sizeof (EbbProbeLaunch));
+  step->copies = g_array_new (FALSE, FALSE, sizeof (EbbProbeCopy));
   return step;
 }
 
@@ -282,6 +295,7 @@ void
 ebb_probe_step_free (EbbProbeStep *step)
 {
   g_array_unref (step->launches);
+  g_array_unref (step->copies);
   g_free (step->stages);
   g_free (step);
 }
@@ -294,17 +308,75 @@ ebb_probe_get_n_launches (EbbProbe *self)
 
 /* -- seconds ------------------------------------------------------------------------------------------------------- */
 
+/* The queues of copies beside computing. */
+typedef struct
+{
+  double now;       /* seconds of the step at which computing is */
+  double queues[2]; /* ... and those of both directions, to the host and from it */
+  guint64 first;    /* number of the step's first copy */
+  GArray *ends;     /* double: of copies from it on */
+} Clock;
+
+static double
+get_end (const Clock *self,
+         guint64 number)
+{
+  return number >= self->first && number - self->first < self->ends->len
+             ? g_array_index (self->ends, double, number - self->first)
+             : 0;
+}
+
+static void
+run_copy (EbbProbe *self,
+          Clock *clock,
+          const EbbProbeCopy *copy,
+          EbbProbeStep *step)
+{
+  const EbbCopyEvent *event = &copy->event;
+  const EbbCostRates *rates = &self->costs->host_rates;
+  const double rate = event->kind == EBB_COPY_TO_HOST ? rates->out : rates->in;
+  double *queue, end;
+
+  if (event->kind == EBB_COPY_AWAITED)
+    {
+      const double waited = MAX (0, get_end (clock, event->number) - clock->now);
+
+      step->stages[copy->stage].waited += waited;
+      clock->now += waited;
+      return;
+    }
+  queue = &clock->queues[event->kind == EBB_COPY_FROM_HOST];
+  end = MAX (clock->now, MAX (*queue, get_end (clock, event->after)));
+  *queue = end += rate > 0 ? (double) event->n_bytes / rate : 0;
+  if (clock->ends->len == 0)
+    clock->first = event->number;
+  if (event->number - clock->first >= clock->ends->len)
+    g_array_set_size (clock->ends, (guint) (event->number - clock->first) + 1);
+  g_array_index (clock->ends, double, event->number - clock->first) = end;
+}
+
 void
 ebb_probe_price (EbbProbe *self,
                  EbbProbeStep *step)
 {
+  g_autoptr (GArray) ends = g_array_new (FALSE, TRUE, sizeof (double));
+  Clock clock = { .ends = ends };
+  guint at = 0;
+
   for (guint i = 0; i < step->n_stages; i++)
-    memset (step->stages[i].seconds, 0, sizeof step->stages[i].seconds);
+    {
+      memset (step->stages[i].seconds, 0, sizeof step->stages[i].seconds);
+      step->stages[i].waited = 0;
+    }
   for (guint i = 0; i < step->launches->len; i++)
     {
       const EbbProbeLaunch *launch = &g_array_index (step->launches, EbbProbeLaunch, i);
+      const double seconds = ebb_cost_table_get_seconds (self->costs, launch->cost);
 
-      step->stages[launch->stage].seconds[launch->part] += ebb_cost_table_get_seconds (self->costs, launch->cost);
+      for (; at < step->copies->len && g_array_index (step->copies, EbbProbeCopy, at).launch <= i; at++)
+        run_copy (self, &clock, &g_array_index (step->copies, EbbProbeCopy, at), step);
+      step->stages[launch->stage].seconds[launch->part] += seconds;
+      clock.now += seconds;
     }
 }
 
@@ -316,6 +388,8 @@ ebb_probe_get_seconds (EbbProbe *self,
 
   for (guint i = 0; i < step->launches->len; i++)
     seconds += ebb_cost_table_get_seconds (self->costs, g_array_index (step->launches, EbbProbeLaunch, i).cost);
+  for (guint i = 0; i < step->n_stages; i++)
+    seconds += step->stages[i].waited;
   return seconds;
 }
 
@@ -458,6 +532,7 @@ ebb_probe_new_idle (EbbModule *model,
 
   self->observer.changed = changed;
   self->observer.launched = launched;
+  self->observer.copied = copied;
   self->model = model;
   self->device = device;
   self->blocks = blocks;

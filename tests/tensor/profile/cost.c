@@ -630,7 +630,7 @@ rates_are_measured (void)
   g_autoptr (GError) error = NULL;
   EbbCostRates rates;
 
-  g_assert_true (ebb_cost_measure_host (test_device (), &rates, &error));
+  g_assert_true (ebb_cost_measure_host (test_device (), EBB_COST_MAX_BYTES, &rates, &error));
   g_assert_true (isfinite (rates.out) && rates.out > 0 && isfinite (rates.in) && rates.in > 0);
   g_assert_true (ebb_cost_measure_folder (folder, &rates, &error));
   g_assert_true (isfinite (rates.out) && rates.out > 0 && isfinite (rates.in) && rates.in > 0);

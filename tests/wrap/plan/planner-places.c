@@ -1,0 +1,301 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers cpu-only */
+/* The planner moves what blocks keep to the host where copies are hidden, and recomputes where they are not. */
+#include "support/device.h"
+#include "support/tensors.h"
+#include "tensor/profile/cost-private.h"
+#include "wrap/plan/memory-plan-private.h"
+
+#include <glib/gstdio.h>
+#include <string.h>
+
+#define VOCAB 64
+#define BATCH 4
+#define CONTEXT 64
+#define WIDTH 64
+#define LAYERS 8
+
+typedef struct
+{
+  EbbDevice *device;
+  EbbModule *gpt;
+  EbbOptimizer *optimizer;
+  double losses[3];
+  guint n_losses;
+  gboolean reads;
+  guint64 others; /* bytes that are in use without it */
+} Training;
+
+static guint64
+count_bytes (EbbDevice *device)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
+
+  return ebb_memory_stats_get_total (stats);
+}
+
+static void
+training_init (Training *self, EbbDevice *device)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+
+  *self = (Training){ .device = device, .others = count_bytes (device) };
+  config->layers = LAYERS;
+  config->width = WIDTH;
+  config->heads = 4;
+  config->context = CONTEXT;
+  config->vocab = VOCAB;
+  config->dropout = 0.1;
+  ebb_manual_seed (7);
+  self->gpt = ebb_gpt_new (config, NULL);
+  g_assert_true (ebb_module_to_device (self->gpt, device, NULL));
+  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->gpt, 1e-3, NULL));
+}
+
+static void
+training_clear (Training *self)
+{
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->gpt);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
+
+static gboolean
+step (EbbModule *model, gpointer user_data, GError **error)
+{
+  Training *self = user_data;
+  g_autoptr (EbbTensor) tokens = test_tokens (11, VOCAB, BATCH, CONTEXT, -1);
+  g_autoptr (EbbTensor) targets = test_tokens (12, VOCAB, BATCH, CONTEXT, -1);
+  g_autoptr (EbbTensor) there = ebb_to_device (tokens, self->device, error);
+  g_autoptr (EbbTensor) wanted = ebb_to_device (targets, self->device, error);
+  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), there, wanted, error);
+
+  if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (self->optimizer);
+  return !self->reads || ebb_tensor_get_item (loss, &self->losses[self->n_losses++], error);
+}
+
+/* Real steps. Returns the bytes of the third one at most. */
+static guint64
+train (Training *self)
+{
+  g_autoptr (EbbMemoryStats) stats = NULL;
+  g_autoptr (GError) error = NULL;
+
+  self->reads = TRUE;
+  for (guint i = 0; i < 3; i++)
+    {
+      if (i == 2)
+        ebb_memory_reset_peaks (self->device);
+      step (self->gpt, self, &error);
+      g_assert_no_error (error);
+    }
+  stats = ebb_memory_get_stats (self->device);
+  return ebb_memory_stats_get_peak_total (stats) - self->others;
+}
+
+/* Costs with kernels of no figure and copies of @rate bytes a second. */
+static EbbMemoryPlan *
+plan_for (Training *self, double rate, guint64 budget)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbCostTable) costs = NULL;
+  EbbMemoryPlan *plan;
+
+  g_remove (g_getenv ("EBB_COST_FILE"));
+  costs = ebb_cost_table_new (self->device);
+  costs->host_seconds = 1e-6;
+  costs->host_rates = (EbbCostRates){ rate, rate };
+  ebb_cost_file_save (costs);
+  plan = ebb_memory_plan_make (self->gpt, self->device, step, self, budget, 0, &error);
+  g_assert_no_error (error);
+  return plan;
+}
+
+typedef struct
+{
+  guint n_moved, n_recomputed;
+} Counts;
+
+static Counts
+count (EbbMemoryPlan *plan)
+{
+  Counts counts = { 0 };
+
+  for (guint i = 0; i < plan->rows->len; i++)
+    {
+      const EbbPlanRow *row = &g_array_index (plan->rows, EbbPlanRow, i);
+
+      counts.n_moved += row->place == EBB_MEMORY_PLACE_HOST;
+      counts.n_recomputed += row->is_checkpoint;
+    }
+  return counts;
+}
+
+typedef struct
+{
+  guint64 most, least; /* bytes without copies */
+  double recompute;    /* seconds of the slowest plan without copies */
+  double losses[3];
+} Plain;
+
+static Plain
+train_plain (EbbDevice *device)
+{
+  g_auto (Training) training = { 0 };
+  g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
+  Plain plain = { 0 };
+
+  training_init (&training, device);
+  most = plan_for (&training, 0, G_MAXUINT64);
+  least = plan_for (&training, 0, most->least_bytes);
+  g_assert_cmpuint (count (least).n_moved, ==, 0);
+  plain.most = most->unplanned_peak_bytes;
+  plain.least = most->least_bytes;
+  plain.recompute = least->seconds;
+  g_assert_cmpuint (train (&training), ==, plain.most);
+  memcpy (plain.losses, training.losses, sizeof plain.losses);
+  return plain;
+}
+
+/* Plans within @budget and trains by the plan. */
+static EbbMemoryPlan *
+train_planned (EbbDevice *device, const Plain *plain, double rate, guint64 budget)
+{
+  g_auto (Training) training = { 0 };
+  g_autofree char *text = NULL;
+  EbbMemoryPlan *plan;
+
+  training_init (&training, device);
+  plan = plan_for (&training, rate, budget);
+  text = ebb_memory_plan_to_string (plan);
+  g_test_message ("%.3g bytes a second, least %" G_GUINT64_FORMAT ", %.6f s more of %.6f\n%s", rate,
+                  plan->least_bytes, plan->seconds, plan->step_seconds, text);
+  g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+  g_assert_true (ebb_memory_plan_apply (plan, NULL));
+  g_assert_cmpuint (train (&training), ==, plan->predicted_peak_bytes);
+  g_assert_cmpmem (training.losses, sizeof training.losses, plain->losses, sizeof plain->losses);
+  ebb_memory_plan_unapply (plan);
+  return plan;
+}
+
+/* A device reads its settings when it is opened, so each bandwidth has a device of its own. */
+static EbbDevice *
+open_sim (const char *name, double rate)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *text = g_strdup_printf ("%.0f", rate);
+  EbbDevice *device;
+
+  g_setenv ("EBB_SIM_BANDWIDTH", text, TRUE);
+  device = ebb_device_get (name, &error);
+  g_assert_no_error (error);
+  g_unsetenv ("EBB_SIM_BANDWIDTH");
+  return device;
+}
+
+#define HIGH 1e11
+#define MIDDLE 2e7
+#define LOW 1e4
+
+static void
+test_bandwidths (void)
+{
+  const Plain plain = train_plain (open_sim ("sim:1", HIGH));
+  const guint64 budget = (plain.least + plain.most) / 2;
+  g_autoptr (EbbMemoryPlan) high = train_planned (ebb_device_get ("sim:1", NULL), &plain, HIGH, budget);
+  g_autoptr (EbbMemoryPlan) middle = train_planned (open_sim ("sim:2", MIDDLE), &plain, MIDDLE, budget);
+  g_autoptr (EbbMemoryPlan) low = train_planned (ebb_device_get ("sim:1", NULL), &plain, LOW, budget);
+
+  g_assert_cmpuint (count (high).n_moved, >, 0);
+  g_assert_cmpuint (count (high).n_recomputed, ==, 0);
+  g_assert_cmpuint (count (middle).n_moved, >, 0);
+  g_assert_cmpuint (count (middle).n_recomputed, >, 0);
+  g_assert_cmpuint (count (low).n_moved, ==, 0);
+  g_assert_cmpfloat (high->seconds, <, middle->seconds);
+  g_assert_cmpfloat (middle->seconds, <, low->seconds);
+  g_assert_cmpfloat (low->seconds, <=, plain.recompute);
+}
+
+/* Below the least of plans that recompute alone. */
+static void
+test_least (void)
+{
+  EbbDevice *device = open_sim ("sim:1", HIGH);
+  const Plain plain = train_plain (device);
+  g_autoptr (EbbMemoryPlan) most = train_planned (device, &plain, HIGH, plain.most), least = NULL;
+
+  g_assert_cmpuint (count (most).n_moved, ==, 0);
+  g_assert_cmpuint (most->least_bytes, <, plain.least);
+  least = train_planned (device, &plain, HIGH, most->least_bytes);
+  g_assert_cmpuint (least->predicted_peak_bytes, ==, most->least_bytes);
+  g_assert_cmpuint (count (least).n_moved, >, 0);
+}
+
+/* By a fixed table of costs. */
+static void
+test_never_worse (void)
+{
+  static const double rates[] = { HIGH, 1e8, MIDDLE, LOW };
+  EbbDevice *device = open_sim ("sim:1", HIGH);
+  const Plain plain = train_plain (device);
+
+  for (guint r = 0; r < G_N_ELEMENTS (rates); r++)
+    for (guint i = 0; i < 3; i++)
+      {
+        const guint64 budget = plain.least + (plain.most - plain.least) * i / 3;
+        g_auto (Training) training = { 0 };
+        g_autoptr (EbbMemoryPlan) without = NULL, with = NULL;
+
+        training_init (&training, device);
+        without = plan_for (&training, 0, budget);
+        with = plan_for (&training, rates[r], budget);
+        g_test_message ("%.3g bytes a second, %" G_GUINT64_FORMAT ": %u moved, %u recomputed %.6f s and %.6f s without",
+                        rates[r], budget, count (with).n_moved, count (with).n_recomputed, with->seconds,
+                        without->seconds);
+        g_assert_cmpuint (with->predicted_peak_bytes, <=, budget);
+        g_assert_cmpfloat (with->seconds, <=, without->seconds);
+      }
+}
+
+/* Measured rates are those of the device, and are kept. */
+static void
+test_rates (void)
+{
+  g_autoptr (EbbCostTable) costs = NULL, again = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_remove (g_getenv ("EBB_COST_FILE"));
+  costs = ebb_cost_table_new (open_sim ("sim:2", MIDDLE));
+  costs->host_seconds = 1e-6;
+  g_assert_cmpfloat (costs->host_rates.out, ==, 0);
+  g_assert_true (ebb_cost_table_measure_host (costs, 1 << 20, &error));
+  g_assert_no_error (error);
+  g_assert_cmpfloat (costs->host_rates.out, >, 0);
+  g_assert_cmpfloat (costs->host_rates.out, <=, MIDDLE * 1.001);
+  again = ebb_cost_table_new (costs->device);
+  g_assert_cmpfloat_with_epsilon (again->host_rates.out, costs->host_rates.out, 1e-6 * MIDDLE);
+  g_assert_cmpfloat_with_epsilon (again->host_rates.in, costs->host_rates.in, 1e-6 * MIDDLE);
+}
+
+int
+main (int argc, char **argv)
+{
+  g_autofree char *folder = NULL, *file = NULL;
+  int status;
+
+  test_init (&argc, &argv);
+  folder = g_dir_make_tmp ("ebb-places-XXXXXX", NULL);
+  file = g_build_filename (folder, "costs", NULL);
+  g_setenv ("EBB_COST_FILE", file, TRUE);
+  g_test_add_func ("/plan/planner-places/moves-what-the-bandwidth-hides", test_bandwidths);
+  g_test_add_func ("/plan/planner-places/least-is-below-that-of-recompute", test_least);
+  g_test_add_func ("/plan/planner-places/never-slower-than-without-copies", test_never_worse);
+  g_test_add_func ("/plan/planner-places/rates-are-measured-once", test_rates);
+  status = g_test_run ();
+  g_remove (file);
+  g_rmdir (folder);
+  return status;
+}
