@@ -145,13 +145,12 @@ plan_again (Keep *self,
             GError **error)
 {
   Trainer *trainer = self->trainer;
-  guint64 limit, peak;
+  const guint64 limit = subtract (trainer->limit, too_much);
   g_autoptr (EbbMemoryPlan) plan = NULL;
   g_autofree char *budget = NULL;
   GError *failure = NULL;
+  guint64 peak;
 
-  g_object_get (trainer->plan, "predicted-peak-bytes", &peak, NULL);
-  limit = subtract (MIN (trainer->limit, peak), too_much);
   ebb_memory_plan_unapply (trainer->plan);
   ebb_memory_trim (trainer->device); /* planning takes some, too */
   plan = ebb_memory_plan_new (trainer->model, trainer->device, run, self, limit, &failure);
