@@ -683,7 +683,7 @@ inner_activations_exist_for_one_tile (void)
   g_autoptr (EbbModule) module = ebb_mlp_new (WIDTH, 0, EBB_ACTIVATION_SILU, NULL);
   g_autoptr (EbbTensor) x = new_input (n_tiles * ROWS, WIDTH, EBB_DTYPE_F32);
   g_autoptr (EbbTensor) dy = test_randn (2, n_tiles * ROWS, WIDTH, -1);
-  const double workspace = is_exact () ? 0.01 : 0.1; /* a product of a GPU may have some */
+  const double workspace = 0.1; /* a product of a GPU may have some, and so may one with AVX-512 */
   double plain = measure_step (module, x, dy), tiled;
 
   tile (module, ROWS);
