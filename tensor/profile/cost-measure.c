@@ -17,6 +17,7 @@
 #define MOST_RUNS 15
 #define ENOUGH_SECONDS 10e-3  /* of all runs of a launch */
 #define LONGEST_SECONDS 50e-3 /* of one run: longer launches leave rows out */
+#define GROWTH 4              /* of the rows of a launch that leaves some out, from one try to the next */
 #define BATCH 4               /* launches that a device with queues gets at a time */
 #define MOST_TRIES 3          /* of timing a launch while other programs run */
 #define LOST_SHARE 0.05       /* of a time that other programs may take */
@@ -198,14 +199,20 @@ measure_launch (EbbCostTable *self,
 {
   double share = LONGEST_SECONDS / ebb_cost_table_estimate (self, cost), got;
 
-  /* An estimate may be far too high: a few rows say how many there may be. */
-  if (share < 1)
+  /* An estimate may be far too high, and so is the time of a few rows times their number, where a launch has a cost of
+   * its own: more rows are taken as long as they take little time. */
+  while (share < 1)
     {
       if (!time_share (self, memory, cost, share, TRUE, figure, &got, error))
         return FALSE;
-      share = LONGEST_SECONDS / MAX (figure->seconds / got, 1e-9);
-      if (share < got * 1.5 && share > got / 4)
-        share = got;
+      if (figure->seconds >= LONGEST_SECONDS / GROWTH || got < share / 2)
+        {
+          share = LONGEST_SECONDS / MAX (figure->seconds / got, 1e-9);
+          if (share < got * 1.5 && share > got / GROWTH)
+            share = got;
+          break;
+        }
+      share = got * GROWTH;
     }
   if (!time_share (self, memory, cost, MIN (share, 1), FALSE, figure, &got, error))
     return FALSE;

@@ -176,12 +176,17 @@ scale_rows (const EbbCostLaunch *self,
   return left;
 }
 
-/* Rows or columns of the result, of which there are more; then batches. */
+/* Terms of each sum that a product keeps at least, beside which the result's own traffic is small. */
+#define LEAST_TERMS 1024
+
+/* Batches; terms of the sums, where they are more than rows and columns, as in the gradient of a weight; then rows or
+ * columns of the result, of which there are more. */
 static double
 scale_product (EbbView *views,
                double share)
 {
   EbbView *a = &views[0], *b = &views[1], *bias = &views[2], *c = &views[EBB_LAUNCH_MAX_INPUTS];
+  const gint64 n_terms = a->shape[a->n_dims - 1];
   double left = 1;
 
   for (int i = 0; i < c->n_dims - 2 && left > share; i++)
@@ -197,6 +202,14 @@ scale_product (EbbView *views,
             set_size (operands[k], dim, size);
         }
       left *= (double) size / (double) MAX (old, 1);
+    }
+  if (left > share && n_terms > MAX (LEAST_TERMS, MAX (c->shape[c->n_dims - 2], c->shape[c->n_dims - 1])))
+    {
+      const gint64 size = MAX (choose_size (n_terms, share / left), LEAST_TERMS);
+
+      set_size (a, a->n_dims - 1, size);
+      set_size (b, b->n_dims - 2, size);
+      left *= (double) size / (double) n_terms;
     }
   for (int round = 0; round < 2 && left > share; round++)
     {

@@ -399,6 +399,31 @@ fewer_rows_are_a_launch_of_the_same_kind (void)
   g_assert_cmpuint (n_smaller, >, ebb_cost_table_get_n_launches (table));
 }
 
+/* The gradient of a weight for many rows: one row of its result would need all of the other operand, and its time be
+ * that of reading it. */
+static void
+a_gradient_of_a_weight_has_fewer_terms (void)
+{
+  g_autoptr (EbbCostTable) table = ebb_cost_table_new (test_device ());
+  EbbView views[EBB_COST_MAX_VIEWS];
+  const EbbCostLaunch *cost;
+  Product product;
+
+  product_init (&product, 1600, 32768, 6400, 1);
+  ebb_cost_table_add (table, &product.launch);
+  cost = ebb_cost_table_get_launch (table, 0);
+  memcpy (views, cost->views, sizeof views);
+  g_assert_cmpfloat_with_epsilon (ebb_cost_launch_scale (cost, views, NULL, 0.0625), 0.0625, 1e-9);
+  g_assert_cmpint (views[0].shape[1], ==, 2048);
+  g_assert_cmpint (views[1].shape[0], ==, 2048);
+  g_assert_cmpint (views[EBB_LAUNCH_MAX_INPUTS].shape[0], ==, 1600);
+  g_assert_cmpint (views[EBB_LAUNCH_MAX_INPUTS].shape[1], ==, 6400);
+  g_assert_cmpuint (ebb_rerun_get_extent (&views[0]), ==, 1600 * 2048 * sizeof (float));
+  memcpy (views, cost->views, sizeof views);
+  g_assert_cmpfloat (ebb_cost_launch_scale (cost, views, NULL, 0.001), <, 0.002);
+  g_assert_cmpint (views[0].shape[1], ==, 1024);
+}
+
 /* Operands of 160 MB in memory of 4 MiB. */
 static void
 a_large_launch_needs_little_memory (void)
@@ -650,6 +675,7 @@ main (int argc, char **argv)
   g_test_add_func ("/cost/a-seen-launch-allocates-nothing", a_seen_launch_allocates_nothing);
   g_test_add_func ("/cost/operands-in-the-cache-are-told-apart", operands_in_the_cache_are_told_apart);
   g_test_add_func ("/cost/fewer-rows-are-a-launch-of-the-same-kind", fewer_rows_are_a_launch_of_the_same_kind);
+  g_test_add_func ("/cost/a-gradient-of-a-weight-has-fewer-terms", a_gradient_of_a_weight_has_fewer_terms);
   g_test_add_func ("/cost/a-large-launch-needs-little-memory", a_large_launch_needs_little_memory);
   g_test_add_func ("/cost/figures-are-kept", figures_are_kept);
   g_test_add_func ("/cost/a-busy-machine-is-measured-again-when-it-is-quiet",
