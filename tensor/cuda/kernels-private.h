@@ -10,7 +10,7 @@ G_BEGIN_DECLS
 
 /* The first index that was out of range: it lies in the device's memory, and @flag in host memory that the device
  * writes as well. Only the smallest position of the first such launch is kept. fault_report () and fault_is_set () of
- * device.cuh write and read it. */
+ * fault.cuh write and read it. */
 typedef struct
 {
   guint32 serial; /* of the launch; 0: there is no fault */

@@ -15,7 +15,7 @@ ROOT = os.environ.get("EBB_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.pa
 BUILD = os.environ.get("EBB_BUILD_DIR") or os.path.join(ROOT, "build", "release")
 LIST = os.path.join(ROOT, "tensor", "cuda", "kernels", "spills.txt")
 HEADER = """# Kernels that spill registers: architecture, bytes stored, bytes loaded, kernel.
-# Blocks of these have up to 512 threads, which leaves 128 registers for each: a few values more lie in the cache.
+# Blocks of most have up to 512 threads, which leaves 128 registers for each: a few values more lie in the cache.
 # tests/scripts/cuda_spills.py reads this list.
 """
 

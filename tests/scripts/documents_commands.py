@@ -21,10 +21,6 @@ from gpt2_folder import write_gpt2_folder  # noqa: E402
 
 LONG = {
     "build/release/examples/train_gpt --data my-book.txt --preset gpt2-xl --batch 32 --checkpoint full --estimate",
-    "build/release/examples/train_bert --preset bert-large --data my-book.txt --batch 32 --context 128 "
-    "--checkpoint full --estimate",
-    "build/release/examples/train_gpt --preset gpt2 --batch 128 --context 128 --tensor-parallel 4 --checkpoint full "
-    "--partition --store host --device sim --estimate",
     "scripts/quickstart",
     "ebb-fsdp-gpt --ranks 4 --data book.txt --checkpoint full",
     "mpirun -n 4 ebb-fsdp-gpt --data book.txt --shard full --checkpoint full --store host --resume state",
@@ -62,8 +58,6 @@ UP_TO_ITS_TEXT = {
 
 # Commands that stand for several, or that only name a program, run as these.
 INSTEAD = {
-    "build/release/examples/train_gpt --model llama --batch 1 --context 1024 --checkpoint full --estimate":
-        ["build/release/examples/train_gpt --model my-model --batch 1 --context 16 --checkpoint full --estimate"],
     "build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments FORMAT":
         [f"build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments {name}"
          for name in ("f32", "bf16", "8bit")],

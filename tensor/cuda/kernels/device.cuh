@@ -60,7 +60,7 @@ ebb_cuda_launch (const char *text,
 #endif
 
 /* More than 48 KiB of dynamic shared memory is asked for before the first launch of a kernel on a device, and noted
- * here, since asking takes as long as a launch; at most 163 KiB are there everywhere. */
+ * here, since asking takes as long as a launch; at most 99 KiB are there everywhere. */
 typedef struct
 {
   const void *kernel;
