@@ -443,8 +443,8 @@ ebb_lora_get_adapter (EbbModule *model)
  *
  * Chooses the adapter whose branches are computed and trained. No forward of the model may be running.
  *
- * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is none of that name, with %EBB_ERROR_STATE if there is
- * none at all or one is merged
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if no adapter has that name, with %EBB_ERROR_STATE if the model has
+ *   no adapters or one is merged
  */
 gboolean
 ebb_lora_set_adapter (EbbModule *model,
@@ -474,7 +474,7 @@ ebb_lora_set_adapter (EbbModule *model,
  * Removes all adapters. The parameters that required a gradient before do so again. If one is merged, its product stays
  * in the weights: so does a fine-tuned model become one that ebb_model_save() saves and other programs open.
  *
- * Returns: %FALSE with %EBB_ERROR_STATE if there is none
+ * Returns: %FALSE with %EBB_ERROR_STATE if the model has no adapters
  */
 gboolean
 ebb_lora_unwrap (EbbModule *model,
@@ -538,6 +538,14 @@ add_products (EbbModule *model,
       ok = add_product (((EbbLinear *) module)->weight,
                         ebb_lora_layer_find (ebb_lora_layer_get (module), self->active->adapter), sign, error);
     }
+  /* A failure leaves no weight changed, up to rounding: there was memory for these products before. */
+  for (guint i = 0; !ok && i < n; i++)
+    {
+      EbbModule *module = g_array_index (places, EbbLoraPlace, i).module;
+
+      add_product (((EbbLinear *) module)->weight,
+                   ebb_lora_layer_find (ebb_lora_layer_get (module), self->active->adapter), -sign, NULL);
+    }
   ebb_pop_grad_enabled ();
   for (guint i = 0; ok && i < places->len; i++)
     {
@@ -586,8 +594,8 @@ ebb_lora_merge (EbbModule *model,
  * @model: a model with a merged adapter
  * @error: return location for an error
  *
- * Subtracts what ebb_lora_merge() has added. The weights are then those from before but for the rounding of the sum and
- * of the difference.
+ * Subtracts the product that ebb_lora_merge() has added. The weights are the earlier ones again, up to the rounding of
+ * the addition and the subtraction.
  *
  * Returns: %FALSE with %EBB_ERROR_STATE if no adapter is merged
  */

@@ -141,13 +141,39 @@ merges_and_unmerges (gconstpointer data)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
   g_clear_error (&error);
 
-  /* Without an adapter it is the model that it was but for rounding. */
+  /* Without an adapter the model computes what it did before, up to rounding. */
   g_assert_true (ebb_lora_set_adapter (model, NULL, &error));
   without = get_logits (plain, expected);
   logits = get_logits (model, expected);
   g_assert_cmpfloat (test_difference (without, logits), <, 1e-5);
   g_assert_true (ebb_lora_unwrap (model, &error));
   g_assert_false (ebb_lora_is_wrapped (model));
+}
+
+/* Where there is memory for the products of some layers, and not for a larger one that comes later. */
+static void
+a_failed_merge_changes_nothing (gconstpointer data)
+{
+  const char *row = data;
+  g_autoptr (EbbArgs) expected = NULL;
+  g_autoptr (EbbModule) model = open_adapted (row, &expected);
+  guint n_failed = 0;
+
+  for (guint64 room = 0; !ebb_lora_is_merged (model); room += 1024)
+    {
+      g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+      g_autoptr (GError) error = NULL;
+
+      ebb_memory_set_limit (NULL, ebb_memory_stats_get_total (stats) + room);
+      if (!ebb_lora_merge (model, &error))
+        {
+          g_assert_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY);
+          n_failed++;
+        }
+      ebb_memory_set_limit (NULL, 0);
+      assert_logits (model, expected, ebb_lora_is_merged (model) ? "merged_logits" : "logits");
+    }
+  g_assert_cmpuint (n_failed, >, 1);
 }
 
 /* Saved, and loaded under another name. */
@@ -401,6 +427,7 @@ main (int argc,
   test_scratch_begin ();
   add_rows ("/lora/computes-what-peft-does", computes_what_peft_does);
   add_rows ("/lora/merges-and-unmerges", merges_and_unmerges);
+  add_rows ("/lora/a-failed-merge-changes-nothing", a_failed_merge_changes_nothing);
   add_rows ("/lora/is-saved-as-it-was-loaded", is_saved_as_it_was_loaded);
   g_test_add_func ("/lora/begins-as-the-model", begins_as_the_model);
   g_test_add_func ("/lora/refuses-bad-options", refuses_bad_options);
