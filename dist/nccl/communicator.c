@@ -9,6 +9,7 @@ ebb_nccl_check_cuda (cudaError_t code,
 {
   if (code == cudaSuccess)
     return TRUE;
+  cudaGetLastError (); /* else the next kernel of this thread would report it */
   g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_DEVICE, "%s: %s", function, cudaGetErrorString (code));
   return FALSE;
 }
