@@ -44,6 +44,8 @@ EbbMemoryAccount *ebb_dry_run_get_account (EbbDryRun *run);
 /* The bytes that the heap of @device has taken up at most. */
 guint64 ebb_dry_run_get_extent (EbbDryRun *run,
                                 EbbDevice *device);
+/* Gives back what the heaps touched of blocks that are free by now. */
+void ebb_dry_run_trim (EbbDryRun *run);
 /* In the run: @tensor, a parameter or buffer, gets memory of the run on @device in place of its own until the run ends,
  * and has no gradient. Tensors that share memory go on sharing. */
 gboolean ebb_dry_run_adopt (EbbDryRun *run,

@@ -83,6 +83,14 @@ ebb_dry_run_get_extent (EbbDryRun *self,
   return heap != NULL ? ebb_host_heap_get_extent (heap) : 0;
 }
 
+void
+ebb_dry_run_trim (EbbDryRun *self)
+{
+  for (guint i = 0; i < EBB_MAX_DEVICES; i++)
+    if (self->account->heaps[i] != NULL)
+      ebb_host_heap_trim (self->account->heaps[i]);
+}
+
 /* -- for callers --------------------------------------------------------------------------------------------------- */
 
 typedef struct _Pushed Pushed;

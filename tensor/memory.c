@@ -730,7 +730,7 @@ void
 ebb_memory_trim (EbbDevice *device)
 {
   if (device == NULL || device->backend->host_memory)
-    ebb_host_trim ();
+    ebb_host_heap_trim (ebb_host_heap_get_own ());
 }
 
 /* -- sizes as people write them ------------------------------------------------------------------------------------ */

@@ -11,8 +11,6 @@ void *ebb_host_alloc (gsize size,
                       GError **error);
 void ebb_host_free (void *data,
                     gsize size);
-/* Gives the huge pages of unused blocks back to the system. */
-void ebb_host_trim (void);
 /* Whether the system may make memory that nobody has touched yet of huge pages; it may as long as nobody says
  * otherwise. Huge pages are read faster later, and where the system has to find them first they take longer to get. */
 void ebb_host_allow_huge_pages (void *data,
@@ -46,6 +44,8 @@ void ebb_host_heap_release (EbbHostHeap *heap,
  * an allocation would pass it. At first there is no bound. */
 void ebb_host_heap_set_bound (EbbHostHeap *heap,
                               guint64 n_bytes);
+/* Gives the huge pages of free blocks back to the system. */
+void ebb_host_heap_trim (EbbHostHeap *heap);
 /* Bytes that may be resident: the huge pages in which blocks lie, or lay and which weren't given back since. */
 guint64 ebb_host_heap_get_resident (EbbHostHeap *heap);
 /* The most bytes that were needed at one time: of the huge pages in which blocks or headers lay. */

@@ -53,7 +53,7 @@ struct _Block
 
 G_STATIC_ASSERT (sizeof (Block) == ALIGNMENT);
 
-/* Blocks of like size: a few of the smaller ones would hold huge pages that lie free but for them. */
+/* The free lists of blocks of similar size: small blocks among large ones would keep huge pages resident. */
 typedef struct
 {
   EbbHostHeap *heap;
@@ -314,8 +314,8 @@ segment_new (EbbHostHeap *heap,
   segment->resident = g_new0 (guint64, page_of (segment, segment->end) / 64 + 1);
   segment->next = *list;
   *list = segment;
-  if (!heap->has_small_pages_ahead)
-    madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
+  madvise (segment->start, (gsize) (segment->end - segment->start),
+           heap->has_small_pages_ahead ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
   return segment;
 }
 
@@ -750,15 +750,15 @@ ebb_host_heap_get_extent (EbbHostHeap *self)
   return n_bytes;
 }
 
-/* -- the process' heap --------------------------------------------------------------------------------------------- */
-
 void
-ebb_host_trim (void)
+ebb_host_heap_trim (EbbHostHeap *self)
 {
-  pthread_mutex_lock (&host.lock);
-  give_back (&host, host.n_resident);
-  pthread_mutex_unlock (&host.lock);
+  pthread_mutex_lock (&self->lock);
+  give_back (self, self->n_resident);
+  pthread_mutex_unlock (&self->lock);
 }
+
+/* -- the process' heap --------------------------------------------------------------------------------------------- */
 
 static void
 allow_huge_pages_above (Segment *segment,

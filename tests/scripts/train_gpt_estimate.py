@@ -147,7 +147,7 @@ class WithoutTraining(EstimateTest):
         self.assertIn("\nA step computes for about ", done.stdout)
 
     def test_a_model_that_does_not_fit(self):
-        """GPT-2 XL at 32 rows, in 200 MiB."""
+        """GPT-2 XL at 32 rows, in 200 MiB, kernels that are measured included."""
         with open(self.path("text.txt"), "a", encoding="utf-8") as text:
             text.write("x" * 50000)
         words = ["--data", "text.txt", "--preset", "gpt2-xl", "--batch", "32", "--estimate", "--quiet", "--report",

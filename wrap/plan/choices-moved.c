@@ -40,8 +40,8 @@ subtract (double a,
   return MAX (0, a - b);
 }
 
-/* Groups but for the last one are copied within the block, where computing waits for each of them when the next one
- * comes. What it waits for the last one is counted by the chain. */
+/* Every group but the last is copied within the block: computing waits for it when the next group comes. The chain
+ * counts the wait for the last group. */
 static void
 price (EbbPlanChoice *choice,
        const Copied *copied,

@@ -564,13 +564,14 @@ take_none (EbbPlanChoices *self)
     }
 }
 
-/* Recomputes launch what forwards do. */
+/* Recomputes launch what forwards do. Measuring takes memory, so the dry runs give back what they don't need. */
 static gboolean
 measure_launches (EbbPlanChoices *self,
                   double max_seconds,
                   guint64 max_bytes,
                   GError **error)
 {
+  ebb_probe_trim (self->probe);
   return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, NULL, NULL, error)
          && (self->costs->device->backend->host_memory
              || ebb_cost_table_measure_host (self->costs, max_bytes, error));

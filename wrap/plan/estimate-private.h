@@ -7,7 +7,7 @@
 G_BEGIN_DECLS
 
 /* Of the operands of a kernel that is measured: estimates and plans take little memory. */
-#define EBB_ESTIMATE_MEASURED_BYTES ((guint64) 96 << 20)
+#define EBB_ESTIMATE_MEASURED_BYTES ((guint64) 64 << 20)
 
 /* In the run: its memory on @device takes the place of that of the model's parameters and buffers. */
 gboolean ebb_memory_estimate_adopt_model (EbbDryRun *run,

@@ -312,7 +312,7 @@ typedef struct
 {
   EbbPlanChoices *choices;
   Chain chain;
-  Chain moving;       /* the same with choices that move what blocks keep; no stages: there are none */
+  Chain moving;       /* with choices that move what blocks keep; without stages if there are none */
   GPtrArray *uniform; /* of EbbMemoryPlan: in which all blocks move, whether copies are hidden or not */
   EbbMemoryPlan *least;
   EbbProbeStep *least_step;

@@ -81,6 +81,8 @@ void ebb_probe_free (EbbProbe *self);
 /* Runs one step and looks at it. */
 EbbProbeStep *ebb_probe_run (EbbProbe *self,
                              GError **error);
+/* Gives back the memory of the dry run that no step needs before the next one. */
+void ebb_probe_trim (EbbProbe *self);
 /* Looks at a real step. */
 EbbProbeStep *ebb_probe_watch (EbbProbe *self,
                                EbbStepFunc step,

@@ -274,6 +274,12 @@ ebb_probe_run (EbbProbe *self,
   return run_once (self, error);
 }
 
+void
+ebb_probe_trim (EbbProbe *self)
+{
+  ebb_dry_run_trim (self->run);
+}
+
 EbbProbeStep *
 ebb_probe_watch (EbbProbe *self,
                  EbbStepFunc function,

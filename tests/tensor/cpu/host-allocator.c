@@ -143,7 +143,7 @@ trimmed_memory_is_used_again (void)
 
   run_round (1);
   reserved = ebb_host_get_reserved ();
-  ebb_host_trim ();
+  ebb_host_heap_trim (ebb_host_heap_get_own ());
   run_round (1);
   g_assert_cmpuint (ebb_host_get_reserved (), ==, reserved);
 }
