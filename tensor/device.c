@@ -256,6 +256,44 @@ ebb_device_get_native_stream (EbbDevice *device)
 }
 
 /**
+ * ebb_device_set_loss_chunk:
+ * @device: (nullable): a device; %NULL for the CPU
+ * @n_bytes: the most bytes of logits that a fused loss holds at one time; 0: the device's own choice
+ *
+ * Sets how much memory ebb_fused_linear_cross_entropy() takes for logits from now on, in chunks of at least 16 rows.
+ * Smaller chunks read the weight more often, and gradients of the weight are summed in another order, so their bits
+ * differ.
+ */
+void
+ebb_device_set_loss_chunk (EbbDevice *device,
+                           guint64 n_bytes)
+{
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  __atomic_store_n (&device->loss_chunk, n_bytes, __ATOMIC_RELAXED);
+}
+
+/**
+ * ebb_device_get_loss_chunk:
+ * @device: (nullable): a device; %NULL for the CPU
+ *
+ * Returns: the most bytes of logits that a fused loss holds at one time
+ */
+guint64
+ebb_device_get_loss_chunk (EbbDevice *device)
+{
+  guint64 n_bytes;
+
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  n_bytes = __atomic_load_n (&device->loss_chunk, __ATOMIC_RELAXED);
+  if (n_bytes > 0)
+    return n_bytes;
+  return device->backend->get_loss_chunk_bytes != NULL ? device->backend->get_loss_chunk_bytes (device->index)
+                                                       : EBB_LOSS_CHUNK_BYTES;
+}
+
+/**
  * ebb_set_num_threads:
  * @n_threads: how many threads, at least 1
  *

@@ -49,6 +49,13 @@ EBB_AVAILABLE_IN_ALL
 guint64 ebb_device_get_native_stream (EbbDevice *device);
 
 EBB_AVAILABLE_IN_ALL
+void ebb_device_set_loss_chunk (EbbDevice *device,
+                                guint64 n_bytes);
+
+EBB_AVAILABLE_IN_ALL
+guint64 ebb_device_get_loss_chunk (EbbDevice *device);
+
+EBB_AVAILABLE_IN_ALL
 void ebb_set_num_threads (int n_threads);
 
 EBB_AVAILABLE_IN_ALL

@@ -6,36 +6,6 @@
 
 #include <math.h>
 
-/* A sum of losses over tokens that are predicted, of this rank's model. */
-typedef struct
-{
-  double loss;
-  double n; /* of all models */
-} Sum;
-
-/* @n_rows rows are divided among the models as those of a batch are. A model without any takes one that does not count,
- * because all ranks make the same calls. */
-static gboolean
-add_rows (Trainer *self,
-          gint64 n_rows,
-          Sum *sum,
-          GError **error)
-{
-  TrainerBatch batch = { 0 };
-  double loss;
-  gboolean ok = trainer_take_batch (self, self->held_out, n_rows, &batch, error)
-                && trainer_measure (self, &batch, &loss, error);
-
-  if (ok)
-    {
-      sum->loss += batch.n_mine > 0 ? loss * (double) batch.n_mine : 0;
-      sum->n += (double) batch.n_all;
-    }
-  trainer_clear_batch (&batch);
-  return ok;
-}
-
-/* *@is_stopped: whether a signal came before the end. */
 static gboolean
 measure (Trainer *self,
          double *loss,
@@ -43,22 +13,27 @@ measure (Trainer *self,
          GError **error)
 {
   gint64 n_rows = ebb_dataset_get_n_rows (self->held_out, self->options->context);
-  Sum sum = { 0, 0 };
+  double sum = 0, n_all = 0;
 
   g_object_set (self->held_out, "position", (gint64) 0, NULL);
   for (gint64 done = 0; done < n_rows; done += self->options->batch)
     {
-      if (!add_rows (self, MIN (self->options->batch, n_rows - done), &sum, error))
+      double one;
+      gint64 n;
+
+      if (!trainer_measure (self, self->held_out, MIN (self->options->batch, n_rows - done), &one, &n, error))
         return FALSE;
+      sum += one;
+      n_all += (double) n;
       if (self->ranks == NULL && interrupt_get_status () != 0)
         {
           *is_stopped = TRUE;
           return TRUE;
         }
     }
-  if (self->ranks != NULL && !ranks_sum (self->ranks, &sum.loss, error))
+  if (self->ranks != NULL && !ranks_sum (self->ranks, &sum, error))
     return FALSE;
-  *loss = sum.loss / sum.n;
+  *loss = sum / n_all;
   if (isnan (*loss))
     *loss = NAN; /* without a sign, which would mean nothing */
   return TRUE;

@@ -72,6 +72,8 @@ const OptionRow gpt_options[] = {
   { OPTION_INT, "batch", AT (batch), .metavar = "N", .fallback = "8", POSITIVE, SAVED,
     .help = "Rows of text in a batch",
     .help_on_ranks = "Rows of text in a batch, of all ranks together" },
+  { OPTION_INT, "micro-batch", AT (micro_batch), .metavar = "N", .fallback = "0", ANY_INT, SAVED, .late = "0",
+    .help = "Rows of a batch that are computed at a time, to hold fewer activations; gradients are summed; 0: all" },
   { OPTION_INT, "accumulate", AT (accumulate), .metavar = "N", .fallback = "1", POSITIVE, SAVED,
     .help = "Batches whose gradients make one step" },
   { OPTION_DOUBLE, "lr", AT (lr), .metavar = "X", .fallback = "3e-4", SAVED, .help = "Learning rate of AdamW" },
@@ -163,8 +165,8 @@ const OptionRow gpt_options[] = {
                      "each process, within SIZE: 1.5GiB, 1500MB, or auto: all that is free; ranks that are threads "
                      "share it" },
   { OPTION_TEXT, "allow", AT (allow), .metavar = "NAMES", .shown = "",
-    .help = "What --memory may take, in this order, where no plan that keeps all bits fits: bf16-moments, "
-            "8bit-moments, step-in-backward, bf16-residual; several with commas" },
+    .help = "What --memory may take, in this order, where no plan that keeps all bits fits: loss-chunk, "
+            "micro-batches, bf16-moments, 8bit-moments, step-in-backward, bf16-residual; several with commas" },
   { OPTION_PATH, "plan", AT (plan), .metavar = "FILE",
     .help = "Write the plan of --memory to FILE, or train by the one that is there" },
   { OPTION_FLAG, "estimate", AT (estimate), .shown = "",
@@ -174,6 +176,9 @@ const OptionRow gpt_options[] = {
   { OPTION_TEXT, "residual", AT (residual), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED, .late = "f32",
     .is_causal = TRUE,
     .help = "Type of the residual stream with --dtype bf16: f32, or bf16, which halves it" },
+  { OPTION_SIZE, "loss-chunk", SIZE_AT (loss_chunk), .metavar = "SIZE", .shown = "the device's choice", SAVED,
+    .late = "0",
+    .help = "Logits that exist at a time: 16MiB; smaller chunks take longer" },
   { OPTION_TEXT, "moments", AT (moments), .metavar = "NAME", .fallback = "f32", .names = moments, SAVED, .late = "f32",
     .help = "Type of AdamW's moments: f32, bf16 or 8bit, which take 8, 4 or 2 bytes a parameter" },
   { OPTION_FLAG, "step-in-backward", AT (step_in_backward), SAVED, .late = "0",

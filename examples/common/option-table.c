@@ -391,6 +391,8 @@ take (OptionState *self,
     FIELD (int, self, row) = (int) CLAMP (json_node_get_int (node), G_MININT, G_MAXINT);
   else if (row->kind == OPTION_INT64 && type == G_TYPE_INT64)
     FIELD (gint64, self, row) = json_node_get_int (node);
+  else if (row->kind == OPTION_SIZE && type == G_TYPE_INT64)
+    G_STRUCT_MEMBER (gint64, self, row->bytes) = json_node_get_int (node);
   else
     return FALSE;
   return TRUE;

@@ -197,6 +197,10 @@ check_pairs (const Options *self,
     return options_refuse (error,
                            "--step-in-backward and --accumulate %d: batches that are summed need gradients that stay",
                            self->accumulate);
+  if (self->step_in_backward && self->micro_batch > 0 && self->micro_batch < self->batch)
+    return options_refuse (error,
+                           "--step-in-backward and --micro-batch %d: parts that are summed need gradients that stay",
+                           self->micro_batch);
   return TRUE;
 }
 
@@ -221,7 +225,9 @@ take_bytes (Options *self,
                   || options_refuse (error, "--memory %s: leave the option out to train without a budget",
                                      self->memory_text))))
          && (self->store_limit_text == NULL
-             || command_parse_size ("store-limit", self->store_limit_text, &self->store_limit, error));
+             || command_parse_size ("store-limit", self->store_limit_text, &self->store_limit, error))
+         && (self->loss_chunk_text == NULL
+             || command_parse_size ("loss-chunk", self->loss_chunk_text, &self->loss_chunk, error));
 }
 
 /* Finds what the names mean, and checks which of them go together. In a training that is resumed not all is known at
@@ -309,7 +315,8 @@ settle (Options *self)
     ranks->sequence_parallel = FALSE;
   if (!OPTION_WAS_GIVEN (self, step_in_backward)
       && ((OPTION_WAS_GIVEN (self, clip) && self->clip > 0)
-          || (OPTION_WAS_GIVEN (self, accumulate) && self->accumulate > 1)))
+          || (OPTION_WAS_GIVEN (self, accumulate) && self->accumulate > 1)
+          || (OPTION_WAS_GIVEN (self, micro_batch) && self->micro_batch > 0)))
     self->step_in_backward = FALSE;
 }
 

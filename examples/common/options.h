@@ -52,7 +52,7 @@ struct _Options
   EbbActivation activation;
 
   /* training */
-  int batch, accumulate;
+  int batch, micro_batch, accumulate;
   gint64 steps, warmup, seed;
   double lr, min_lr, weight_decay, clip;
   char *schedule, *decayed;
@@ -61,9 +61,9 @@ struct _Options
   /* machine and memory */
   char *allow;
   char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
-  char *memory_text, *store_limit_text; /* as they were typed, for the messages */
-  guint64 memory, store_limit;          /* bytes; 0: no budget, no limit */
-  gboolean memory_is_auto;              /* the budget is all that is free */
+  char *memory_text, *store_limit_text, *loss_chunk_text; /* as they were typed, for the messages */
+  guint64 memory, store_limit, loss_chunk;                /* bytes; 0: no budget, no limit, the device's choice */
+  gboolean memory_is_auto;                                /* the budget is all that is free */
   gboolean step_in_backward, estimate;
   int threads, prefetch;
   CheckpointKind checkpoint_kind;

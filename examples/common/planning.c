@@ -2,6 +2,7 @@
 /* From a budget of bytes to a plan for the training, and the plan's effect on it. */
 #include "planning.h"
 
+#include "concessions.h"
 #include "output.h"
 
 #include <math.h>
@@ -267,33 +268,13 @@ divide_budget (Planning *self,
   self->limit = self->heap;
 }
 
-/* What a training has of what --allow names, by that or by options of its own. */
-static char **
-list_changes (const Options *options)
-{
-  GStrvBuilder *names = g_strv_builder_new ();
-  char **list;
-
-  if (strcmp (options->moments, "bf16") == 0)
-    g_strv_builder_add (names, "bf16-moments");
-  if (strcmp (options->moments, "8bit") == 0)
-    g_strv_builder_add (names, "8bit-moments");
-  if (options->step_in_backward)
-    g_strv_builder_add (names, "step-in-backward");
-  if (strcmp (options->residual, "bf16") == 0)
-    g_strv_builder_add (names, "bf16-residual");
-  list = g_strv_builder_end (names);
-  g_strv_builder_unref (names);
-  return list;
-}
-
 /* A plan that was made with changes keeps its budget only with them. */
 static gboolean
 check_changes (EbbMemoryPlan *plan,
                const Options *options,
                GError **error)
 {
-  g_auto (GStrv) has = list_changes (options), needs = NULL;
+  g_auto (GStrv) has = concessions_list (options), needs = NULL;
 
   g_object_get (plan, "needs", &needs, NULL);
   for (guint i = 0; needs != NULL && needs[i] != NULL; i++)
@@ -315,7 +296,7 @@ make_plan (Planning *self,
   g_autofree char *name = options->memory_text != NULL ? g_strdup_printf ("--memory %s", options->memory_text)
                                                        : g_strdup ("--checkpoint auto");
   g_autoptr (EbbMemoryPlan) plan = NULL;
-  g_auto (GStrv) changes = list_changes (options);
+  g_auto (GStrv) changes = concessions_list (options);
 
   self->budget = options->memory;
   if (!find_own_bytes (self, trainer, error)
@@ -437,17 +418,19 @@ find_file (Planning *self,
   return TRUE;
 }
 
-/* One plan, for the options as they are. On ranks all fail together, with the same error. */
+/* A ConcessionAttempt: one plan, for the options as they are. On ranks all fail together, with the same error. */
 static gboolean
-attempt (Planning *self,
-         Options *options,
+attempt (Options *options,
+         gpointer data,
+         gboolean *is_too_little,
          GError **error)
 {
+  Planning *self = data;
   Trainer trainer;
   gboolean has_file, ok;
 
   planning_clear (self); /* of an earlier attempt */
-  self->is_too_little = FALSE;
+  self->is_too_little = *is_too_little = FALSE;
   if (!find_file (self, options, &has_file, error))
     return FALSE;
   if (!has_file && options->memory == 0 && !options->memory_is_auto)
@@ -461,215 +444,8 @@ attempt (Planning *self,
   ebb_pop_dry_run ();
   if (self->ranks != NULL)
     ranks_forget_models (self->ranks);
+  *is_too_little = self->is_too_little;
   return ok;
-}
-
-/* -- what --allow names -------------------------------------------------------------------------------------------- */
-
-static gboolean
-set_text (char **option,
-          const char *to)
-{
-  g_free (*option);
-  *option = g_strdup (to);
-  return TRUE;
-}
-
-static gboolean
-take_bf16_moments (Options *options)
-{
-  OPTION_GIVE (options, moments);
-  return strcmp (options->moments, "f32") == 0 && set_text (&options->moments, "bf16");
-}
-
-static gboolean
-take_eight_bit_moments (Options *options)
-{
-  OPTION_GIVE (options, moments);
-  return strcmp (options->moments, "8bit") != 0 && set_text (&options->moments, "8bit");
-}
-
-/* Clipping and accumulation need all gradients at once, and neither is ever dropped. */
-static gboolean
-take_step_in_backward (Options *options)
-{
-  if (options->step_in_backward || options->clip > 0 || options->accumulate > 1)
-    return FALSE;
-  OPTION_GIVE (options, step_in_backward);
-  options->step_in_backward = TRUE;
-  return TRUE;
-}
-
-static gboolean
-take_bf16_residual (Options *options)
-{
-  OPTION_GIVE (options, residual);
-  return strcmp (options->dtype, "bf16") == 0 && strcmp (options->residual, "f32") == 0
-         && set_text (&options->residual, "bf16");
-}
-
-/* They change values or the order of sums, so they are taken only if they are named. FALSE: of no use here. */
-static const struct
-{
-  const char *name;
-  gboolean (*take) (Options *options);
-} concessions[] = {
-  { "bf16-moments", take_bf16_moments },
-  { "8bit-moments", take_eight_bit_moments },
-  { "step-in-backward", take_step_in_backward },
-  { "bf16-residual", take_bf16_residual },
-};
-
-static gboolean
-check_names (char **names,
-             GError **error)
-{
-  for (guint i = 0; names[i] != NULL; i++)
-    {
-      gboolean is_known = FALSE;
-
-      for (guint j = 0; j < G_N_ELEMENTS (concessions); j++)
-        is_known |= strcmp (names[i], concessions[j].name) == 0;
-      if (!is_known)
-        return options_refuse (
-            error,
-            "--allow: there is no \"%s\"; it must be bf16-moments, 8bit-moments, step-in-backward or "
-            "bf16-residual",
-            names[i]);
-    }
-  return TRUE;
-}
-
-static gboolean
-fits_so (Planning *self,
-         Options *options)
-{
-  g_autoptr (GError) failure = NULL;
-
-  return attempt (self, options, &failure);
-}
-
-/* The options that concessions change, as they are without any. */
-typedef struct
-{
-  char *moments, *residual;
-  gboolean step_in_backward;
-} Untouched;
-
-static void
-untouched_clear (Untouched *self)
-{
-  g_free (self->moments);
-  g_free (self->residual);
-}
-
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Untouched, untouched_clear)
-
-/* @wanted, and what is returned: a bit for each concession. Those that are of no use here aren't taken. */
-static guint
-take_concessions (Options *options,
-                  const Untouched *untouched,
-                  guint wanted)
-{
-  guint taken = 0;
-
-  set_text (&options->moments, untouched->moments);
-  set_text (&options->residual, untouched->residual);
-  options->step_in_backward = untouched->step_in_backward;
-  for (guint i = 0; i < G_N_ELEMENTS (concessions); i++)
-    if ((wanted & 1u << i) != 0 && concessions[i].take (options))
-      taken |= 1u << i;
-  return taken;
-}
-
-/* Tries one concession more after the other, those of @named before the others where @and_others, until a plan fits;
- * then one less, as long as one does. Returns those that are taken; 0 with @error if none is enough. */
-static guint
-climb (Planning *self,
-       Options *options,
-       guint named,
-       gboolean and_others,
-       GError **error)
-{
-  g_auto (Untouched) untouched = { g_strdup (options->moments), g_strdup (options->residual),
-                                   options->step_in_backward };
-  guint taken = 0;
-  gboolean fits = FALSE;
-
-  for (guint i = 0; i < 2 * G_N_ELEMENTS (concessions) && !fits; i++)
-    {
-      const guint bit = 1u << i % G_N_ELEMENTS (concessions), before = taken;
-      GError *failure = NULL;
-
-      if (((named & bit) != 0) != (i < G_N_ELEMENTS (concessions)) || ((named & bit) == 0 && !and_others))
-        continue;
-      taken = take_concessions (options, &untouched, before | bit);
-      if (taken == before)
-        continue;
-      fits = attempt (self, options, &failure);
-      if (failure == NULL)
-        continue;
-      g_clear_error (error);
-      g_propagate_error (error, failure);
-      if (!self->is_too_little)
-        return 0;
-    }
-  for (guint i = 0; i < G_N_ELEMENTS (concessions) && fits; i++)
-    {
-      const guint without = taken & ~(1u << i);
-
-      if (without == 0 || without == taken)
-        continue;
-      take_concessions (options, &untouched, without);
-      if (fits_so (self, options))
-        taken = without;
-    }
-  /* The last attempt may have been one that failed. */
-  if (fits && take_concessions (options, &untouched, taken) == taken && self->json == NULL)
-    fits = fits_so (self, options);
-  return fits ? taken : 0;
-}
-
-static char *
-name_concessions (guint taken)
-{
-  GString *names = g_string_new (NULL);
-
-  for (guint i = 0; i < G_N_ELEMENTS (concessions); i++)
-    if ((taken & 1u << i) != 0)
-      g_string_append_printf (names, "%s%s", names->len > 0 ? "," : "", concessions[i].name);
-  return g_string_free (names, FALSE);
-}
-
-/* FALSE with the first error, which names the concessions that would have been enough. */
-static gboolean
-take_allowed (Planning *self,
-              Options *options,
-              char **names,
-              GError **error)
-{
-  g_autoptr (GError) failure = NULL, last = NULL;
-  g_autofree char *enough = NULL;
-  guint named = 0, taken;
-
-  for (guint i = 0; i < G_N_ELEMENTS (concessions); i++)
-    if (g_strv_contains ((const char *const *) names, concessions[i].name))
-      named |= 1u << i;
-  if (attempt (self, options, &failure))
-    return TRUE;
-  taken = self->is_too_little ? climb (self, options, named, FALSE, &failure) : 0;
-  if (taken != 0)
-    {
-      self->taken = name_concessions (taken);
-      return TRUE;
-    }
-  taken = self->is_too_little ? climb (self, options, named, TRUE, &last) : 0;
-  enough = name_concessions (taken);
-  if (taken != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, enough);
-  else
-    g_propagate_error (error, g_steal_pointer (&failure));
-  return FALSE;
 }
 
 gboolean
@@ -678,7 +454,6 @@ planning_init (Planning *self,
                Ranks *ranks,
                GError **error)
 {
-  g_auto (GStrv) names = g_strsplit (options->allow != NULL ? options->allow : "", ",", -1);
   GError *failure = NULL;
   gboolean ok;
 
@@ -686,12 +461,10 @@ planning_init (Planning *self,
                       .budget = options->memory,
                       .n_here = (guint) MAX (options->ranks.n_ranks, 1),
                       .draws = options->memory_timeline != NULL };
-  ok = check_names (names, &failure)
-       && (options->allow == NULL || options_have_plan (options)
-           || options_refuse (&failure, "--allow %s: it needs --memory", options->allow));
+  ok = concessions_check (options, &failure);
   if (ok && options_have_plan (options) && options->steps > 0)
     {
-      ok = take_allowed (self, options, names, &failure);
+      ok = concessions_take (options, attempt, self, &self->taken, &failure);
       reset_peaks (options);
     }
   if (ok)
@@ -708,7 +481,6 @@ planning_clear (Planning *self)
 {
   g_clear_pointer (&self->json, g_free);
   g_clear_pointer (&self->text, g_free);
-  g_clear_pointer (&self->taken, g_free);
   g_clear_object (&self->unplanned);
 }
 

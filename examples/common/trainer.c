@@ -2,6 +2,7 @@
 /* One training: its parts, a step, and its state on disk. */
 #include "trainer.h"
 
+#include "batch.h"
 #include "data.h"
 #include "fault.h"
 #include "interrupt.h"
@@ -324,6 +325,7 @@ prepare (Trainer *self,
   if (options->resume != NULL
       && (!options_take_saved (options, saved, error) || !model_check_remembered (options, saved, error)))
     return FALSE;
+  ebb_device_set_loss_chunk (self->device, options->loss_chunk);
   self->tokenizer = model_make_tokenizer (options, error);
   if (self->tokenizer == NULL)
     return FALSE;
@@ -377,24 +379,10 @@ wrap_on_ranks (Trainer *self,
          && (!outside || wrapping_apply (self->model, options, self->store, error));
 }
 
-/* Each model has its own rows. */
-static gint64
-get_n_models (const Trainer *self)
+gint64
+trainer_get_n_models (const Trainer *self)
 {
   return self->ranks != NULL ? self->ranks->n_models : 1;
-}
-
-/* Rows are distributed in order, as evenly as possible. */
-static void
-share_rows (const Trainer *self,
-            gint64 n_all,
-            gint64 *first,
-            gint64 *n)
-{
-  gint64 model = self->ranks != NULL ? self->ranks->model : 0, n_models = get_n_models (self);
-
-  *first = model * n_all / n_models;
-  *n = (model + 1) * n_all / n_models - *first;
 }
 
 static void
@@ -402,7 +390,8 @@ take_rows (Trainer *self)
 {
   gint64 first;
 
-  share_rows (self, self->options->batch, &first, &self->n_rows);
+  batch_share_rows (self, self->options->batch, &first, &self->n_rows);
+  self->n_rows = MIN (self->n_rows, batch_get_part_rows (self, self->options->batch));
 }
 
 /* The options are compared first, so that all ranks make the same calls from there on. */
@@ -474,76 +463,9 @@ trainer_clear (Trainer *self)
 
 /* -- training ------------------------------------------------------------------------------------------------------ */
 
-/* How many of the targets of rows @first to @first + @n there are. */
-static gint64
-count_targets (EbbTensor *targets,
-               gint64 first,
-               gint64 n)
-{
-  const gint64 context = ebb_tensor_get_dim (targets, 1);
-  const gint64 *data = (const gint64 *) ebb_tensor_get_data (targets, NULL) + first * context;
-  gint64 count = 0;
-
-  for (gint64 i = 0; i < n * context; i++)
-    count += data[i] >= 0;
-  return count;
-}
-
-/* Rows @first to @first + @n. */
-static EbbTensor *
-take_part (Trainer *self,
-           EbbTensor *rows,
-           gint64 first,
-           gint64 n,
-           GError **error)
-{
-  g_autoptr (EbbTensor) part = NULL;
-
-  if (n == ebb_tensor_get_dim (rows, 0))
-    return ebb_to_device (rows, self->device, error);
-  part = ebb_narrow (rows, 0, first, n, error);
-  return ebb_to_device (part, self->device, error);
-}
-
-/* A model without rows takes one that does not count, because all ranks make the same calls. */
-gboolean
-trainer_take_batch (Trainer *self,
-                    EbbDataset *dataset,
-                    gint64 n_rows,
-                    TrainerBatch *batch,
-                    GError **error)
-{
-  g_autoptr (EbbTensor) tokens = NULL;
-  g_autoptr (EbbTensor) targets = NULL;
-  g_autoptr (EbbTensor) starts = NULL;
-  gint64 first, n;
-
-  *batch = (TrainerBatch){ 0 };
-  if (!ebb_dataset_get_rows (dataset, n_rows, self->options->context, &tokens, &targets, &starts, error))
-    return FALSE;
-  share_rows (self, n_rows, &first, &n);
-  batch->n_mine = count_targets (targets, first, n);
-  batch->n_all = count_targets (targets, 0, n_rows);
-  first = MIN (first, n_rows - 1);
-  n = MAX (n, 1);
-  batch->tokens = take_part (self, tokens, first, n, error);
-  batch->targets = batch->tokens != NULL ? take_part (self, targets, first, n, error) : NULL;
-  if (starts != NULL && batch->targets != NULL)
-    batch->starts = take_part (self, starts, first, n, error);
-  return batch->targets != NULL && (starts == NULL || batch->starts != NULL);
-}
-
-void
-trainer_clear_batch (TrainerBatch *batch)
-{
-  g_clear_pointer (&batch->tokens, ebb_tensor_unref);
-  g_clear_pointer (&batch->targets, ebb_tensor_unref);
-  g_clear_pointer (&batch->starts, ebb_tensor_unref);
-}
-
 static EbbTensor *
 compute_loss (Trainer *self,
-              const TrainerBatch *batch,
+              const BatchPart *part,
               GError **error)
 {
   gboolean lowered = strcmp (self->options->dtype, "bf16") == 0;
@@ -556,7 +478,7 @@ compute_loss (Trainer *self,
     ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
   if (offloads)
     ebb_push_saved_tensor_hooks (self->store);
-  loss = model_loss (self->model, batch->tokens, batch->targets, batch->starts, error);
+  loss = model_loss (self->model, part->tokens, part->targets, part->starts, error);
   if (offloads)
     ebb_pop_saved_tensor_hooks ();
   if (lowered)
@@ -580,62 +502,100 @@ read_loss (EbbTensor *result,
 
 gboolean
 trainer_measure (Trainer *self,
-                 const TrainerBatch *batch,
+                 EbbDataset *dataset,
+                 gint64 n_rows,
                  double *loss,
+                 gint64 *n_targets,
                  GError **error)
 {
-  g_autoptr (EbbTensor) result = NULL;
+  g_auto (Batch) batch = { 0 };
 
-  ebb_push_grad_enabled (FALSE);
-  result = compute_loss (self, batch, error);
-  ebb_pop_grad_enabled ();
-  return result != NULL && read_loss (result, loss, error);
+  *loss = 0;
+  if (!batch_take (&batch, self, dataset, n_rows, error))
+    return FALSE;
+  *n_targets = batch.n_targets;
+  for (guint i = 0; i < batch.n_parts; i++)
+    {
+      g_auto (BatchPart) part = { 0 };
+      g_autoptr (EbbTensor) result = NULL;
+      double one;
+
+      if (!batch_take_part (&batch, self, i, &part, error))
+        return FALSE;
+      ebb_push_grad_enabled (FALSE);
+      result = compute_loss (self, &part, error);
+      ebb_pop_grad_enabled ();
+      if (result == NULL || !read_loss (result, &one, error))
+        return FALSE;
+      *loss += part.n_targets > 0 ? one * (double) part.n_targets : 0;
+    }
+  return TRUE;
 }
 
-/* Models average their gradients however many tokens each predicts, so a loss is weighted by them. */
+/* Models average their gradients however many tokens each predicts, and parts of a batch add theirs, so a loss is
+ * weighted by them. */
 static gboolean
 run_backward (Trainer *self,
-              const TrainerBatch *batch,
+              const Batch *batch,
+              const BatchPart *part,
               EbbTensor *loss,
               GError **error)
 {
-  gint64 n_models = get_n_models (self);
+  const gint64 n_models = trainer_get_n_models (self);
   g_autoptr (EbbTensor) weighted = NULL;
 
-  if (batch->n_mine * n_models == batch->n_all)
+  if (part->n_targets * n_models == batch->n_targets)
     return ebb_tensor_backward (loss, error);
-  weighted = ebb_mul_scalar (loss, (double) (batch->n_mine * n_models) / (double) batch->n_all, error);
+  weighted = ebb_mul_scalar (loss, (double) (part->n_targets * n_models) / (double) batch->n_targets, error);
   return weighted != NULL && ebb_tensor_backward (weighted, error);
 }
 
+/* Adds the share that the part has in the batch's loss to @loss. */
 static gboolean
-compute_gradients (Trainer *self,
-                   const TrainerBatch *batch,
-                   double *loss,
-                   GError **error)
+run_part (Trainer *self,
+          const Batch *batch,
+          guint number,
+          double *loss,
+          GError **error)
 {
+  g_auto (BatchPart) part = { 0 };
   g_autoptr (EbbTensor) result = NULL;
+  double one;
 
-  if (!fault_meet (self->ranks, "forward", self->step + 1, error))
+  if (!batch_take_part (batch, self, number, &part, error)
+      || !fault_meet (self->ranks, "forward", self->step + 1, error))
     return FALSE;
-  result = compute_loss (self, batch, error);
-  return result != NULL && fault_meet (self->ranks, "backward", self->step + 1, error)
-         && run_backward (self, batch, result, error) && read_loss (result, loss, error);
+  result = compute_loss (self, &part, error);
+  if (result == NULL || !fault_meet (self->ranks, "backward", self->step + 1, error)
+      || !run_backward (self, batch, &part, result, error) || !read_loss (result, &one, error))
+    return FALSE;
+  if (part.n_targets == batch->n_targets)
+    *loss += one;
+  else if (part.n_targets > 0)
+    *loss += one * ((double) part.n_targets / (double) batch->n_targets);
+  return TRUE;
 }
 
 /* @loss: this model's share of the batch's loss. */
 static gboolean
 run_batch (Trainer *self,
+           gboolean is_last,
            double *loss,
            GError **error)
 {
-  TrainerBatch batch;
-  gboolean ok = trainer_take_batch (self, self->dataset, self->options->batch, &batch, error)
-                && compute_gradients (self, &batch, loss, error);
+  const gboolean keeps = self->ranks != NULL && !self->options->ranks.reduces_each_batch;
+  g_auto (Batch) batch = { 0 };
+  gboolean ok = batch_take (&batch, self, self->dataset, self->options->batch, error);
 
-  if (ok && batch.n_mine < batch.n_all)
-    *loss = batch.n_mine > 0 ? *loss * ((double) batch.n_mine / (double) batch.n_all) : 0;
-  trainer_clear_batch (&batch);
+  *loss = 0;
+  for (guint i = 0; ok && i < batch.n_parts; i++)
+    {
+      if (keeps)
+        ebb_push_gradient_sync (is_last && i == batch.n_parts - 1);
+      ok = run_part (self, &batch, i, loss, error);
+      if (keeps)
+        ebb_pop_gradient_sync ();
+    }
   return ok;
 }
 
@@ -644,25 +604,18 @@ run_batches (Trainer *self,
              double *loss,
              GError **error)
 {
-  const Options *options = self->options;
-  gboolean keeps = self->ranks != NULL && !options->ranks.reduces_each_batch;
+  const int n = self->options->accumulate;
   double sum = 0;
 
-  for (int i = 0; i < options->accumulate; i++)
+  for (int i = 0; i < n; i++)
     {
       double one;
-      gboolean ok;
 
-      if (keeps)
-        ebb_push_gradient_sync (i == options->accumulate - 1);
-      ok = run_batch (self, &one, error);
-      if (keeps)
-        ebb_pop_gradient_sync ();
-      if (!ok)
+      if (!run_batch (self, i == n - 1, &one, error))
         return FALSE;
       sum += one;
     }
-  *loss = sum / options->accumulate;
+  *loss = sum / n;
   return fault_meet (self->ranks, "exchange", self->step + 1, error)
          && (self->ranks == NULL || ranks_sum (self->ranks, loss, error));
 }

@@ -43,7 +43,7 @@ typedef struct
   gint64 first_step;        /* of this run */
   gint64 saved_step;        /* at which the state was last written */
   gboolean step_is_whole;   /* no step is half done */
-  gint64 n_rows;            /* this rank's rows of each batch; it may have none */
+  gint64 n_rows;            /* that this rank computes at a time; it may have none */
   guint64 n_parameters;     /* of the full model */
   double plain_activations; /* bytes that a step would save without checkpointing, 0 if unknown */
 } Trainer;
@@ -66,24 +66,15 @@ gboolean trainer_step (Trainer *self,
 gboolean trainer_run_step (EbbModule *model,
                            gpointer trainer,
                            GError **error);
-/* Rows of one batch: this model's, on the device. */
-typedef struct
-{
-  EbbTensor *tokens, *targets, *starts; /* starts: NULL if rows are not documents */
-  gint64 n_mine, n_all;                 /* tokens that are predicted by this model, and by all models */
-} TrainerBatch;
-
-/* Takes @n_rows rows and this model's share of them. */
-gboolean trainer_take_batch (Trainer *self,
-                             EbbDataset *dataset,
-                             gint64 n_rows,
-                             TrainerBatch *batch,
-                             GError **error);
-void trainer_clear_batch (TrainerBatch *batch);
-/* The loss of the model as it is, without gradients. */
+/* Models that the ranks train, each with rows of its own. */
+gint64 trainer_get_n_models (const Trainer *self);
+/* The loss of the model as it is over @n_rows rows of @dataset, without gradients: this model's share of the sum over
+ * tokens in @loss, and how many tokens all models predict in @n_targets. */
 gboolean trainer_measure (Trainer *self,
-                          const TrainerBatch *batch,
+                          EbbDataset *dataset,
+                          gint64 n_rows,
                           double *loss,
+                          gint64 *n_targets,
                           GError **error);
 /* Waits for all enqueued work, and reports failures of asynchronous work. */
 gboolean trainer_finish (Trainer *self,

@@ -201,6 +201,7 @@ struct _EbbDevice
   guint64 current[7]; /* by purpose, then the total */
   guint64 peak[7];
   guint64 limit;
+  guint64 loss_chunk; /* bytes of logits that a fused loss holds; 0: the backend's choice */
   guint number;       /* of those that are open */
   double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */
 };

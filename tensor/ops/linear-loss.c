@@ -12,9 +12,9 @@
  * into their gradient in place and go on into those of x and weight at once, so the products are not done again in
  * backward. With one loss for each row the factors differ; then logits are made a second time in backward. */
 
-/* A backend says how many bytes of logits it holds at a time. Each chunk reads the weight twice and its gradient once
- * and writes that: chunks that are too small spend their time on this. The number of rows follows from shapes alone, so
- * sums have one order. */
+/* A device says how many bytes of logits it holds at a time. Each chunk reads the weight twice and its gradient once
+ * and writes that: chunks that are too small spend their time on this. The number of rows follows from shapes and that
+ * setting alone, so sums have one order. */
 #define CHUNK_ROW_UNIT 64 /* rows of a chunk are a multiple of it, as the products like best */
 #define CHUNK_LEAST_ROWS 16
 
@@ -37,9 +37,7 @@ count_chunk_rows (EbbDevice *device,
                   gint64 n_classes,
                   EbbDType dtype)
 {
-  const EbbBackend *backend = device->backend;
-  const gint64 n_bytes = (gint64) (backend->get_loss_chunk_bytes != NULL ? backend->get_loss_chunk_bytes (device->index)
-                                                                         : EBB_LOSS_CHUNK_BYTES);
+  const gint64 n_bytes = (gint64) MIN (ebb_device_get_loss_chunk (device), G_MAXINT64);
   gint64 most = MAX (n_bytes / (n_classes * (gint64) ebb_dtype_get_size (dtype)), CHUNK_LEAST_ROWS);
   gint64 unit = most >= CHUNK_ROW_UNIT ? CHUNK_ROW_UNIT : CHUNK_LEAST_ROWS;
   gint64 n_chunks, rows;

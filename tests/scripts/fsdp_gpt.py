@@ -93,7 +93,8 @@ class SameLosses(FsdpGptTest):
                             self.assertEqual(losses, expected)
 
     def test_the_rest_changes_none_either(self):
-        for more in (["--accumulate", 2], ["--clip", 0.3], ["--accumulate", 2, "--clip", 0.3, "--batch", 2]):
+        for more in (["--accumulate", 2, "--micro-batch", 1], ["--clip", 0.3],
+                     ["--accumulate", 2, "--clip", 0.3, "--batch", 2]):
             expected = self.train(None, "--steps", 20, *more)["losses"]
             for n_ranks, words in ((3, ["--shard", "none"]), (3, ["--shard", "none", "--reduce", "batch"]), (3, []),
                                    (4, ["--reduce", "step", "--checkpoint", "selective"]), (2, ["--flatten"]),

@@ -151,6 +151,19 @@ class Documents(DataTest):
             for mine, other in zip(one["losses"], many["losses"], strict=True):
                 self.assertAlmostEqual(mine, other, delta=1e-5)
 
+    def test_a_batch_in_parts_learns_the_same(self):
+        """Each part's loss counts by the tokens that it predicts; held-out data is measured in parts, too."""
+        words = ["--data", "sums.jsonl", "--steps", 8, "--eval", 0.2, *EVEN]
+        whole = self.train(*words)
+        for program, more in ("train_gpt", []), ("fsdp_gpt", ["--ranks", 2]):
+            parts = self.train(*words, *more, "--micro-batch", 1, program=program)
+            self.assertGreater(whole["peak_bytes"], 0)
+            for key in "losses", "evaluations":
+                for mine, other in zip(whole[key], parts[key], strict=True):
+                    if key == "evaluations":
+                        mine, other = mine["loss"], other["loss"]
+                    self.assertAlmostEqual(mine, other, delta=1e-5)
+
     def test_files_are_packed_if_asked(self):
         """With --pack a text is a document, so a window doesn't reach from one file into the next."""
         words = ["--data", "text.txt", "held.txt", "--steps", 2]

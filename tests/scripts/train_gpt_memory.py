@@ -142,6 +142,39 @@ class Allowed(MemoryTest):
         enough = self.train(*SIM, "--memory", self.least, "--allow", "bf16-moments")
         self.assertEqual(enough["config"]["moments"], "f32")
 
+    def test_a_batch_in_parts(self):
+        """Parts weigh what they predict, so only the order of sums differs from the whole batch's."""
+        words = [*SIM, "--dropout", 0]
+        whole = self.train(*words)
+        for rows in 5, 8:
+            parts = self.train(*words, "--micro-batch", rows)
+            self.assertLess(parts["peak_bytes"], whole["peak_bytes"])
+            for one, other in zip(parts["losses"], whole["losses"], strict=True):
+                self.assertAlmostEqual(one, other, delta=1e-5)
+        budget = self.least - (2 << 20)
+        report = self.train(*SIM, "--memory", budget, "--allow", "micro-batches")
+        self.assertEqual((report["config"]["micro_batch"], report["config"]["moments"]), (8, "f32"))
+        self.assertEqual(report["peak_bytes"], report["predicted_peak_bytes"])
+        self.assertLessEqual(report["peak_bytes"], budget)
+        self.assertEqual(report["losses"], self.train(*SIM, "--micro-batch", 8)["losses"])
+        self.refuse("--step-in-backward and --micro-batch 4: parts that are summed", "--step-in-backward",
+                    "--micro-batch", 4, status=2)
+
+    def test_logits_in_smaller_chunks(self):
+        """A vocabulary that takes most of the memory."""
+        words = [*SIM, "--vocab", 50257, "--width", 16, "--layers", 1, "--batch", 8]
+        least = self.train(*words, "--memory", "1G")["least_bytes"]
+        report = self.train(*words, "--memory", least - (30 << 20), "--allow", "loss-chunk,8bit-moments")
+        self.assertEqual((report["config"]["loss_chunk"], report["config"]["moments"]), (16 << 20, "f32"))
+        self.assertEqual(report["peak_bytes"], report["predicted_peak_bytes"])
+        same = self.train(*words, "--loss-chunk", "16MiB")
+        self.assertEqual(report["losses"], same["losses"])
+        for one, other in zip(report["losses"], self.train(*words)["losses"], strict=True):
+            self.assertAlmostEqual(one, other, delta=1e-4)
+        self.train(*words, "--loss-chunk", "16MiB", "--resume", "chunked", "--steps", 2)
+        resumed = self.train(*words, "--resume", "chunked", "--steps", 3)
+        self.assertEqual((resumed["losses"], resumed["config"]["loss_chunk"]), (same["losses"][2:], 16 << 20))
+
     def test_no_more_than_is_needed(self):
         """8-bit moments are taken in place of those in bf16."""
         least = self.train(*SIM, "--memory", "1G", "--moments", "8bit")["least_bytes"]
@@ -157,11 +190,11 @@ class Allowed(MemoryTest):
     def test_what_excludes_each_other_is_left_out(self):
         budget = self.least - (1 << 20)
         for words in ["--clip", 1], ["--accumulate", 2]:
-            self.refuse("is too small: .*; with --allow .*moments it fits", *SIM, "--memory", budget, *words,
+            self.refuse("is too small: .*; with --allow micro-batches it fits", *SIM, "--memory", budget, *words,
                         "--allow", "step-in-backward")
 
     def test_what_would_be_enough_is_named(self):
-        self.refuse("is too small: .*; with --allow bf16-moments it fits", *SIM, "--memory", self.least - (1 << 20))
+        self.refuse("is too small: .*; with --allow micro-batches it fits", *SIM, "--memory", self.least - (1 << 20))
         done = self.run_program(*SIM, "--memory", "1MiB", "--allow", "bf16-moments")
         self.assertIn("too small: the step needs at least", done.stderr)
         self.assertNotIn("it fits", done.stderr)
@@ -180,8 +213,8 @@ class Allowed(MemoryTest):
                     EBB_COST_FILE=self.path("other-costs"))
 
     def test_mistakes(self):
-        self.refuse('--allow: there is no "magic"; it must be bf16-moments, 8bit-moments,', "--memory", "1G", "--allow",
-                    "magic", status=2)
+        self.refuse('--allow: there is no "magic"; it must be loss-chunk, micro-batches, bf16-moments, 8bit-moments,',
+                    "--memory", "1G", "--allow", "magic", status=2)
         self.refuse("--allow 8bit-moments: it needs --memory", "--allow", "8bit-moments", status=2)
 
 

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
+#include "support/tensors.h"
 
 #include <math.h>
 
@@ -243,6 +244,42 @@ all_logits_are_never_held (void)
     }
 }
 
+/* Smaller chunks hold less; what they compute is the same but for the order of sums. */
+static void
+a_smaller_chunk_takes_less_memory (void)
+{
+  EbbDevice *device = test_device ();
+  const guint64 own = ebb_device_get_loss_chunk (device);
+  EbbTensor *grads[2], *losses[2];
+  guint64 peaks[2];
+
+  for (guint i = 0; i < 2; i++)
+    {
+      Operands o;
+      guint64 before;
+
+      ebb_device_set_loss_chunk (device, i == 0 ? 0 : own / 2);
+      setup (&o);
+      before = get_total ();
+      ebb_memory_reset_peaks (device);
+      losses[i] = compute (&o, TRUE, EBB_REDUCTION_MEAN, 1.0);
+      peaks[i] = get_peak_total () - before;
+      grads[i] = ebb_tensor_get_grad (o.x);
+      teardown (&o);
+    }
+  g_assert_cmpuint (ebb_device_get_loss_chunk (device), ==, own / 2);
+  ebb_device_set_loss_chunk (device, 0);
+  g_assert_cmpuint (ebb_device_get_loss_chunk (device), ==, own);
+  g_assert_cmpuint (peaks[1], <, peaks[0] - own / 4);
+  g_assert_cmpfloat (test_difference (grads[0], grads[1]), <, 1e-6);
+  g_assert_cmpfloat (test_difference (losses[0], losses[1]), <, 1e-5);
+  for (guint i = 0; i < 2; i++)
+    {
+      ebb_tensor_unref (grads[i]);
+      ebb_tensor_unref (losses[i]);
+    }
+}
+
 /* The gradient that was made along with the loss becomes the weight's own: no second one, no copy. */
 static void
 gradient_of_the_weight_is_handed_over (void)
@@ -407,6 +444,7 @@ main (int argc, char **argv)
   g_test_add_func ("/fused-linear-cross-entropy/sum-equals-that-of-all-logits", sum_equals_that_of_all_logits);
   g_test_add_func ("/fused-linear-cross-entropy/rows-equal-those-of-all-logits", rows_equal_those_of_all_logits);
   g_test_add_func ("/fused-linear-cross-entropy/all-logits-are-never-held", all_logits_are_never_held);
+  g_test_add_func ("/fused-linear-cross-entropy/a-smaller-chunk-takes-less-memory", a_smaller_chunk_takes_less_memory);
   g_test_add_func ("/fused-linear-cross-entropy/gradient-of-the-weight-is-handed-over",
                    gradient_of_the_weight_is_handed_over);
   g_test_add_func ("/fused-linear-cross-entropy/retained-graph-gives-the-gradient-again",
