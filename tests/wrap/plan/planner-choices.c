@@ -3,7 +3,7 @@
 /* The planner beside other ways to wrap the same blocks, each shown by a dry step. No launch is measured, so seconds
  * are those of fixed rates. */
 #include "support/device.h"
-#include "support/tensors.h"
+#include "support/plan-runs.h"
 #include "nn/module-private.h"
 #include "wrap/checkpoint/target-private.h"
 #include "wrap/plan/choices-private.h"
@@ -12,143 +12,37 @@
 
 #define VOCAB 100
 #define LARGE_VOCAB 4000
-#define BATCH 4
-#define CONTEXT 32
 #define N_BUDGETS 8
 
-typedef struct
-{
-  EbbModule *model;
-  EbbOptimizer *optimizer;
-  EbbTensor *tokens, *targets;
-  guint64 others; /* bytes that are in use without it */
-  guint n_steps;
-} Training;
-
-static guint64
-count_bytes (void)
-{
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
-
-  return ebb_memory_stats_get_total (stats);
-}
-
 static void
-training_init_data (Training *self,
-                    int vocab)
+init (TestPlanRun *self,
+      int layers,
+      int vocab)
 {
-  *self = (Training){ 0 };
-  self->tokens = test_tokens (11, vocab, BATCH, CONTEXT, -1);
-  self->targets = test_tokens (12, vocab, BATCH, CONTEXT, -1);
-  self->others = count_bytes ();
-}
+  BenchSettings settings = { .layers = layers, .width = 48, .heads = 4, .batch = 4, .context = 32, .dropout = 0.1 };
 
-static void
-training_init (Training *self,
-               int layers,
-               int vocab)
-{
-  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
-
-  training_init_data (self, vocab);
-  config->layers = layers;
-  config->width = 48;
-  config->heads = 4;
-  config->context = CONTEXT;
-  config->vocab = vocab;
-  config->dropout = 0.1;
-  ebb_manual_seed (7);
-  self->model = ebb_gpt_new (config, NULL);
-  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->model, 1e-3, NULL));
+  settings.vocab = vocab;
+  test_plan_run_init (self, &settings);
 }
 
 /* Its blocks normalize after each part, so that they keep other things than those of a GPT. */
 static void
-training_init_bert (Training *self,
-                    int layers)
+init_bert (TestPlanRun *self,
+           int layers)
 {
-  g_autoptr (EbbBertConfig) config = ebb_bert_config_new ();
+  BenchSettings settings = { .width = 48, .heads = 4, .vocab = VOCAB, .batch = 4, .context = 32, .dropout = 0.1 };
 
-  training_init_data (self, VOCAB);
-  config->layers = layers;
-  config->width = 48;
-  config->heads = 4;
-  config->hidden = 192;
-  config->context = CONTEXT;
-  config->vocab = VOCAB;
-  ebb_manual_seed (7);
-  self->model = ebb_bert_new (config, NULL);
-  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->model, 1e-3, NULL));
-}
-
-static void
-training_clear (Training *self)
-{
-  g_clear_object (&self->optimizer);
-  g_clear_object (&self->model);
-  g_clear_pointer (&self->tokens, ebb_tensor_unref);
-  g_clear_pointer (&self->targets, ebb_tensor_unref);
-}
-
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
-
-static gboolean
-step (EbbModule *model,
-      gpointer user_data,
-      GError **error)
-{
-  Training *self = user_data;
-  g_autoptr (EbbTensor) loss = EBB_IS_BERT (model)
-                                   ? ebb_bert_loss (EBB_BERT (model), self->tokens, NULL, NULL, self->targets, error)
-                                   : ebb_gpt_loss (EBB_GPT (model), self->tokens, self->targets, error);
-
-  self->n_steps++;
-  if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
-    return FALSE;
-  ebb_optimizer_zero_grad (self->optimizer);
-  return TRUE;
-}
-
-/* Real steps. Returns the bytes of the third one at most. */
-static guint64
-train (Training *self)
-{
-  g_autoptr (EbbMemoryStats) stats = NULL;
-
-  for (guint i = 0; i < 3; i++)
-    {
-      ebb_memory_reset_peaks (NULL);
-      g_assert_true (step (self->model, self, NULL));
-    }
-  stats = ebb_memory_get_stats (NULL);
-  return ebb_memory_stats_get_peak_total (stats) - self->others;
-}
-
-static EbbMemoryPlan *
-plan_for (Training *self,
-          guint64 budget)
-{
-  g_autoptr (GError) error = NULL;
-  EbbMemoryPlan *plan = ebb_memory_plan_make (self->model, NULL, step, self, budget, 0, &error);
-
-  g_assert_no_error (error);
-  return plan;
-}
-
-/* The budget number @i of @n from the least to what the step takes without a plan. */
-static guint64
-get_budget (EbbMemoryPlan *any,
-            guint i,
-            guint n)
-{
-  return any->least_bytes + (any->unplanned_peak_bytes - any->least_bytes) * i / n;
+  settings.preset = "bert-base";
+  settings.layers = layers;
+  test_plan_run_init (self, &settings);
 }
 
 static EbbPlanChoices *
-find_choices (Training *self)
+find_choices (TestPlanRun *self)
 {
   g_autoptr (GError) error = NULL;
-  EbbPlanChoices *choices = ebb_plan_choices_new (self->model, ebb_device_get_cpu (), NULL, step, self, 0, 0, &error);
+  EbbPlanChoices *choices =
+      ebb_plan_choices_new (self->training->model, ebb_device_get_cpu (), NULL, test_plan_run_step, self, 0, 0, &error);
 
   g_assert_no_error (error);
   return choices;
@@ -188,7 +82,7 @@ try_numbers (EbbPlanChoices *choices,
 
 /* All combinations in which a block does one of its choices of the numbers @allowed. */
 static GArray *
-try_all (Training *self,
+try_all (TestPlanRun *self,
          const guint *allowed,
          guint n_allowed)
 {
@@ -242,17 +136,17 @@ find_least (GArray *outcomes)
 /* -- the best of all ----------------------------------------------------------------------------------------------- */
 
 static void
-check_beside_all (Training *training,
+check_beside_all (TestPlanRun *run,
                   GArray *outcomes)
 {
-  g_autoptr (EbbMemoryPlan) first = plan_for (training, G_MAXUINT64);
+  g_autoptr (EbbMemoryPlan) first = test_plan_run_plan (run, G_MAXUINT64);
   const double none_seconds = first->step_seconds - first->seconds;
 
   g_assert_cmpfloat ((double) first->least_bytes, <=, 1.005 * (double) find_least (outcomes));
   for (guint i = 0; i <= N_BUDGETS; i++)
     {
-      const guint64 budget = get_budget (first, i, N_BUDGETS);
-      g_autoptr (EbbMemoryPlan) plan = plan_for (training, budget);
+      const guint64 budget = test_plan_get_budget (first, i, N_BUDGETS);
+      g_autoptr (EbbMemoryPlan) plan = test_plan_run_plan (run, budget);
       const double best = find_best (outcomes, budget);
 
       g_test_message ("budget %" G_GUINT64_FORMAT ": peak %" G_GUINT64_FORMAT ", %g s of recompute, at best %g s",
@@ -269,14 +163,14 @@ check_beside_all (Training *training,
 static void
 test_all_of_two_blocks (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (GArray) outcomes = NULL;
   g_autofree guint *allowed = NULL;
   guint n;
 
-  training_init (&training, 2, VOCAB);
+  init (&run, 2, VOCAB);
   {
-    g_autoptr (EbbPlanChoices) choices = find_choices (&training);
+    g_autoptr (EbbPlanChoices) choices = find_choices (&run);
 
     g_assert_cmpuint (choices->classes->len, ==, 1);
     n = ((EbbPlanClass *) choices->classes->pdata[0])->choices->len;
@@ -284,20 +178,20 @@ test_all_of_two_blocks (void)
   allowed = g_new (guint, n);
   for (guint i = 0; i < n; i++)
     allowed[i] = i;
-  outcomes = try_all (&training, allowed, n);
-  check_beside_all (&training, outcomes);
+  outcomes = try_all (&run, allowed, n);
+  check_beside_all (&run, outcomes);
 }
 
 static void
 test_all_of_six_blocks (void)
 {
   const guint allowed[] = { 0, 1, 2 };
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (GArray) outcomes = NULL;
 
-  training_init (&training, 6, VOCAB);
-  outcomes = try_all (&training, allowed, G_N_ELEMENTS (allowed));
-  check_beside_all (&training, outcomes);
+  init (&run, 6, VOCAB);
+  outcomes = try_all (&run, allowed, G_N_ELEMENTS (allowed));
+  check_beside_all (&run, outcomes);
 }
 
 /* -- the ways that have a name ------------------------------------------------------------------------------------- */
@@ -327,16 +221,16 @@ try_strategy (EbbPlanChoices *choices,
 static void
 test_named_strategies (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbCheckpointOptions) selective = ebb_checkpoint_options_new_selective ();
   g_autoptr (EbbCheckpointOptions) full = ebb_checkpoint_options_new ();
   g_autoptr (EbbMemoryPlan) first = NULL;
   g_autoptr (GArray) outcomes = g_array_new (FALSE, FALSE, sizeof (Outcome));
   Outcome outcome;
 
-  training_init (&training, 6, VOCAB);
+  init (&run, 6, VOCAB);
   {
-    g_autoptr (EbbPlanChoices) choices = find_choices (&training);
+    g_autoptr (EbbPlanChoices) choices = find_choices (&run);
 
     outcome = get_outcome (choices->none);
     g_array_append_val (outcomes, outcome);
@@ -345,13 +239,13 @@ test_named_strategies (void)
     outcome = try_strategy (choices, full);
     g_array_append_val (outcomes, outcome);
   }
-  first = plan_for (&training, G_MAXUINT64);
+  first = test_plan_run_plan (&run, G_MAXUINT64);
   g_assert_cmpuint (first->least_bytes, <=, find_least (outcomes));
   /* Their own peaks are the budgets at which they are hardest to beat. */
   for (guint i = 0; i < outcomes->len; i++)
     {
       const guint64 budget = g_array_index (outcomes, Outcome, i).peak;
-      g_autoptr (EbbMemoryPlan) plan = plan_for (&training, budget);
+      g_autoptr (EbbMemoryPlan) plan = test_plan_run_plan (&run, budget);
 
       g_test_message ("budget %" G_GUINT64_FORMAT ": %g s, the strategies' best %g s", budget, plan->seconds,
                       find_best (outcomes, budget));
@@ -363,13 +257,13 @@ test_named_strategies (void)
 /* Each peak at which all blocks do the same is a budget that a plan keeps, and not slower. The least budget depends on
  * no times, as the choices between all and nothing do, so some of them may need a little less. */
 static void
-check_beside_uniform (Training *training)
+check_beside_uniform (TestPlanRun *run)
 {
   g_autoptr (GArray) outcomes = g_array_new (FALSE, FALSE, sizeof (Outcome));
   g_autoptr (EbbMemoryPlan) first = NULL;
 
   {
-    g_autoptr (EbbPlanChoices) choices = find_choices (training);
+    g_autoptr (EbbPlanChoices) choices = find_choices (run);
     g_autofree guint *numbers = g_new (guint, choices->blocks->len);
 
     g_assert_cmpuint (choices->classes->len, ==, 1);
@@ -383,12 +277,12 @@ check_beside_uniform (Training *training)
         g_array_append_val (outcomes, outcome);
       }
   }
-  first = plan_for (training, G_MAXUINT64);
+  first = test_plan_run_plan (run, G_MAXUINT64);
   g_assert_cmpfloat ((double) first->least_bytes, <=, 1.01 * (double) find_least (outcomes));
   for (guint i = 0; i < outcomes->len; i++)
     {
       const guint64 budget = MAX (g_array_index (outcomes, Outcome, i).peak, first->least_bytes);
-      g_autoptr (EbbMemoryPlan) plan = plan_for (training, budget);
+      g_autoptr (EbbMemoryPlan) plan = test_plan_run_plan (run, budget);
       const double best = find_best (outcomes, budget);
 
       g_test_message ("budget %" G_GUINT64_FORMAT ": peak %" G_GUINT64_FORMAT ", %g s, at best %g s", budget,
@@ -401,30 +295,30 @@ check_beside_uniform (Training *training)
 static void
 test_uniform_gpt (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
 
-  training_init (&training, 8, VOCAB);
-  check_beside_uniform (&training);
+  init (&run, 8, VOCAB);
+  check_beside_uniform (&run);
 }
 
 static void
 test_uniform_bert (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
 
-  training_init_bert (&training, 8);
-  check_beside_uniform (&training);
+  init_bert (&run, 8);
+  check_beside_uniform (&run);
 }
 
 /* -- ladders ------------------------------------------------------------------------------------------------------- */
 
 /* A plan as @before: that of a larger budget, and then of this one. Its peak is no higher, and it is no faster. */
 static void
-check_ladder_step (Training *training,
+check_ladder_step (TestPlanRun *run,
                    guint64 budget,
                    Outcome *before)
 {
-  g_autoptr (EbbMemoryPlan) plan = plan_for (training, budget);
+  g_autoptr (EbbMemoryPlan) plan = test_plan_run_plan (run, budget);
 
   g_test_message ("budget %" G_GUINT64_FORMAT ": peak %" G_GUINT64_FORMAT ", %g s", budget, plan->predicted_peak_bytes,
                   plan->seconds);
@@ -439,17 +333,17 @@ static void
 test_pytorch_197838 (void)
 {
   const double shares[] = { 1, 0.75, 0.5, 0.35, 0.25, 0.2, 0.15, 0.1, 0.05, 0 };
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) first = NULL;
   Outcome before = { .peak = G_MAXUINT64 };
 
-  training_init (&training, 6, VOCAB);
-  first = plan_for (&training, G_MAXUINT64);
+  init (&run, 6, VOCAB);
+  first = test_plan_run_plan (&run, G_MAXUINT64);
   for (guint i = 0; i < G_N_ELEMENTS (shares); i++)
     {
       const double room = (double) (first->unplanned_peak_bytes - first->least_bytes);
 
-      check_ladder_step (&training, first->least_bytes + (guint64) (shares[i] * room), &before);
+      check_ladder_step (&run, first->least_bytes + (guint64) (shares[i] * room), &before);
     }
 }
 
@@ -460,14 +354,14 @@ test_ladder_of_bert (void)
   {
     N = 32
   };
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) first = NULL;
   Outcome before = { .peak = G_MAXUINT64 };
 
-  training_init_bert (&training, 6);
-  first = plan_for (&training, G_MAXUINT64);
+  init_bert (&run, 6);
+  first = test_plan_run_plan (&run, G_MAXUINT64);
   for (guint i = N + 1; i-- > 0;)
-    check_ladder_step (&training, get_budget (first, i, N), &before);
+    check_ladder_step (&run, test_plan_get_budget (first, i, N), &before);
 }
 
 /* -- what the user has wrapped ------------------------------------------------------------------------------------- */
@@ -475,7 +369,7 @@ test_ladder_of_bert (void)
 static void
 test_wrapped_by_the_user (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbModule) block = NULL;
   g_autoptr (EbbModule) wrapped = NULL;
   g_autoptr (EbbMemoryPlan) first = NULL;
@@ -484,21 +378,21 @@ test_wrapped_by_the_user (void)
   guint interceptor;
   guint64 budget;
 
-  training_init (&training, 5, VOCAB);
-  blocks = ebb_plan_find_blocks (training.model);
+  init (&run, 5, VOCAB);
+  blocks = ebb_plan_find_blocks (run.training->model);
   block = g_object_ref (g_array_index (blocks, EbbPlanBlock, 2).module);
   wrapped = ebb_checkpoint_wrapper (block, NULL, NULL);
   g_assert_nonnull (wrapped);
   interceptor = ebb_module_find_interceptor (block, EBB_CHECKPOINT_INTERCEPTOR);
 
-  first = plan_for (&training, G_MAXUINT64);
-  budget = get_budget (first, 1, 3);
-  plan = plan_for (&training, budget);
+  first = test_plan_run_plan (&run, G_MAXUINT64);
+  budget = test_plan_get_budget (first, 1, 3);
+  plan = test_plan_run_plan (&run, budget);
   for (guint i = 0; i < plan->rows->len; i++)
     g_assert_cmpint (g_array_index (plan->rows, EbbPlanRow, i).is_taken, ==, i == 2);
   g_assert_true (ebb_memory_plan_apply (plan, NULL));
   g_assert_cmpuint (ebb_module_find_interceptor (block, EBB_CHECKPOINT_INTERCEPTOR), ==, interceptor);
-  g_assert_cmpuint (train (&training), ==, plan->predicted_peak_bytes);
+  g_assert_cmpuint (test_plan_run_train (&run), ==, plan->predicted_peak_bytes);
   g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
   ebb_memory_plan_unapply (plan);
   g_assert_cmpuint (ebb_module_find_interceptor (block, EBB_CHECKPOINT_INTERCEPTOR), ==, interceptor);
@@ -521,25 +415,25 @@ count_forward (EbbModule *module,
 static void
 test_last_block (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) plan = NULL;
   g_autoptr (GArray) blocks = NULL;
   g_autofree char *text = NULL, *count = NULL;
   guint n_forwards[6] = { 0 };
   guint n_wrapped = 0;
 
-  training_init (&training, 6, VOCAB);
+  init (&run, 6, VOCAB);
   {
-    g_autoptr (EbbMemoryPlan) first = plan_for (&training, G_MAXUINT64);
+    g_autoptr (EbbMemoryPlan) first = test_plan_run_plan (&run, G_MAXUINT64);
 
-    plan = plan_for (&training, get_budget (first, 1, 4));
+    plan = test_plan_run_plan (&run, test_plan_get_budget (first, 1, 4));
   }
-  blocks = ebb_plan_find_blocks (training.model);
+  blocks = ebb_plan_find_blocks (run.training->model);
   g_assert_true (ebb_memory_plan_apply (plan, NULL));
   for (guint i = 0; i < blocks->len; i++)
     ebb_module_add_forward_pre_hook (g_array_index (blocks, EbbPlanBlock, i).module, count_forward, &n_forwards[i],
                                      NULL);
-  g_assert_true (step (training.model, &training, NULL));
+  g_assert_true (test_plan_run_step (NULL, &run, NULL));
   for (guint i = 0; i < blocks->len; i++)
     {
       const EbbPlanRow *row = &g_array_index (plan->rows, EbbPlanRow, i);
@@ -582,22 +476,22 @@ copy_but_keep_last (EbbModule *model,
 static guint
 check_last_block (int vocab)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) first = NULL;
   g_autoptr (GPtrArray) plans = g_ptr_array_new_with_free_func (g_object_unref);
   g_autoptr (EbbPlanChoices) choices = NULL;
   guint n_recompute = 0;
 
-  training_init (&training, 6, vocab);
-  first = plan_for (&training, G_MAXUINT64);
+  init (&run, 6, vocab);
+  first = test_plan_run_plan (&run, G_MAXUINT64);
   for (guint i = 0; i <= N_BUDGETS; i++)
-    g_ptr_array_add (plans, plan_for (&training, get_budget (first, i, N_BUDGETS)));
-  choices = find_choices (&training);
+    g_ptr_array_add (plans, test_plan_run_plan (&run, test_plan_get_budget (first, i, N_BUDGETS)));
+  choices = find_choices (&run);
   for (guint i = 0; i < plans->len; i++)
     {
       EbbMemoryPlan *plan = plans->pdata[i];
       g_autoptr (GError) error = NULL;
-      g_autoptr (EbbMemoryPlan) kept = copy_but_keep_last (training.model, plan);
+      g_autoptr (EbbMemoryPlan) kept = copy_but_keep_last (run.training->model, plan);
       g_autoptr (EbbProbeStep) ran = NULL;
 
       if (!g_array_index (plan->rows, EbbPlanRow, plan->rows->len - 1).is_checkpoint)
@@ -623,15 +517,15 @@ test_last_block_of_each_budget (void)
 static guint
 count_steps (int layers)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) first = NULL;
   g_autoptr (EbbMemoryPlan) plan = NULL;
 
-  training_init (&training, layers, VOCAB);
-  first = plan_for (&training, G_MAXUINT64);
-  training.n_steps = 0;
-  plan = plan_for (&training, get_budget (first, 1, 3));
-  return training.n_steps;
+  init (&run, layers, VOCAB);
+  first = test_plan_run_plan (&run, G_MAXUINT64);
+  run.n_steps = 0;
+  plan = test_plan_run_plan (&run, test_plan_get_budget (first, 1, 3));
+  return run.n_steps;
 }
 
 /* Equal blocks try choices side by side: a deep model takes no more steps than a shallow one. */

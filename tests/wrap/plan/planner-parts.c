@@ -3,12 +3,12 @@
 /* Plans for a part of a model, whose blocks lie deeper in the tree of modules than the part knows, and for a model that
  * is a block itself. */
 #include "support/device.h"
+#include "support/plan-runs.h"
 #include "support/tensors.h"
 #include "wrap/plan/memory-plan-private.h"
 
 #include <string.h>
 
-#define VOCAB 50
 #define BATCH 4
 #define CONTEXT 32
 #define WIDTH 48
@@ -16,38 +16,25 @@
 
 /* -- parts of models ----------------------------------------------------------------------------------------------- */
 
-typedef struct
+static void
+init (TestPlanRun *self)
 {
-  EbbModule *gpt;
-  EbbTensor *tokens;
-} Whole;
+  BenchSettings settings = { .layers = N_LAYERS, .width = WIDTH, .heads = 4, .vocab = 50, .batch = BATCH };
+
+  settings.context = CONTEXT;
+  test_plan_run_init (self, &settings);
+}
 
 static gboolean
 run_whole (EbbModule *part,
            gpointer user_data,
            GError **error)
 {
-  Whole *self = user_data;
-  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (self->gpt), self->tokens, self->tokens, error);
+  const TestPlanRun *self = user_data;
+  const gboolean ok = bench_training_accumulate (self->training, error);
 
-  if (loss == NULL || !ebb_tensor_backward (loss, error))
-    return FALSE;
-  ebb_module_zero_grad (self->gpt);
-  return TRUE;
-}
-
-static EbbModule *
-make_gpt (void)
-{
-  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
-
-  config->layers = N_LAYERS;
-  config->width = WIDTH;
-  config->heads = 4;
-  config->context = CONTEXT;
-  config->vocab = VOCAB;
-  ebb_manual_seed (7);
-  return ebb_gpt_new (config, NULL);
+  ebb_module_zero_grad (self->training->model);
+  return ok;
 }
 
 /* A plan half-way between none and the least. */
@@ -71,13 +58,14 @@ plan_half (EbbModule *model,
 static void
 test_part (void)
 {
-  g_autoptr (EbbModule) gpt = make_gpt ();
-  g_autoptr (EbbModule) h = ebb_module_get_child (gpt, "h");
-  g_autoptr (EbbTensor) tokens = test_tokens (11, VOCAB, BATCH, CONTEXT, -1);
-  Whole whole = { gpt, tokens };
-  g_autoptr (EbbMemoryPlan) of_whole = plan_half (gpt, run_whole, &whole);
-  g_autoptr (EbbMemoryPlan) of_part = plan_half (h, run_whole, &whole);
+  g_auto (TestPlanRun) run = { 0 };
+  g_autoptr (EbbModule) h = NULL;
+  g_autoptr (EbbMemoryPlan) of_whole = NULL, of_part = NULL;
 
+  init (&run);
+  h = ebb_module_get_child (run.training->model, "h");
+  of_whole = plan_half (run.training->model, run_whole, &run);
+  of_part = plan_half (h, run_whole, &run);
   g_assert_cmpuint (of_part->rows->len, ==, N_LAYERS);
   g_assert_cmpstr (g_array_index (of_part->rows, EbbPlanRow, 1).path, ==, "1");
   for (guint i = 0; i < N_LAYERS; i++)
@@ -107,18 +95,20 @@ run_block (EbbModule *block,
 static void
 test_block (gconstpointer is_inside)
 {
-  g_autoptr (EbbModule) gpt = make_gpt ();
-  g_autoptr (EbbModule) h = ebb_module_get_child (gpt, "h");
-  g_autoptr (EbbModule) block = ebb_module_list_get (EBB_MODULE_LIST (h), 1);
+  g_auto (TestPlanRun) run = { 0 };
+  g_autoptr (EbbModule) h = NULL, block = NULL;
   g_autoptr (EbbTensor) input = test_randn (3, BATCH, CONTEXT, WIDTH, -1);
   g_autoptr (EbbMemoryPlan) most = NULL, loaded = NULL;
   g_autoptr (GError) error = NULL;
   g_autofree char *text = NULL, *json = NULL;
 
+  init (&run);
+  h = ebb_module_get_child (run.training->model, "h");
+  block = ebb_module_list_get (EBB_MODULE_LIST (h), 1);
   if (!GPOINTER_TO_INT (is_inside))
     {
       g_clear_object (&h);
-      g_clear_object (&gpt);
+      test_plan_run_clear (&run);
     }
   most = ebb_memory_plan_make (block, NULL, run_block, input, G_MAXUINT64, 0, &error);
   g_assert_no_error (error);

@@ -2,116 +2,35 @@
 /* test: private-headers cpu-only */
 /* The planner moves what blocks keep to the host where copies are hidden, and recomputes where they are not. */
 #include "support/device.h"
-#include "support/tensors.h"
+#include "support/plan-runs.h"
 #include "tensor/profile/cost-private.h"
 #include "wrap/plan/memory-plan-private.h"
 
 #include <glib/gstdio.h>
 #include <string.h>
 
-#define VOCAB 64
-#define BATCH 4
-#define CONTEXT 64
-#define WIDTH 64
-#define LAYERS 8
-
-typedef struct
-{
-  EbbDevice *device;
-  EbbModule *gpt;
-  EbbOptimizer *optimizer;
-  double losses[3];
-  guint n_losses;
-  gboolean reads;
-  guint64 others; /* bytes that are in use without it */
-} Training;
-
-static guint64
-count_bytes (EbbDevice *device)
-{
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
-
-  return ebb_memory_stats_get_total (stats);
-}
-
 static void
-training_init (Training *self, EbbDevice *device)
+init (TestPlanRun *self, EbbDevice *device)
 {
-  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+  BenchSettings
+      settings = { .layers = 8, .width = 64, .heads = 4, .vocab = 64, .batch = 4, .context = 64, .dropout = 0.1 };
 
-  *self = (Training){ .device = device, .others = count_bytes (device) };
-  config->layers = LAYERS;
-  config->width = WIDTH;
-  config->heads = 4;
-  config->context = CONTEXT;
-  config->vocab = VOCAB;
-  config->dropout = 0.1;
-  ebb_manual_seed (7);
-  self->gpt = ebb_gpt_new (config, NULL);
-  g_assert_true (ebb_module_to_device (self->gpt, device, NULL));
-  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->gpt, 1e-3, NULL));
-}
-
-static void
-training_clear (Training *self)
-{
-  g_clear_object (&self->optimizer);
-  g_clear_object (&self->gpt);
-}
-
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
-
-static gboolean
-step (EbbModule *model, gpointer user_data, GError **error)
-{
-  Training *self = user_data;
-  g_autoptr (EbbTensor) tokens = test_tokens (11, VOCAB, BATCH, CONTEXT, -1);
-  g_autoptr (EbbTensor) targets = test_tokens (12, VOCAB, BATCH, CONTEXT, -1);
-  g_autoptr (EbbTensor) there = ebb_to_device (tokens, self->device, error);
-  g_autoptr (EbbTensor) wanted = ebb_to_device (targets, self->device, error);
-  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), there, wanted, error);
-
-  if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
-    return FALSE;
-  ebb_optimizer_zero_grad (self->optimizer);
-  return !self->reads || ebb_tensor_get_item (loss, &self->losses[self->n_losses++], error);
-}
-
-/* Real steps. Returns the bytes of the third one at most. */
-static guint64
-train (Training *self)
-{
-  g_autoptr (EbbMemoryStats) stats = NULL;
-  g_autoptr (GError) error = NULL;
-
-  self->reads = TRUE;
-  for (guint i = 0; i < 3; i++)
-    {
-      if (i == 2)
-        ebb_memory_reset_peaks (self->device);
-      step (self->gpt, self, &error);
-      g_assert_no_error (error);
-    }
-  stats = ebb_memory_get_stats (self->device);
-  return ebb_memory_stats_get_peak_total (stats) - self->others;
+  settings.device = device;
+  test_plan_run_init (self, &settings);
 }
 
 /* Costs with kernels of no figure and copies of @rate bytes a second. */
 static EbbMemoryPlan *
-plan_for (Training *self, double rate, guint64 budget)
+plan_for (TestPlanRun *self, double rate, guint64 budget)
 {
-  g_autoptr (GError) error = NULL;
   g_autoptr (EbbCostTable) costs = NULL;
-  EbbMemoryPlan *plan;
 
   g_remove (g_getenv ("EBB_COST_FILE"));
-  costs = ebb_cost_table_new (self->device);
+  costs = ebb_cost_table_new (self->training->settings.device);
   costs->host_seconds = 1e-6;
   costs->host_rates = (EbbCostRates){ rate, rate };
   ebb_cost_file_save (costs);
-  plan = ebb_memory_plan_make (self->gpt, self->device, step, self, budget, 0, &error);
-  g_assert_no_error (error);
-  return plan;
+  return test_plan_run_plan (self, budget);
 }
 
 typedef struct
@@ -144,19 +63,19 @@ typedef struct
 static Plain
 train_plain (EbbDevice *device)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
   Plain plain = { 0 };
 
-  training_init (&training, device);
-  most = plan_for (&training, 0, G_MAXUINT64);
-  least = plan_for (&training, 0, most->least_bytes);
+  init (&run, device);
+  most = plan_for (&run, 0, G_MAXUINT64);
+  least = plan_for (&run, 0, most->least_bytes);
   g_assert_cmpuint (count (least).n_moved, ==, 0);
   plain.most = most->unplanned_peak_bytes;
   plain.least = most->least_bytes;
   plain.recompute = least->seconds;
-  g_assert_cmpuint (train (&training), ==, plain.most);
-  memcpy (plain.losses, training.losses, sizeof plain.losses);
+  g_assert_cmpuint (test_plan_run_train (&run), ==, plain.most);
+  memcpy (plain.losses, run.losses, sizeof plain.losses);
   return plain;
 }
 
@@ -164,19 +83,19 @@ train_plain (EbbDevice *device)
 static EbbMemoryPlan *
 train_planned (EbbDevice *device, const Plain *plain, double rate, guint64 budget)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autofree char *text = NULL;
   EbbMemoryPlan *plan;
 
-  training_init (&training, device);
-  plan = plan_for (&training, rate, budget);
+  init (&run, device);
+  plan = plan_for (&run, rate, budget);
   text = ebb_memory_plan_to_string (plan);
   g_test_message ("%.3g bytes a second, least %" G_GUINT64_FORMAT ", %.6f s more of %.6f\n%s", rate,
                   plan->least_bytes, plan->seconds, plan->step_seconds, text);
   g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
   g_assert_true (ebb_memory_plan_apply (plan, NULL));
-  g_assert_cmpuint (train (&training), ==, plan->predicted_peak_bytes);
-  g_assert_cmpmem (training.losses, sizeof training.losses, plain->losses, sizeof plain->losses);
+  g_assert_cmpuint (test_plan_run_train (&run), ==, plan->predicted_peak_bytes);
+  g_assert_cmpmem (run.losses, sizeof run.losses, plain->losses, sizeof plain->losses);
   ebb_memory_plan_unapply (plan);
   return plan;
 }
@@ -246,12 +165,12 @@ test_never_worse (void)
     for (guint i = 0; i < 3; i++)
       {
         const guint64 budget = plain.least + (plain.most - plain.least) * i / 3;
-        g_auto (Training) training = { 0 };
+        g_auto (TestPlanRun) run = { 0 };
         g_autoptr (EbbMemoryPlan) without = NULL, with = NULL;
 
-        training_init (&training, device);
-        without = plan_for (&training, 0, budget);
-        with = plan_for (&training, rates[r], budget);
+        init (&run, device);
+        without = plan_for (&run, 0, budget);
+        with = plan_for (&run, rates[r], budget);
         g_test_message ("%.3g bytes a second, %" G_GUINT64_FORMAT ": %u moved, %u recomputed %.6f s and %.6f s without",
                         rates[r], budget, count (with).n_moved, count (with).n_recomputed, with->seconds,
                         without->seconds);

@@ -3,85 +3,28 @@
 /* Plans with tiles of MLPs, over falling budgets: they keep the budget and the bits, no larger budget is slower, and
  * the least counts tiles. Seconds are those of fixed rates. */
 #include "support/device.h"
+#include "support/plan-runs.h"
 #include "support/tensors.h"
 #include "wrap/plan/memory-plan-private.h"
 #include "wrap/plan/mlp-tiles-private.h"
 
 #include <math.h>
 
-#define VOCAB 50
 #define BATCH 60
 #define CONTEXT 32 /* rows of two tiles on one thread */
 #define N_BUDGETS 12
 #define N_LAYERS 3
 
-typedef struct
-{
-  EbbModule *gpt;
-  EbbOptimizer *optimizer;
-  EbbTensor *tokens;
-  guint64 others; /* bytes that are in use without it */
-  guint n_steps;
-} Training;
-
-static guint64
-count_bytes (void)
-{
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
-
-  return ebb_memory_stats_get_total (stats);
-}
-
 static void
-training_init (Training *self,
-               int layers)
+init (TestPlanRun *self,
+      int layers)
 {
-  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+  BenchSettings settings = { .layers = layers, .width = 16, .heads = 2, .vocab = 50, .dropout = 0.1 };
 
-  *self = (Training){ .tokens = test_tokens (11, VOCAB, BATCH, CONTEXT, -1) };
-  self->others = count_bytes ();
-  config->layers = layers;
-  config->width = 16;
-  config->heads = 2;
-  config->context = CONTEXT;
-  config->vocab = VOCAB;
-  config->dropout = 0.1;
-  ebb_manual_seed (7);
-  self->gpt = ebb_gpt_new (config, NULL);
-  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->gpt, 1e-3, NULL));
-}
-
-static void
-training_clear (Training *self)
-{
-  g_clear_object (&self->optimizer);
-  g_clear_object (&self->gpt);
-  g_clear_pointer (&self->tokens, ebb_tensor_unref);
-}
-
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
-
-static gboolean
-step (EbbModule *model,
-      gpointer user_data,
-      GError **error)
-{
-  Training *self = user_data;
-  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), self->tokens, self->tokens, error);
-
-  self->n_steps++;
-  if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
-    return FALSE;
-  ebb_optimizer_zero_grad (self->optimizer);
-  return TRUE;
-}
-
-static EbbMemoryPlan *
-plan_for (Training *self,
-          guint64 budget,
-          GError **error)
-{
-  return ebb_memory_plan_make (self->gpt, test_device (), step, self, budget, 0, error);
+  settings.batch = BATCH;
+  settings.context = CONTEXT;
+  settings.device = test_device ();
+  test_plan_run_init (self, &settings);
 }
 
 static gboolean
@@ -90,34 +33,28 @@ has_tiles (EbbMemoryPlan *plan)
   return plan->rungs->len > 0;
 }
 
-/* Two real steps with @plan. Returns the bytes of the second one at most, and the parameters after it. */
+/* Real steps with @plan. Returns the bytes of the last one at most, and the parameters after it. */
 static guint64
 train (EbbMemoryPlan *plan,
        GPtrArray *parameters)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) same = NULL;
-  g_autoptr (EbbMemoryStats) stats = NULL;
   g_autoptr (GError) error = NULL;
   g_autofree char *json = ebb_memory_plan_to_json (plan);
   g_autofree EbbTensor **all = NULL;
+  guint64 peak;
   guint n;
 
-  training_init (&training, N_LAYERS);
-  same = ebb_memory_plan_new_from_json (training.gpt, json, &error);
+  init (&run, N_LAYERS);
+  same = ebb_memory_plan_new_from_json (run.training->model, json, &error);
   g_assert_no_error (error);
   g_assert_true (ebb_memory_plan_apply (same, &error));
-  for (guint i = 0; i < 2; i++)
-    {
-      ebb_memory_reset_peaks (test_device ());
-      step (training.gpt, &training, &error);
-      g_assert_no_error (error);
-    }
-  stats = ebb_memory_get_stats (test_device ());
-  all = ebb_module_get_parameters (training.gpt, TRUE, &n);
+  peak = test_plan_run_train (&run);
+  all = ebb_module_get_parameters (run.training->model, TRUE, &n);
   for (guint i = 0; i < n; i++)
     g_ptr_array_add (parameters, all[i]);
-  return ebb_memory_stats_get_peak_total (stats) - training.others;
+  return peak;
 }
 
 /* Returns the peak, measured. */
@@ -137,23 +74,22 @@ static void
 test_falling_budgets (void)
 {
   g_autoptr (GPtrArray) parameters = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) most = NULL;
   guint64 peak = G_MAXUINT64, real;
   double seconds = 0;
   guint n_tiled = 0;
 
-  training_init (&training, N_LAYERS);
-  most = plan_for (&training, G_MAXUINT64, NULL);
+  init (&run, N_LAYERS);
+  most = test_plan_run_try (&run, G_MAXUINT64, NULL);
   g_assert_nonnull (most);
   g_assert_false (has_tiles (most));
   train (most, parameters);
   for (guint i = 0; i <= N_BUDGETS; i++)
     {
-      const guint64 budget =
-          most->unplanned_peak_bytes - (most->unplanned_peak_bytes - most->least_bytes) * i / N_BUDGETS;
+      const guint64 budget = test_plan_get_budget (most, N_BUDGETS - i, N_BUDGETS);
       g_autoptr (GError) error = NULL;
-      g_autoptr (EbbMemoryPlan) plan = plan_for (&training, budget, &error);
+      g_autoptr (EbbMemoryPlan) plan = test_plan_run_try (&run, budget, &error);
       g_autofree char *text = NULL;
 
       g_assert_no_error (error);
@@ -179,30 +115,30 @@ test_falling_budgets (void)
 static void
 test_least (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) with = NULL, without = NULL;
   g_autoptr (GError) error = NULL;
   g_autofree char *least = NULL;
 
-  training_init (&training, N_LAYERS);
-  with = plan_for (&training, G_MAXUINT64, &error);
+  init (&run, N_LAYERS);
+  with = test_plan_run_try (&run, G_MAXUINT64, &error);
   g_assert_no_error (error);
-  ebb_tile_wrap_each (training.gpt, EBB_TYPE_MLP, 1 << 20, &error);
+  ebb_tile_wrap_each (run.training->model, EBB_TYPE_MLP, 1 << 20, &error);
   g_assert_no_error (error);
-  without = plan_for (&training, G_MAXUINT64, &error);
+  without = test_plan_run_try (&run, G_MAXUINT64, &error);
   g_assert_no_error (error);
   g_assert_cmpuint (without->unplanned_peak_bytes, ==, with->unplanned_peak_bytes);
   g_assert_cmpuint (with->least_bytes, <, without->least_bytes);
 
   for (guint i = 0; i < N_LAYERS; i++)
     {
-      g_autoptr (EbbModule) h = ebb_module_get_child (training.gpt, "h");
+      g_autoptr (EbbModule) h = ebb_module_get_child (run.training->model, "h");
       g_autoptr (EbbModule) block = ebb_module_list_get (EBB_MODULE_LIST (h), i);
       g_autoptr (EbbModule) mlp = ebb_module_get_child (block, "mlp");
 
       ebb_tile_unwrap (mlp);
     }
-  g_assert_null (plan_for (&training, with->least_bytes - 1, &error));
+  g_assert_null (test_plan_run_try (&run, with->least_bytes - 1, &error));
   least = g_strdup_printf ("needs at least %.1f MiB", ceil ((double) with->least_bytes / (1 << 20) * 10) / 10);
   test_assert_error (error, EBB_ERROR_NO_MEMORY, "is too small", least);
 }
@@ -211,16 +147,15 @@ test_least (void)
 static void
 test_bf16_has_none (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
   g_autoptr (GError) error = NULL;
 
-  training_init (&training, N_LAYERS);
-  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
-  most = plan_for (&training, G_MAXUINT64, &error);
+  init (&run, N_LAYERS);
+  run.training->settings.bf16 = TRUE;
+  most = test_plan_run_try (&run, G_MAXUINT64, &error);
   g_assert_no_error (error);
-  least = plan_for (&training, most->least_bytes, &error);
-  ebb_pop_autocast ();
+  least = test_plan_run_try (&run, most->least_bytes, &error);
   g_assert_no_error (error);
   g_assert_false (has_tiles (least));
 }
@@ -230,8 +165,8 @@ step_of_grads (EbbModule *model,
                gpointer user_data,
                GError **error)
 {
-  Training *self = user_data;
-  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), self->tokens, self->tokens, error);
+  const BenchTraining *self = ((TestPlanRun *) user_data)->training;
+  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), self->tokens, self->targets, error);
   g_autofree EbbTensor **parameters = NULL;
   EbbTensor **grads = NULL;
   guint n;
@@ -253,15 +188,15 @@ step_of_grads (EbbModule *model,
 static void
 test_grads_have_none (void)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
   g_autoptr (GError) error = NULL;
 
-  training_init (&training, N_LAYERS);
-  most = ebb_memory_plan_make (training.gpt, test_device (), step_of_grads, &training, G_MAXUINT64, 0, &error);
+  init (&run, N_LAYERS);
+  most = ebb_memory_plan_make (run.training->model, test_device (), step_of_grads, &run, G_MAXUINT64, 0, &error);
   g_assert_no_error (error);
   least =
-      ebb_memory_plan_make (training.gpt, test_device (), step_of_grads, &training, most->least_bytes, 0, &error);
+      ebb_memory_plan_make (run.training->model, test_device (), step_of_grads, &run, most->least_bytes, 0, &error);
   g_assert_no_error (error);
   g_assert_false (has_tiles (least));
 }
@@ -269,21 +204,21 @@ test_grads_have_none (void)
 static guint
 count_steps (int layers)
 {
-  g_auto (Training) training = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) most = NULL, plan = NULL;
   g_autoptr (GError) error = NULL;
   gint64 began;
 
-  training_init (&training, layers);
-  most = plan_for (&training, G_MAXUINT64, &error);
+  init (&run, layers);
+  most = test_plan_run_try (&run, G_MAXUINT64, &error);
   g_assert_no_error (error);
-  training.n_steps = 0;
+  run.n_steps = 0;
   began = g_get_monotonic_time ();
-  plan = plan_for (&training, most->least_bytes + (most->unplanned_peak_bytes - most->least_bytes) / 4, &error);
+  plan = test_plan_run_try (&run, test_plan_get_budget (most, 1, 4), &error);
   g_assert_no_error (error);
-  g_test_message ("%d blocks: %u dry steps, %.2f s", layers, training.n_steps,
+  g_test_message ("%d blocks: %u dry steps, %.2f s", layers, run.n_steps,
                   (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
-  return training.n_steps;
+  return run.n_steps;
 }
 
 /* Equal blocks try choices side by side, with tiles as without. */
