@@ -194,65 +194,7 @@ test_all_of_six_blocks (void)
   check_beside_all (&run, outcomes);
 }
 
-/* -- the ways that have a name ------------------------------------------------------------------------------------- */
-
-static Outcome
-try_strategy (EbbPlanChoices *choices,
-              EbbCheckpointOptions *options)
-{
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbProbeStep) ran = NULL;
-
-  for (guint i = 0; i < choices->blocks->len; i++)
-    {
-      EbbModule *block = g_array_index (choices->blocks, EbbPlanBlock, i).module;
-      g_autoptr (EbbModule) wrapped = ebb_checkpoint_wrapper (block, options, &error);
-
-      g_assert_no_error (error);
-    }
-  ran = ebb_probe_run (choices->probe, &error);
-  g_assert_no_error (error);
-  ebb_probe_price (choices->probe, ran);
-  for (guint i = 0; i < choices->blocks->len; i++)
-    ebb_checkpoint_unwrap (g_array_index (choices->blocks, EbbPlanBlock, i).module);
-  return get_outcome (ran);
-}
-
-static void
-test_named_strategies (void)
-{
-  g_auto (TestPlanRun) run = { 0 };
-  g_autoptr (EbbCheckpointOptions) selective = ebb_checkpoint_options_new_selective ();
-  g_autoptr (EbbCheckpointOptions) full = ebb_checkpoint_options_new ();
-  g_autoptr (EbbMemoryPlan) first = NULL;
-  g_autoptr (GArray) outcomes = g_array_new (FALSE, FALSE, sizeof (Outcome));
-  Outcome outcome;
-
-  init (&run, 6, VOCAB);
-  {
-    g_autoptr (EbbPlanChoices) choices = find_choices (&run);
-
-    outcome = get_outcome (choices->none);
-    g_array_append_val (outcomes, outcome);
-    outcome = try_strategy (choices, selective);
-    g_array_append_val (outcomes, outcome);
-    outcome = try_strategy (choices, full);
-    g_array_append_val (outcomes, outcome);
-  }
-  first = test_plan_run_plan (&run, G_MAXUINT64);
-  g_assert_cmpuint (first->least_bytes, <=, find_least (outcomes));
-  /* Their own peaks are the budgets at which they are hardest to beat. */
-  for (guint i = 0; i < outcomes->len; i++)
-    {
-      const guint64 budget = g_array_index (outcomes, Outcome, i).peak;
-      g_autoptr (EbbMemoryPlan) plan = test_plan_run_plan (&run, budget);
-
-      g_test_message ("budget %" G_GUINT64_FORMAT ": %g s, the strategies' best %g s", budget, plan->seconds,
-                      find_best (outcomes, budget));
-      g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
-      g_assert_cmpfloat (plan->seconds, <=, find_best (outcomes, budget) * (1 + 1e-9));
-    }
-}
+/* -- all blocks alike ---------------------------------------------------------------------------------------------- */
 
 /* Each peak at which all blocks do the same is a budget that a plan keeps, and not slower. The least budget depends on
  * no times, as the choices between all and nothing do, so some of them may need a little less. */
@@ -546,7 +488,6 @@ main (int argc,
   test_init (&argc, &argv);
   g_test_add_func ("/plan/planner/all-plans-of-two-blocks", test_all_of_two_blocks);
   g_test_add_func ("/plan/planner/plans-of-six-blocks", test_all_of_six_blocks);
-  g_test_add_func ("/plan/planner/none-selective-full", test_named_strategies);
   g_test_add_func ("/plan/planner/uniform-gpt", test_uniform_gpt);
   g_test_add_func ("/plan/planner/uniform-bert", test_uniform_bert);
   g_test_add_func ("/plan/planner/pytorch-197838", test_pytorch_197838);

@@ -1,0 +1,198 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers */
+/* Plans beside the strategies that have a name, each with what it keeps in place or on the host: by a fixed table of
+ * costs, in which copies are fast, as fast as computing, or slow. */
+#include "support/device.h"
+#include "support/plan-runs.h"
+#include "wrap/plan/choices-private.h"
+
+#include <glib/gstdio.h>
+
+typedef struct
+{
+  const char *name;
+  EbbCheckpointOptions *(*make_options) (void); /* NULL: blocks aren't checkpointed */
+  EbbMemoryPlace place;                         /* of what blocks keep */
+} Strategy;
+
+#define N_IN_PLACE 3
+
+static const Strategy strategies[] = {
+  { "none", NULL, EBB_MEMORY_PLACE_DEVICE },
+  { "selective", ebb_checkpoint_options_new_selective, EBB_MEMORY_PLACE_DEVICE },
+  { "full", ebb_checkpoint_options_new, EBB_MEMORY_PLACE_DEVICE },
+  { "none, host", NULL, EBB_MEMORY_PLACE_HOST },
+  { "selective, host", ebb_checkpoint_options_new_selective, EBB_MEMORY_PLACE_HOST },
+  { "full, host", ebb_checkpoint_options_new, EBB_MEMORY_PLACE_HOST },
+};
+
+/* The CPU's memory is the host's. */
+static gboolean
+has_host (void)
+{
+  return !test_device ()->backend->host_memory;
+}
+
+static guint
+count_strategies (void)
+{
+  return has_host () ? G_N_ELEMENTS (strategies) : N_IN_PLACE;
+}
+
+/* Kernels have the figures of fixed rates. */
+static void
+write_costs (double rate)
+{
+  g_autoptr (EbbCostTable) costs = NULL;
+
+  g_remove (g_getenv ("EBB_COST_FILE"));
+  costs = ebb_cost_table_new (test_device ());
+  costs->host_seconds = 1e-6;
+  costs->host_rates = (EbbCostRates){ rate, rate };
+  ebb_cost_file_save (costs);
+}
+
+static void
+init (TestPlanRun *self)
+{
+  BenchSettings settings = { .layers = 6, .width = 64, .heads = 4, .vocab = 64, .batch = 4, .context = 64 };
+
+  settings.dropout = 0.1;
+  settings.device = test_device ();
+  test_plan_run_init (self, &settings);
+}
+
+/* -- strategies ---------------------------------------------------------------------------------------------------- */
+
+static void
+wrap (EbbModule *block,
+      EbbCheckpointOptions *options,
+      EbbSavedTensorHooks *store)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) wrapped = NULL;
+
+  if (options != NULL)
+    wrapped = ebb_checkpoint_wrapper (block, options, &error);
+  else if (store != NULL)
+    wrapped = ebb_offload_wrapper (block, store, &error);
+  g_assert_no_error (error);
+}
+
+static void
+unwrap (EbbModule *block)
+{
+  if (ebb_checkpoint_is_wrapped (block))
+    ebb_checkpoint_unwrap (block);
+  if (ebb_offload_is_wrapped (block))
+    ebb_offload_unwrap (block);
+}
+
+typedef struct
+{
+  guint64 peak;
+  double seconds; /* of recomputes and of waits for copies */
+} Outcome;
+
+static Outcome
+try_strategy (EbbPlanChoices *choices,
+              const Strategy *strategy)
+{
+  g_autoptr (EbbSavedTensorHooks) store = strategy->place == EBB_MEMORY_PLACE_HOST ? ebb_host_store_new () : NULL;
+  g_autoptr (EbbCheckpointOptions) options = strategy->make_options != NULL ? strategy->make_options () : NULL;
+  g_autoptr (EbbProbeStep) ran = NULL;
+  g_autoptr (GError) error = NULL;
+  Outcome outcome = { 0 };
+
+  if (options != NULL)
+    ebb_checkpoint_options_set_store (options, store);
+  for (guint i = 0; i < choices->blocks->len; i++)
+    wrap (g_array_index (choices->blocks, EbbPlanBlock, i).module, options, store);
+  ran = ebb_probe_run (choices->probe, &error);
+  g_assert_no_error (error);
+  ebb_probe_price (choices->probe, ran);
+  for (guint i = 0; i < choices->blocks->len; i++)
+    unwrap (g_array_index (choices->blocks, EbbPlanBlock, i).module);
+  outcome.peak = ran->peak;
+  for (guint i = 0; i < ran->n_stages; i++)
+    outcome.seconds += ran->stages[i].seconds[EBB_PROBE_RECOMPUTE] + ran->stages[i].waited;
+  return outcome;
+}
+
+static void
+try_all (TestPlanRun *run,
+         Outcome *outcomes)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbPlanChoices) choices = ebb_plan_choices_new (run->training->model, test_device (), NULL,
+                                                             test_plan_run_step, run, 0, 0, &error);
+
+  g_assert_no_error (error);
+  for (guint i = 0; i < count_strategies (); i++)
+    {
+      outcomes[i] = try_strategy (choices, &strategies[i]);
+      g_test_message ("%s: %" G_GUINT64_FORMAT " bytes, %g s more", strategies[i].name, outcomes[i].peak,
+                      outcomes[i].seconds);
+    }
+}
+
+/* -- plans beside them --------------------------------------------------------------------------------------------- */
+
+static void
+check_budget (TestPlanRun *run,
+              const Outcome *outcomes,
+              guint64 budget)
+{
+  g_autoptr (EbbMemoryPlan) plan = test_plan_run_plan (run, budget);
+
+  g_test_message ("budget %" G_GUINT64_FORMAT ": %" G_GUINT64_FORMAT " bytes, %g s more", budget,
+                  plan->predicted_peak_bytes, plan->seconds);
+  g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
+  for (guint i = 0; i < count_strategies (); i++)
+    if (outcomes[i].peak <= budget)
+      g_assert_cmpfloat (plan->seconds, <=, outcomes[i].seconds * (1 + 1e-9));
+}
+
+/* Their own peaks are the budgets at which they are hardest to beat. */
+static void
+check_rate (double rate)
+{
+  g_auto (TestPlanRun) run = { 0 };
+  Outcome outcomes[G_N_ELEMENTS (strategies)];
+
+  g_test_message ("copies of %g bytes a second", rate);
+  write_costs (rate);
+  init (&run);
+  try_all (&run, outcomes);
+  for (guint i = 0; i < count_strategies (); i++)
+    check_budget (&run, outcomes, outcomes[i].peak);
+}
+
+static void
+test_never_worse (void)
+{
+  check_rate (2e7);
+  if (has_host ())
+    {
+      check_rate (1e11);
+      check_rate (1e4);
+    }
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  g_autofree char *folder = NULL, *file = NULL;
+  int status;
+
+  test_init (&argc, &argv);
+  folder = g_dir_make_tmp ("ebb-strategies-XXXXXX", NULL);
+  file = g_build_filename (folder, "costs", NULL);
+  g_setenv ("EBB_COST_FILE", file, TRUE);
+  g_test_add_func ("/plan/never-worse-than-none-selective-full-each-with-host", test_never_worse);
+  status = g_test_run ();
+  g_remove (file);
+  g_rmdir (folder);
+  return status;
+}
