@@ -15,6 +15,7 @@
 #include "wrap/offload-wrapper.h"
 #include "wrap/plan/blocks-private.h"
 #include "wrap/plan/mlp-tiles-private.h"
+#include "wrap/plan/segments-private.h"
 
 #include <string.h>
 
@@ -74,14 +75,17 @@ gboolean
 ebb_plan_rung_check (const EbbPlanRung *rung,
                      GError **error)
 {
+  const gboolean is_tiles = strcmp (rung->name, EBB_PLAN_MLP_TILES) == 0;
   g_autofree char *name = NULL;
 
-  if (strcmp (rung->name, EBB_PLAN_MLP_TILES) == 0 && rung->value > 0)
-    return TRUE;
-  if (strcmp (rung->name, EBB_PLAN_MLP_TILES) == 0)
+  if (is_tiles || strcmp (rung->name, EBB_PLAN_SEGMENTS) == 0)
     {
+      if (rung->value > 0)
+        return TRUE;
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the plan has tiles of %" G_GINT64_FORMAT " rows; a tile has one or more", rung->value);
+                   is_tiles ? "the plan has tiles of %" G_GINT64_FORMAT " rows; a tile has one or more"
+                            : "the plan has segments of %" G_GINT64_FORMAT " blocks; a segment has one or more",
+                   rung->value);
       return FALSE;
     }
   name = ebb_json_quote (rung->name);
@@ -147,12 +151,20 @@ ensure_store (EbbMemoryPlan *self,
 
 /* -- applying ------------------------------------------------------------------------------------------------------ */
 
+typedef enum
+{
+  APPLIED_TILES,
+  APPLIED_SEGMENTS,
+  APPLIED_STORE,
+  APPLIED_CHECKPOINT
+} AppliedKind;
+
 /* A wrapper that a plan has put on. */
 typedef struct
 {
   EbbModuleWeak *module;
-  gboolean is_tiles;
-  guint checkpoint; /* the interceptor; 0: an offload wrapper, if it isn't tiles */
+  AppliedKind kind;
+  guint checkpoint; /* the interceptor of one */
 } Applied;
 
 static void
@@ -161,10 +173,12 @@ applied_clear (gpointer data)
   Applied *applied = data;
   g_autoptr (EbbModule) module = ebb_module_weak_get (applied->module);
 
-  if (module != NULL && applied->is_tiles)
+  if (module != NULL && applied->kind == APPLIED_TILES)
     ebb_tile_unwrap (module);
-  else if (module != NULL && applied->checkpoint == 0)
+  else if (module != NULL && applied->kind == APPLIED_STORE)
     ebb_offload_unwrap (module);
+  else if (module != NULL && applied->kind == APPLIED_SEGMENTS)
+    ebb_checkpoint_unwrap (module);
   else if (module != NULL && ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) == applied->checkpoint)
     ebb_checkpoint_unwrap (module);
   else if (module != NULL)
@@ -239,7 +253,7 @@ wrap (EbbMemoryPlan *self,
 {
   g_autoptr (EbbCheckpointOptions) options = NULL;
   g_autoptr (EbbModule) wrapped = NULL;
-  Applied applied = { 0 };
+  Applied applied = { .kind = row->is_checkpoint ? APPLIED_CHECKPOINT : APPLIED_STORE };
 
   if (!row->is_checkpoint && row->place == EBB_MEMORY_PLACE_DEVICE)
     return TRUE;
@@ -259,33 +273,33 @@ wrap (EbbMemoryPlan *self,
   return TRUE;
 }
 
-static gboolean
-put_mlp_tiles (EbbMemoryPlan *self,
-               gint64 n_rows,
-               GError **error)
-{
-  g_autoptr (GPtrArray) mlps = ebb_plan_mlp_tiles_put (self->model, n_rows, error);
-
-  for (guint i = 0; mlps != NULL && i < mlps->len; i++)
-    {
-      const Applied applied = { ebb_module_weak_new (mlps->pdata[i]), TRUE, 0 };
-
-      g_array_append_val (self->applied, applied);
-    }
-  return mlps != NULL;
-}
-
-/* What the plan does to the whole model, before its blocks are wrapped: with tiles they run other ops. */
+/* What the plan does to the whole model: with tiles the blocks run other ops, so these come before the blocks are
+ * wrapped, and segments come after it, around the blocks' wrappers. */
 static gboolean
 put_rungs (EbbMemoryPlan *self,
+           GArray *blocks,
+           AppliedKind kind,
            GError **error)
 {
   for (guint i = 0; i < self->rungs->len; i++)
     {
       const EbbPlanRung *rung = &g_array_index (self->rungs, EbbPlanRung, i);
+      g_autoptr (GPtrArray) modules = NULL;
 
-      if (!ebb_plan_rung_check (rung, error) || !put_mlp_tiles (self, rung->value, error))
+      if (!ebb_plan_rung_check (rung, error))
         return FALSE;
+      if ((strcmp (rung->name, EBB_PLAN_SEGMENTS) == 0) != (kind == APPLIED_SEGMENTS))
+        continue;
+      modules = kind == APPLIED_SEGMENTS ? ebb_plan_segments_put (self->model, blocks, rung->value, error)
+                                         : ebb_plan_mlp_tiles_put (self->model, rung->value, error);
+      if (modules == NULL)
+        return FALSE;
+      for (guint j = 0; j < modules->len; j++)
+        {
+          const Applied applied = { ebb_module_weak_new (modules->pdata[j]), kind, 0 };
+
+          g_array_append_val (self->applied, applied);
+        }
     }
   return TRUE;
 }
@@ -361,7 +375,8 @@ ebb_memory_plan_apply (EbbMemoryPlan *self,
   blocks = ebb_plan_find_blocks (self->model);
   self->applied = g_array_new (FALSE, FALSE, sizeof (Applied));
   g_array_set_clear_func (self->applied, applied_clear);
-  if (put_rungs (self, error) && wrap_rows (self, blocks, error))
+  if (put_rungs (self, blocks, APPLIED_TILES, error) && wrap_rows (self, blocks, error)
+      && put_rungs (self, blocks, APPLIED_SEGMENTS, error))
     return TRUE;
   ebb_memory_plan_unapply (self);
   return FALSE;

@@ -3,6 +3,7 @@
 #include "wrap/plan/memory-plan-private.h"
 
 #include "wrap/plan/blocks-private.h"
+#include "wrap/plan/segments-private.h"
 
 #define MIB (1024.0 * 1024.0)
 #define N_COLUMNS 6
@@ -197,7 +198,11 @@ ebb_memory_plan_to_string (EbbMemoryPlan *self)
     {
       const EbbPlanRung *rung = &g_array_index (self->rungs, EbbPlanRung, i);
 
-      g_string_append_printf (text, "%s: each MLP on %" G_GINT64_FORMAT " rows at a time\n", rung->name, rung->value);
+      g_string_append_printf (text,
+                              strcmp (rung->name, EBB_PLAN_SEGMENTS) == 0
+                                  ? "%s: each %" G_GINT64_FORMAT " blocks are recomputed together, before each does that\n"
+                                  : "%s: each MLP on %" G_GINT64_FORMAT " rows at a time\n",
+                              rung->name, rung->value);
     }
   append_counts (text, self->rows);
   append_figures (text, self);

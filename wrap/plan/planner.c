@@ -3,11 +3,11 @@
 #include "wrap/plan/memory-plan-private.h"
 
 #include "tensor/error-private.h"
-#include "wrap/plan/chain-private.h"
-#include "wrap/plan/choices-private.h"
+#include "wrap/plan/choices-chain-private.h"
 #include "wrap/plan/estimate-private.h"
 #include "wrap/plan/mlp-tiles-private.h"
 #include "wrap/plan/on-ranks-private.h"
+#include "wrap/plan/segments-private.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,32 +21,8 @@
 #define N_LOWER 2
 /* Measuring stays within the budget, too, unless that is tiny. */
 #define LEAST_MEASURED ((guint64) 4 << 20)
-
-/* -- the chain ----------------------------------------------------------------------------------------------------- */
-
-/* The stages of the chain: the optimizer, what comes before the blocks, the blocks, what comes after them. */
-#define N_BEFORE_BLOCKS 2
-
-typedef struct
-{
-  EbbChainStage *stages;
-  guint n_stages;
-  gboolean moves;     /* blocks may move what they keep, too */
-  GPtrArray *options; /* owned arrays */
-} Chain;
-
-static EbbChainOption *
-add_options (Chain *self,
-             guint stage,
-             guint n_options)
-{
-  EbbChainOption *options = g_new0 (EbbChainOption, n_options);
-
-  g_ptr_array_add (self->options, options);
-  self->stages[stage].options = options;
-  self->stages[stage].n_options = n_options;
-  return options;
-}
+/* Of a segment whose blocks keep everything while it is recomputed: more would keep more than they save. */
+#define MOST_PLAIN_BLOCKS 4
 
 static guint64
 subtract (guint64 a,
@@ -54,87 +30,6 @@ subtract (guint64 a,
 {
   return a > b ? a - b : 0;
 }
-
-/* The options of a block whose choices are known. Blocks of a class share them. */
-static void
-add_block (Chain *self,
-           guint stage,
-           EbbPlanClass *class,
-           GHashTable *options_of)
-{
-  const guint n = self->moves ? class->choices->len : class->n_in_place;
-  EbbChainOption *options = g_hash_table_lookup (options_of, class);
-
-  if (options != NULL)
-    {
-      self->stages[stage].options = options;
-      self->stages[stage].n_options = n;
-      return;
-    }
-  options = add_options (self, stage, n);
-  g_hash_table_insert (options_of, class, options);
-  for (guint i = 0; i < n; i++)
-    {
-      const EbbPlanChoice *choice = &g_array_index (class->choices, EbbPlanChoice, i);
-
-      options[i] = (EbbChainOption){ .kept = choice->kept,
-                                     .forward = choice->rise,
-                                     .backward = choice->kept + choice->back_rise,
-                                     .moving = choice->moving,
-                                     .out_seconds = choice->out_seconds,
-                                     .back_seconds = choice->back_seconds,
-                                     .seconds = choice->seconds,
-                                     .n_wrapped = i > EBB_PLAN_KEEP_ALL };
-    }
-}
-
-static void
-make_chain (Chain *self,
-            EbbPlanChoices *choices,
-            gboolean moves)
-{
-  const EbbProbeStep *none = choices->none;
-  const EbbProbeStage *stages = none->stages;
-  const guint64 base = stages[0].start;
-  g_autoptr (GHashTable) options_of = g_hash_table_new (NULL, NULL);
-  EbbChainOption *option;
-
-  self->moves = moves;
-  self->n_stages = none->n_stages + 1;
-  self->stages = g_new0 (EbbChainStage, self->n_stages);
-  self->options = g_ptr_array_new_with_free_func (g_free);
-  add_options (self, 0, 1)->forward = none->rest_peak;
-  for (guint i = 0; i < none->n_stages; i++)
-    {
-      EbbChainStage *stage = &self->stages[i + 1];
-      const gboolean is_block = i > 0 && i + 1 < none->n_stages;
-      const guint64 after = i + 1 < none->n_stages ? stages[i + 1].start : stages[i].start;
-      const guint64 kept = subtract (after, stages[i].start);
-
-      stage->forward_base = base;
-      stage->backward_base = subtract (stages[i].back_start, subtract (after, base));
-      stage->forward_seconds = stages[i].seconds[EBB_PROBE_FORWARD];
-      stage->backward_seconds = stages[i].seconds[EBB_PROBE_BACKWARD];
-      if (is_block && choices->class_of[i - 1] != NULL)
-        {
-          add_block (self, i + 1, choices->class_of[i - 1], options_of);
-          continue;
-        }
-      option = add_options (self, i + 1, 1);
-      option->kept = kept;
-      option->forward = stages[i].rise;
-      option->backward = kept + stages[i].back_rise;
-    }
-}
-
-static void
-chain_clear (Chain *self)
-{
-  g_clear_pointer (&self->options, g_ptr_array_unref);
-  g_free (self->stages);
-}
-
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Chain, chain_clear)
 
 /* -- plans --------------------------------------------------------------------------------------------------------- */
 
@@ -163,17 +58,21 @@ count_tile_seconds (EbbPlanChoices *self)
                      - ebb_probe_get_seconds (self->probe, without) + count_added_seconds (without));
 }
 
-/* The plan in which each block makes its choice of @chosen, and the dry step with it. */
+/* The plan in which each block makes its choice of @chosen, and the dry step with it. @n_blocks: of a segment; 0: there
+ * are none. */
 static EbbMemoryPlan *
-make_plan (EbbPlanChoices *self,
-           const guint *chosen,
-           EbbProbeStep **step,
-           GError **error)
+make_segmented (EbbPlanChoices *self,
+                const guint *chosen,
+                guint n_blocks,
+                EbbProbeStep **step,
+                GError **error)
 {
   const EbbProbeStep *unplanned = self->untiled != NULL ? self->untiled->none : self->none;
   g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_new_empty (self->model);
 
   ebb_plan_choices_fill (self, chosen, plan);
+  if (n_blocks > 0)
+    ebb_memory_plan_add_rung (plan, EBB_PLAN_SEGMENTS, n_blocks);
   *step = ebb_plan_choices_try (self, plan, error);
   if (*step == NULL)
     return NULL;
@@ -189,10 +88,19 @@ make_plan (EbbPlanChoices *self,
   return g_steal_pointer (&plan);
 }
 
+static EbbMemoryPlan *
+make_plan (EbbPlanChoices *self,
+           const guint *chosen,
+           EbbProbeStep **step,
+           GError **error)
+{
+  return make_segmented (self, chosen, 0, step, error);
+}
+
 /* The choices of the lowest peak that a chain knows of in which blocks keep or recompute everything. */
 static void
 find_lowest (EbbPlanChoices *self,
-             const Chain *chain,
+             const EbbPlanChain *chain,
              guint *choices)
 {
   g_autofree EbbChainStage *stages = g_memdup2 (chain->stages, chain->n_stages * sizeof *stages);
@@ -203,14 +111,14 @@ find_lowest (EbbPlanChoices *self,
     stages[i].n_options = MIN (stages[i].n_options, EBB_PLAN_RECOMPUTE_ALL + 1);
   budget = ebb_chain_get_least (stages, chain->n_stages);
   ebb_chain_solve (stages, chain->n_stages, &budget, 1, &chosen);
-  memcpy (choices, chosen.choices + N_BEFORE_BLOCKS, self->blocks->len * sizeof *choices);
+  memcpy (choices, chosen.choices + EBB_PLAN_CHAIN_N_BEFORE_BLOCKS, self->blocks->len * sizeof *choices);
 }
 
 /* The plan of the lowest peak. What it saves doesn't depend on seconds, which differ from one measurement to the next:
  * the least budget of a step is always the same. */
 static EbbMemoryPlan *
 make_least (EbbPlanChoices *self,
-            const Chain *chain,
+            const EbbPlanChain *chain,
             EbbProbeStep **step,
             GError **error)
 {
@@ -254,7 +162,7 @@ make_least (EbbPlanChoices *self,
  * taken off it. NULL without an error: there is none. */
 static EbbMemoryPlan *
 make_mixed (EbbPlanChoices *self,
-            const Chain *chain,
+            const EbbPlanChain *chain,
             guint64 budget,
             GError **error)
 {
@@ -269,7 +177,7 @@ make_mixed (EbbPlanChoices *self,
       ebb_chain_solve (chain->stages, chain->n_stages, &allowed, 1, &chosen);
       if (!chosen.fits)
         return NULL;
-      plan = make_plan (self, chosen.choices + N_BEFORE_BLOCKS, &step, error);
+      plan = make_plan (self, chosen.choices + EBB_PLAN_CHAIN_N_BEFORE_BLOCKS, &step, error);
       if (plan == NULL || plan->predicted_peak_bytes <= budget)
         return g_steal_pointer (&plan);
       allowed = subtract (chosen.peak, plan->predicted_peak_bytes - budget);
@@ -280,7 +188,7 @@ make_mixed (EbbPlanChoices *self,
 /* The fastest way within @budget, as the chain knows it, in which all blocks make the same choice; it doesn't fit if
  * none is within it. */
 static void
-find_uniform (const Chain *chain,
+find_uniform (const EbbPlanChain *chain,
               guint64 budget,
               EbbChainPlan *fastest)
 {
@@ -311,11 +219,14 @@ find_uniform (const Chain *chain,
 typedef struct
 {
   EbbPlanChoices *choices;
-  Chain chain;
-  Chain moving;       /* with choices that move what blocks keep; without stages if there are none */
-  GPtrArray *uniform; /* of EbbMemoryPlan: in which all blocks move, whether copies are hidden or not */
+  EbbPlanChain chain;
+  EbbPlanChain moving; /* with choices that move what blocks keep; without stages if there are none */
+  GPtrArray *uniform;  /* of EbbMemoryPlan: in which all blocks move, whether copies are hidden or not */
   EbbMemoryPlan *least;
   EbbProbeStep *least_step;
+  EbbMemoryPlan *nested; /* the least with segments, if that is less than without; or NULL */
+  EbbProbeStep *nested_step;
+  GPtrArray *segmented; /* of EbbMemoryPlan: with segments, made when no other plan fits; NULL until then */
 } Family;
 
 enum
@@ -329,7 +240,8 @@ typedef struct
 {
   Family families[N_FAMILIES];
   guint n_families;
-  EbbMemoryPlan *least; /* of all, not owned */
+  const EbbProbeStep *least_step; /* of all, not owned, and its plan */
+  EbbMemoryPlan *least;
 } Planner;
 
 /* Plans in which all blocks make the same choice that moves what they keep, with the last one, whose backward comes
@@ -373,8 +285,45 @@ make_uniform (Family *self,
       self->least_step = g_steal_pointer (&step);
     }
   if (n_choices > 0)
-    make_chain (&self->moving, self->choices, TRUE);
+    ebb_plan_chain_init (&self->moving, self->choices, TRUE);
   return TRUE;
+}
+
+/* The plan in which blocks are recomputed one by one within segments that are recomputed, too. With about as many
+ * segments as each has blocks the fewest of their inputs exist at one time. */
+static gboolean
+make_nested (Family *self,
+             GError **error)
+{
+  const guint n_blocks = ebb_plan_segments_count_blocks (self->choices->model, self->choices->blocks);
+  const guint size = (guint) ceil (sqrt (n_blocks));
+  g_autofree guint *chosen = g_new0 (guint, self->choices->blocks->len + 1);
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (EbbProbeStep) step = NULL;
+
+  if (n_blocks == 0 || (n_blocks + size - 1) / size + size >= n_blocks)
+    return TRUE;
+  for (guint i = 0; i < self->choices->blocks->len; i++)
+    chosen[i] = EBB_PLAN_RECOMPUTE_ALL;
+  plan = make_segmented (self->choices, chosen, size, &step, error);
+  if (plan == NULL)
+    return FALSE;
+  if (plan->predicted_peak_bytes >= self->least->predicted_peak_bytes)
+    return TRUE;
+  self->nested = g_steal_pointer (&plan);
+  self->nested_step = g_steal_pointer (&step);
+  return TRUE;
+}
+
+static void
+take_least (Planner *self,
+            EbbMemoryPlan *plan,
+            const EbbProbeStep *step)
+{
+  if (plan == NULL || (self->least != NULL && plan->predicted_peak_bytes >= self->least->predicted_peak_bytes))
+    return;
+  self->least = plan;
+  self->least_step = step;
 }
 
 static gboolean
@@ -389,12 +338,12 @@ add_family (Planner *self,
   self->n_families++;
   family->choices = choices;
   family->uniform = g_ptr_array_new_with_free_func (g_object_unref);
-  make_chain (&family->chain, choices, FALSE);
+  ebb_plan_chain_init (&family->chain, choices, FALSE);
   family->least = make_least (choices, &family->chain, &family->least_step, error);
-  if (family->least == NULL || !make_uniform (family, error))
+  if (family->least == NULL || !make_uniform (family, error) || !make_nested (family, error))
     return FALSE;
-  if (self->least == NULL || family->least->predicted_peak_bytes < self->least->predicted_peak_bytes)
-    self->least = family->least;
+  take_least (self, family->least, family->least_step);
+  take_least (self, family->nested, family->nested_step);
   return TRUE;
 }
 
@@ -426,11 +375,14 @@ planner_clear (Planner *self)
     {
       Family *family = &self->families[--self->n_families];
 
-      chain_clear (&family->chain);
-      chain_clear (&family->moving);
+      ebb_plan_chain_clear (&family->chain);
+      ebb_plan_chain_clear (&family->moving);
       g_ptr_array_unref (family->uniform);
       g_clear_object (&family->least);
       g_clear_pointer (&family->least_step, ebb_probe_step_free);
+      g_clear_object (&family->nested);
+      g_clear_pointer (&family->nested_step, ebb_probe_step_free);
+      g_clear_pointer (&family->segmented, g_ptr_array_unref);
       ebb_plan_choices_free (family->choices);
     }
 }
@@ -470,6 +422,44 @@ find_moving (Family *self,
   return failure == NULL;
 }
 
+/* Segments whose blocks keep everything while it is recomputed: one more forward, as where each block is recomputed. */
+static gboolean
+make_plain_segments (Family *self,
+                     GError **error)
+{
+  const guint n_blocks = ebb_plan_segments_count_blocks (self->choices->model, self->choices->blocks);
+  g_autofree guint *chosen = g_new0 (guint, self->choices->blocks->len + 1);
+
+  self->segmented = g_ptr_array_new_with_free_func (g_object_unref);
+  for (guint size = 2; size <= MIN (n_blocks / 2, MOST_PLAIN_BLOCKS); size++)
+    {
+      g_autoptr (EbbProbeStep) step = NULL;
+      EbbMemoryPlan *plan = make_segmented (self->choices, chosen, size, &step, error);
+
+      if (plan == NULL)
+        return FALSE;
+      g_ptr_array_add (self->segmented, plan);
+    }
+  return TRUE;
+}
+
+/* Below what plans of single blocks reach. */
+static gboolean
+find_segmented (Family *self,
+                guint64 budget,
+                EbbMemoryPlan **fastest,
+                GError **error)
+{
+  if (self->nested == NULL || budget >= self->least->predicted_peak_bytes)
+    return TRUE;
+  if (self->segmented == NULL && !make_plain_segments (self, error))
+    return FALSE;
+  for (guint i = 0; i < self->segmented->len; i++)
+    take_faster (fastest, self->segmented->pdata[i], budget);
+  take_faster (fastest, self->nested, budget);
+  return TRUE;
+}
+
 /* What a block keeps may depend on what its neighbors do, which a chain doesn't know: near the least budget it may find
  * nothing where all blocks could do the same, and nothing as fast as the plan of the lowest peak. */
 static gboolean
@@ -493,7 +483,7 @@ find_fastest (Family *self,
   find_uniform (&self->chain, budget, &uniform);
   if (!uniform.fits || (*fastest != NULL && (*fastest)->seconds <= uniform.seconds))
     return find_moving (self, budget, fastest, error);
-  same = make_plan (self->choices, uniform.choices + N_BEFORE_BLOCKS, &step, error);
+  same = make_plan (self->choices, uniform.choices + EBB_PLAN_CHAIN_N_BEFORE_BLOCKS, &step, error);
   if (same == NULL)
     return FALSE;
   take_faster (fastest, same, budget);
@@ -520,7 +510,8 @@ make_fastest (Planner *self,
 
   for (guint i = 0; i < self->n_families; i++)
     if ((fastest == NULL || fastest->seconds > count_least_seconds (&self->families[i]))
-        && !find_fastest (&self->families[i], budget, &fastest, error))
+        && !(find_fastest (&self->families[i], budget, &fastest, error)
+             && find_segmented (&self->families[i], budget, &fastest, error)))
       return NULL;
   return g_steal_pointer (&fastest);
 }
@@ -561,8 +552,7 @@ fail_least (const Planner *planner,
             guint64 budget,
             GError **error)
 {
-  const Family *family = &planner->families[planner->n_families - 1];
-  const EbbProbeStep *least = family->least == planner->least ? family->least_step : planner->families[0].least_step;
+  const EbbProbeStep *least = planner->least_step;
   g_autoptr (GString) parts = g_string_new (NULL);
 
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
@@ -618,10 +608,11 @@ make_for (EbbModule *model,
  * @error: return location for an error
  *
  * Makes the fastest plan that keeps the step within the budget: each block keeps, recomputes or saves some results, and
- * MLPs are called on tiles of their rows if that is faster and changes no bit. It runs @step several times as a dry
- * run, which computes nothing, takes no memory and changes nothing, as by ebb_memory_estimate_new(). Kernels that this
- * machine hasn't timed yet are timed, for a few seconds at most. Blocks that you have wrapped yourself are planned
- * around. The plan takes effect by ebb_memory_plan_apply().
+ * MLPs are called on tiles of their rows if that is faster and changes no bit. Where even that is too much, several
+ * blocks that follow each other are recomputed together. It runs @step several times as a dry run, which computes
+ * nothing, takes no memory and changes nothing, as by ebb_memory_estimate_new(). Kernels that this machine hasn't timed
+ * yet are timed, for a few seconds at most. Blocks that you have wrapped yourself are planned around. The plan takes
+ * effect by ebb_memory_plan_apply().
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
  *   whatever is done, or with what @step reports: %EBB_ERROR_DRY_RUN if it reads values
