@@ -6,11 +6,15 @@
 
 #include <errno.h>
 #include <locale.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#define MAPPED_FROM (1 << 20)
 #define WIDEST_OPTION 34 /* columns; the description of a wider option begins on the next line */
 
 /* Between parallel regions libgomp's threads spin, by default for milliseconds, and take the core from other processes
@@ -31,12 +35,25 @@ limit_spinning (char **argv)
   g_unsetenv ("GOMP_SPINCOUNT");
 }
 
+/* oneDNN's products take buffers of some MiB from malloc, aligned ones, each time they run. The small rests that glibc
+ * cuts off them stay in its caches and keep buffers from being merged when they are freed: a thread's arena grew to six
+ * of them. As mappings of their own they are gone when the product is done. */
+static void
+map_large_buffers (void)
+{
+#ifdef __GLIBC__
+  mallopt (M_MMAP_THRESHOLD, MAPPED_FROM);
+  mallopt (M_TRIM_THRESHOLD, 2 * MAPPED_FROM); /* which no longer follows the sizes of mappings */
+#endif
+}
+
 void
 command_init (char **argv)
 {
   g_autofree char *name = g_path_get_basename (argv[0] != NULL ? argv[0] : "ebb");
 
   limit_spinning (argv);
+  map_large_buffers ();
   setlocale (LC_CTYPE, "");
   g_set_prgname (name);
 }

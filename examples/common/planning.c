@@ -17,7 +17,7 @@
 #define OWN_VARIES ((guint64) 1 << 20)
 /* How many limits are tried before the plan that needs least is taken. */
 #define N_LIMITS 10
-/* oneDNN packs matrices on each thread, which malloc keeps: at most so many bytes, and of a small model's one for so
+/* oneDNN packs matrices on each thread, in memory of malloc: at most so many bytes, and of a small model's one for so
  * many of the heap, as far as was seen. */
 #define PACKED ((guint64) 10 << 20)
 #define PART_PACKED 16

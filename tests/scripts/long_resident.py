@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A training with a plan takes at most 1.05 times the bytes that its tensors have, from 1 GiB on: GPT-2 in budgets that
-are close to the least one, in the middle, and larger than what it takes without a plan."""
+"""A training takes at most 1.05 times the bytes that its tensors have, from 1 GiB on: GPT-2 in budgets that are close
+to the least one, in the middle, and larger than what it takes without a plan. Smaller ones take little more than their
+tensors and than what a process has at its start: of 0.3 GiB at most 32 MiB, and else what 1 GiB may take."""
 import json
 import os
 import re
@@ -11,7 +12,11 @@ import unittest
 
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 PROGRAM = os.path.join(os.path.abspath(BUILD), "examples", "train_gpt")
-MODEL = ["--preset", "gpt2", "--batch", 4, "--context", 256, "--threads", 2, "--steps", 2]
+COMMON = ["--context", 256, "--threads", 2, "--steps", 2]
+TINY = ["--layers", 1, "--width", 8, "--heads", 1, "--batch", 1]
+LARGE = ["--preset", "gpt2", "--batch", 4]
+SMALLER = ((["--layers", 6, "--width", 384, "--heads", 6, "--batch", 8], 32),
+           (["--layers", 12, "--width", 512, "--heads", 8, "--batch", 4], 51))
 MIB = 1 << 20
 
 
@@ -24,22 +29,36 @@ class Resident(unittest.TestCase):
             text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(3000))
 
     def run_program(self, *words):
-        return subprocess.run([PROGRAM, "--data", "text.txt", "--quiet", "--report", "report.json", *map(str, MODEL),
+        return subprocess.run([PROGRAM, "--data", "text.txt", "--quiet", "--report", "report.json", *map(str, COMMON),
                                *map(str, words)], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=600, check=False,
                               env={**os.environ, "EBB_COST_FILE": os.path.join(self.folder, "costs")})
 
+    def train(self, *words):
+        done = self.run_program(*words)
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ""))
+        with open(os.path.join(self.folder, "report.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def find_least(self, *words):
+        return float(re.search(r"needs at least ([\d.]+) MiB", self.run_program(*words, "--memory", "40MiB").stderr)[1])
+
     def test_resident_over_counted(self):
-        refused = self.run_program("--memory", "100MiB").stderr
-        least = float(re.search(r"needs at least ([\d.]+) MiB", refused)[1])
+        least = self.find_least(*LARGE)
         for budget in least + 8, least + 40, least + 200:
-            done = self.run_program("--memory", int(budget * MIB))
-            self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ""))
-            with open(os.path.join(self.folder, "report.json"), encoding="utf-8") as file:
-                report = json.load(file)
+            report = self.train(*LARGE, "--memory", int(budget * MIB))
             self.assertGreaterEqual(report["peak_bytes"], 1024 * MIB)
             self.assertLessEqual(report["rss_peak_bytes"], 1.05 * report["peak_bytes"])
             self.assertLessEqual(report["rss_peak_bytes"], budget * MIB)
+
+    def test_resident_of_smaller_ones(self):
+        start = self.train(*TINY)["rss_peak_bytes"]
+        for model, above in SMALLER:
+            least = self.find_least(*model)
+            for words in [], ["--memory", int((least + 8) * MIB)], ["--memory", int((least + 40) * MIB)]:
+                report = self.train(*model, *words)
+                bound = start + report["peak_bytes"] + above * MIB
+                self.assertLessEqual(report["rss_peak_bytes"], bound, (model, words))
 
 
 if __name__ == "__main__":
