@@ -4,6 +4,7 @@
 #include "wrap/plan/choices-private.h"
 #include "wrap/plan/estimate-private.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,15 +32,16 @@ static const Case cases[] = {
 static char *only;
 static int steps = 3, threads = 0, batch = 0, layers = 0;
 static double seconds_at_most = 60;
-static gboolean measures, fixed;
+static gboolean measures, fixed, checks;
 
 static const GOptionEntry entries[] = {
-  { "only", 0, 0, G_OPTION_ARG_STRING, &only, "One of gpt2, bert-large, dropout", "NAME" },
+  { "only", 0, 0, G_OPTION_ARG_STRING, &only, "One of gpt2, bert-large, dropout; with --check gpt2-xl, too", "NAME" },
   { "batch", 0, 0, G_OPTION_ARG_INT, &batch, "Sequences a step instead of the case's", "N" },
   { "layers", 0, 0, G_OPTION_ARG_INT, &layers, "Layers instead of the case's", "N" },
   { "seconds", 0, 0, G_OPTION_ARG_DOUBLE, &seconds_at_most, "How long kernels are timed at most (default: 60)", "S" },
   { "fixed", 0, 0, G_OPTION_ARG_NONE, &fixed, "Take fixed rates instead of timing kernels", NULL },
   { "measure", 0, 0, G_OPTION_ARG_NONE, &measures, "Train with each plan and strategy, too", NULL },
+  { "check", 0, 0, G_OPTION_ARG_NONE, &checks, "Check times and estimates instead", NULL },
   { "steps", 0, 0, G_OPTION_ARG_INT, &steps, "Steps that count when training, after two that don't", "N" },
   { "threads", 0, 0, G_OPTION_ARG_INT, &threads, "CPU threads", "N" },
   G_OPTION_ENTRY_NULL,
@@ -74,6 +76,18 @@ bench_clear (Bench *self)
 }
 
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Bench, bench_clear)
+
+static BenchSettings
+get_settings (const Case *item)
+{
+  BenchSettings settings = item->settings;
+
+  if (batch > 0)
+    settings.batch = batch;
+  if (layers > 0)
+    settings.layers = layers;
+  return settings;
+}
 
 static gboolean
 step (EbbModule *model, gpointer user_data, GError **error)
@@ -287,12 +301,8 @@ print_case (const Case *item, GError **error)
   g_auto (Bench) self = { .item = item };
   g_autoptr (EbbCheckpointOptions) selective = ebb_checkpoint_options_new_selective ();
   g_autoptr (EbbCheckpointOptions) full = ebb_checkpoint_options_new ();
-  BenchSettings settings = item->settings;
+  const BenchSettings settings = get_settings (item);
 
-  if (batch > 0)
-    settings.batch = batch;
-  if (layers > 0)
-    settings.layers = layers;
   self.uniform = g_array_new (FALSE, FALSE, sizeof (Figures));
   self.training = bench_training_new (&settings, error);
   if (self.training == NULL)
@@ -334,12 +344,170 @@ print_cases (GError **error)
   return any;
 }
 
+/* -- what is asked ------------------------------------------------------------------------------------------------- */
+
+#define MOST_OFF 0.15       /* of an estimate, of the measured step */
+#define MOST_SECONDS 1.0    /* of planning 48 blocks, and of an estimate of GPT-2 XL */
+#define MOST_RESIDENT 200.0 /* MiB, of this process after the estimate */
+#define N_REPEATS 5         /* the median counts */
+
+/* GPT-2 XL has 48 blocks. */
+static const BenchSettings gpt2_xl = { .preset = "gpt2-xl", .batch = 32, .context = 1024 };
+
+static double
+get_clock (void)
+{
+  return (double) g_get_monotonic_time () * 1e-6;
+}
+
+static gboolean
+print_verdict (const char *what, double figure, const char *unit, double bound)
+{
+  printf ("%-44s %9.3f %-4s of at most %7.3f%s\n", what, figure, unit, bound, figure > bound ? "   too much" : "");
+  fflush (stdout);
+  return figure <= bound;
+}
+
+/* One estimate from nothing: the model is made in it, too. Kernels are timed for @max_seconds. */
+static gboolean
+estimate_once (double max_seconds, double *seconds, GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  const double began = get_clock ();
+  Bench self = { 0 };
+
+  ebb_push_dry_run ();
+  self.training = bench_training_new (&gpt2_xl, error);
+  ebb_pop_dry_run ();
+  if (self.training != NULL)
+    estimate = ebb_memory_estimate_new (self.training->model, NULL, step, &self, error);
+  if (estimate == NULL || ebb_memory_estimate_measure_seconds (estimate, max_seconds, error) <= 0)
+    {
+      bench_clear (&self);
+      return FALSE;
+    }
+  *seconds = get_clock () - began;
+  bench_clear (&self);
+  return TRUE;
+}
+
+static gboolean
+check_estimate (gboolean *ok, GError **error)
+{
+  double times[N_REPEATS], first;
+
+  if (!estimate_once (seconds_at_most, &first, error))
+    return FALSE;
+  for (guint i = 0; i < N_REPEATS; i++)
+    if (!estimate_once (0, &times[i], error))
+      return FALSE;
+  *ok &= print_verdict ("estimate of gpt2-xl, 32 x 1024", bench_median (times, N_REPEATS), "s", MOST_SECONDS);
+  *ok &= print_verdict ("  resident", (double) bench_get_resident_peak () / MIB, "MiB", MOST_RESIDENT);
+  return TRUE;
+}
+
+/* Once, within a budget in the middle between the least one and all. */
+static gboolean
+plan_once (Bench *self, EbbDevice *device, double *seconds, GError **error)
+{
+  g_autoptr (EbbMemoryPlan) all = NULL, plan = NULL;
+  double began;
+
+  all = ebb_memory_plan_make (self->training->model, device, step, self, G_MAXUINT64, 0, error);
+  if (all == NULL)
+    return FALSE;
+  self->n_steps = 0;
+  began = get_clock ();
+  plan = ebb_memory_plan_make (self->training->model, device, step, self,
+                               all->least_bytes + (all->unplanned_peak_bytes - all->least_bytes) / 2, 0, error);
+  *seconds = get_clock () - began;
+  return plan != NULL;
+}
+
+/* On sim blocks may move what they keep, too. */
+static gboolean
+check_planning (const char *name, gboolean *ok, GError **error)
+{
+  g_autofree char *what = g_strdup_printf ("planning 48 blocks on %s", name);
+  g_auto (Bench) self = { 0 };
+  BenchSettings settings = gpt2_xl;
+  double times[N_REPEATS];
+
+  settings.device = ebb_device_get (name, error);
+  if (settings.device == NULL)
+    return FALSE;
+  ebb_push_dry_run ();
+  self.training = bench_training_new (&settings, error);
+  ebb_pop_dry_run ();
+  if (self.training == NULL)
+    return FALSE;
+  for (guint i = 0; i < N_REPEATS; i++)
+    if (!plan_once (&self, settings.device, &times[i], error))
+      return FALSE;
+  *ok &= print_verdict (what, bench_median (times, N_REPEATS), "s", MOST_SECONDS);
+  printf ("  dry steps %43u\n", self.n_steps);
+  return TRUE;
+}
+
+/* Steps before and after the kernels are timed count, so that both meet the same machine. */
+static gboolean
+check_seconds (const Case *item, gboolean *ok, GError **error)
+{
+  g_autofree char *what = NULL;
+  g_autofree double *times = g_new (double, 2 * (guint) steps);
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  g_auto (Bench) self = { 0 };
+  const BenchSettings settings = get_settings (item);
+  double parts[BENCH_N_PARTS], estimated, measured;
+
+  self.training = bench_training_new (&settings, error);
+  if (self.training == NULL)
+    return FALSE;
+  for (int i = -N_LEFT_OUT; i < 2 * steps; i++)
+    {
+      if (i == steps)
+        {
+          estimate = ebb_memory_estimate_new (self.training->model, NULL, step, &self, error);
+          if (estimate == NULL || ebb_memory_estimate_measure_seconds (estimate, seconds_at_most, error) <= 0)
+            return FALSE;
+        }
+      if (!bench_training_step (self.training, parts, NULL, error))
+        return FALSE;
+      if (i >= 0)
+        times[i] = parts[BENCH_STEP];
+    }
+  estimated = ebb_memory_estimate_measure_seconds (estimate, 0, error);
+  measured = bench_median (times, 2 * (guint) steps);
+  what = g_strdup_printf ("%s, %d x %d: %.3f s, estimated %.3f s%s", item->name, settings.batch, settings.context,
+                          measured, estimated, ebb_memory_estimate_is_disturbed (estimate) ? " (disturbed)" : "");
+  *ok &= print_verdict (what, 100 * fabs (estimated / measured - 1), "%", 100 * MOST_OFF);
+  return TRUE;
+}
+
+/* The estimate comes first, while the process has nothing else. */
+static gboolean
+check (gboolean *ok, GError **error)
+{
+  double load = 0;
+
+  *ok = TRUE;
+  if ((only == NULL || g_str_equal (only, gpt2_xl.preset))
+      && (!check_estimate (ok, error) || !check_planning ("cpu", ok, error) || !check_planning ("sim", ok, error)))
+    return FALSE;
+  for (gsize i = 0; i < G_N_ELEMENTS (cases); i++)
+    if ((only == NULL || g_str_equal (only, cases[i].name)) && !check_seconds (&cases[i], ok, error))
+      return FALSE;
+  if (getloadavg (&load, 1) == 1)
+    printf ("the machine's load was %.1f\n", load);
+  return TRUE;
+}
+
 int
 main (int argc, char **argv)
 {
   g_autoptr (GOptionContext) context = g_option_context_new (NULL);
   g_autoptr (GError) error = NULL;
-  gboolean ok;
+  gboolean ok, kept = TRUE;
 
   g_option_context_add_main_entries (context, entries, NULL);
   ok = g_option_context_parse (context, &argc, &argv, &error);
@@ -348,13 +516,18 @@ main (int argc, char **argv)
       g_set_error (&error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--steps %d: must be at least 1", steps);
       ok = FALSE;
     }
+  if (ok && checks && (fixed || measures))
+    {
+      g_set_error (&error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--check goes with neither --fixed nor --measure");
+      ok = FALSE;
+    }
   if (ok && fixed)
     g_setenv ("EBB_COST_FILE", "", TRUE);
   if (ok && threads > 0)
     ebb_set_num_threads (threads);
   if (ok)
-    ok = print_cases (&error);
+    ok = checks ? check (&kept, &error) : print_cases (&error);
   if (!ok)
     printf ("plan: %s\n", error->message);
-  return ok ? 0 : 1;
+  return ok && kept ? 0 : 1;
 }
