@@ -10,7 +10,7 @@
 
 G_BEGIN_DECLS
 
-#define EBB_BACKEND_VERSION 5
+#define EBB_BACKEND_VERSION 6
 
 /* The queues of a device. The work of one runs in the order in which it was enqueued; only events order one after
  * another. */
@@ -138,6 +138,9 @@ typedef struct
   gboolean (*open) (int index,
                     GError **error);
   guint64 (*get_capacity) (int index); /* bytes; NULL: it says itself when there is no more */
+  /* What seconds on the device depend on besides its name and capacity, on one line: measured ones are kept for it
+   * alone. NULL: nothing. */
+  char *(*describe_speed) (int index);
   void *(*alloc) (
       int index,
       gsize size,

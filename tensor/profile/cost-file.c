@@ -44,11 +44,13 @@ ebb_cost_table_describe_machine (EbbCostTable *self)
 {
   g_autofree char *cpu = read_cpu_model ();
   const EbbBackend *backend = self->device->backend;
-  guint64 capacity = backend->get_capacity != NULL ? backend->get_capacity (self->device->index) : 0;
+  const guint64 capacity = backend->get_capacity != NULL ? backend->get_capacity (self->device->index) : 0;
+  g_autofree char *speed = backend->describe_speed != NULL ? backend->describe_speed (self->device->index) : NULL;
   char *text = g_strdup_printf ("%s, %ld cores, %s, %" G_GUINT64_FORMAT " bytes of cache; %s, %" G_GUINT64_FORMAT
-                                " bytes; %d threads; Ebb %s",
+                                " bytes%s%s; %d threads; Ebb %s",
                                 cpu, sysconf (_SC_NPROCESSORS_ONLN), ebb_cpu_get_simd_name (), self->cache_bytes,
-                                self->device->name, capacity, self->n_threads, EBB_VERSION_STRING);
+                                self->device->name, capacity, speed != NULL ? ", " : "", speed != NULL ? speed : "",
+                                self->n_threads, EBB_VERSION_STRING);
 
   return g_strdelimit (text, "\n\r", ' ');
 }

@@ -179,6 +179,16 @@ sim_get_capacity (int index)
   return sim_device_get (index)->heap.capacity;
 }
 
+static char *
+sim_describe_speed (int index)
+{
+  const SimDevice *device = sim_device_get (index);
+
+  return g_strdup_printf ("%.9g and %.9g bytes a second to and from the host, %" G_GINT64_FORMAT " ns a copy",
+                          device->bytes_per_second[EBB_STREAM_TO_HOST],
+                          device->bytes_per_second[EBB_STREAM_FROM_HOST], device->latency);
+}
+
 /* -- memory -------------------------------------------------------------------------------------------------------- */
 
 static void *
@@ -295,6 +305,7 @@ static const EbbBackend backend = {
   .row_block = EBB_HOST_ROW_BLOCK,
   .open = sim_device_open,
   .get_capacity = sim_get_capacity,
+  .describe_speed = sim_describe_speed,
   .alloc = sim_alloc,
   .free = sim_free,
   .copy = sim_copy_now,

@@ -199,6 +199,26 @@ test_rates (void)
   g_assert_cmpfloat_with_epsilon (again->host_rates.in, costs->host_rates.in, 1e-6 * MIDDLE);
 }
 
+/* A device may be opened by the same name with another bandwidth: by another process, since this one keeps it open. */
+static void
+test_rates_of_another_bandwidth (void)
+{
+  g_autoptr (EbbCostTable) costs = NULL, other = NULL, same = NULL;
+  EbbDevice *device = open_sim ("sim:1", HIGH);
+  EbbDevice reopened = *open_sim ("sim:2", MIDDLE);
+
+  reopened.name = device->name;
+  g_remove (g_getenv ("EBB_COST_FILE"));
+  costs = ebb_cost_table_new (device);
+  costs->host_seconds = 1e-6;
+  costs->host_rates = (EbbCostRates){ HIGH, HIGH };
+  ebb_cost_file_save (costs);
+  other = ebb_cost_table_new (&reopened);
+  g_assert_cmpfloat (other->host_rates.out, ==, 0);
+  same = ebb_cost_table_new (device);
+  g_assert_cmpfloat (same->host_rates.out, ==, HIGH);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -213,6 +233,7 @@ main (int argc, char **argv)
   g_test_add_func ("/plan/planner-places/least-is-below-that-of-recompute", test_least);
   g_test_add_func ("/plan/planner-places/never-slower-than-without-copies", test_never_worse);
   g_test_add_func ("/plan/planner-places/rates-are-measured-once", test_rates);
+  g_test_add_func ("/plan/planner-places/rates-are-not-those-of-another-bandwidth", test_rates_of_another_bandwidth);
   status = g_test_run ();
   g_remove (file);
   g_rmdir (folder);
