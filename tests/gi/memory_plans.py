@@ -124,6 +124,8 @@ class Plans(TestCase):
             texts[group.props.rank] = str(Ebb.plan_memory(model, train, least, group=group))
             with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least"):
                 Ebb.plan_memory(model, train, least - 1, group=group)
+            with self.assertRaisesRegex(ValueError, "measured=True and a group"):
+                Ebb.plan_memory(model, train, least, group=group, measured=True)
 
         Ebb.run_ranks(2, plan)
         self.assertEqual(texts[0], texts[1])

@@ -187,6 +187,22 @@ class Plans(TestCase):
         self.assertLessEqual(planned.peak, estimate.peak * 9 // 10)
         self.assertEqual(self.train(step), losses)
 
+    def test_a_step_that_reads_is_planned_by_real_steps(self):
+        model, step = self.make()
+        seen = []
+
+        def read():
+            seen.append(step().item())
+
+        with self.assertRaisesRegex(Ebb.Error, "are read"):
+            Ebb.plan_memory(model, read, "1GiB")
+        Ebb.manual_seed(2)
+        plan = Ebb.plan_memory(model, read, "1GiB", measured=True)
+        self.assertLess(plan.props.least_bytes, plan.props.unplanned_peak_bytes)
+        other, plain = self.make()
+        Ebb.manual_seed(2)
+        self.assertEqual(seen, [plain().item() for _ in seen])
+
     def test_a_plan_is_kept_in_a_file(self):
         model, step = self.make()
         with tempfile.TemporaryDirectory() as folder:

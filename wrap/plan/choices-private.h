@@ -67,6 +67,14 @@ EbbPlanChoices *ebb_plan_choices_new (EbbModule *model,
                                       double max_seconds,
                                       guint64 max_bytes,
                                       GError **error);
+/* The same by real steps, which change what steps change. */
+EbbPlanChoices *ebb_plan_choices_new_real (EbbModule *model,
+                                           EbbDevice *device,
+                                           EbbStepFunc step,
+                                           gpointer user_data,
+                                           double max_seconds,
+                                           guint64 max_bytes,
+                                           GError **error);
 EbbMemoryPlan *ebb_plan_choices_follow (EbbModule *model,
                                         EbbDevice *device,
                                         EbbProcessGroup *group,

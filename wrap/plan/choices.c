@@ -680,6 +680,7 @@ static EbbPlanChoices *
 choices_new (EbbModule *model,
              EbbDevice *device,
              EbbProcessGroup *group,
+             gboolean is_real,
              EbbStepFunc step,
              gpointer user_data,
              GError **error)
@@ -693,7 +694,7 @@ choices_new (EbbModule *model,
   self->costs = ebb_cost_table_new (device);
   self->classes = g_ptr_array_new_with_free_func (class_free);
   self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
-  self->probe = ebb_probe_new (model, device, self->blocks, self->costs, step, user_data, &failure);
+  self->probe = ebb_probe_new (model, device, self->blocks, self->costs, is_real, step, user_data, &failure);
   return ebb_plan_ranks_agree (group, failure, error) ? g_steal_pointer (&self) : NULL;
 }
 
@@ -707,7 +708,21 @@ ebb_plan_choices_new (EbbModule *model,
                       guint64 max_bytes,
                       GError **error)
 {
-  g_autoptr (EbbPlanChoices) self = choices_new (model, device, group, step, user_data, error);
+  g_autoptr (EbbPlanChoices) self = choices_new (model, device, group, FALSE, step, user_data, error);
+
+  return self != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
+}
+
+EbbPlanChoices *
+ebb_plan_choices_new_real (EbbModule *model,
+                           EbbDevice *device,
+                           EbbStepFunc step,
+                           gpointer user_data,
+                           double max_seconds,
+                           guint64 max_bytes,
+                           GError **error)
+{
+  g_autoptr (EbbPlanChoices) self = choices_new (model, device, NULL, TRUE, step, user_data, error);
 
   return self != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
 }
@@ -746,7 +761,7 @@ ebb_plan_choices_follow (EbbModule *model,
                          gpointer user_data,
                          GError **error)
 {
-  g_autoptr (EbbPlanChoices) self = choices_new (model, device, group, step, user_data, NULL);
+  g_autoptr (EbbPlanChoices) self = choices_new (model, device, group, FALSE, step, user_data, NULL);
   EbbMemoryPlan *plan = NULL;
   char *announced;
 

@@ -54,6 +54,14 @@ EbbMemoryPlan *ebb_memory_plan_new (EbbModule *model,
                                     GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbMemoryPlan *ebb_memory_plan_new_measured (EbbModule *model,
+                                             EbbDevice *device,
+                                             EbbStepFunc step,
+                                             gpointer user_data,
+                                             guint64 budget_bytes,
+                                             GError **error);
+
+EBB_AVAILABLE_IN_ALL
 EbbMemoryPlan *ebb_memory_plan_new_on_ranks (EbbModule *model,
                                              EbbDevice *device,
                                              EbbProcessGroup *group,

@@ -564,11 +564,12 @@ fail_least (const Planner *planner,
                ceil ((double) least->peak / MIB * 10) / 10, parts->str);
 }
 
-/* @group: NULL, or the ranks of which this is the first. */
+/* @group: NULL, or the ranks of which this is the first. @is_real: by real steps. */
 static EbbMemoryPlan *
 make_for (EbbModule *model,
           EbbDevice *device,
           EbbProcessGroup *group,
+          gboolean is_real,
           EbbStepFunc step,
           gpointer user_data,
           guint64 budget_bytes,
@@ -582,7 +583,8 @@ make_for (EbbModule *model,
 
   if (device == NULL)
     device = ebb_device_get_cpu ();
-  choices = ebb_plan_choices_new (model, device, group, step, user_data, max_seconds, max_bytes, error);
+  choices = is_real ? ebb_plan_choices_new_real (model, device, step, user_data, max_seconds, max_bytes, error)
+                    : ebb_plan_choices_new (model, device, group, step, user_data, max_seconds, max_bytes, error);
   if (choices == NULL || !planner_init (&planner, choices, device, max_seconds, max_bytes, error))
     return NULL;
   if (planner.least->predicted_peak_bytes > budget_bytes)
@@ -615,7 +617,8 @@ make_for (EbbModule *model,
  * effect by ebb_memory_plan_apply().
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
- *   whatever is done, or with what @step reports: %EBB_ERROR_DRY_RUN if it reads values
+ *   whatever is done, or with what @step reports: %EBB_ERROR_DRY_RUN if it reads values, for which there is
+ *   ebb_memory_plan_new_measured()
  */
 EbbMemoryPlan *
 ebb_memory_plan_new (EbbModule *model,
@@ -626,6 +629,37 @@ ebb_memory_plan_new (EbbModule *model,
                      GError **error)
 {
   return ebb_memory_plan_make (model, device, step, user_data, budget_bytes, MAX_SECONDS, error);
+}
+
+/**
+ * ebb_memory_plan_new_measured: (constructor)
+ * @model: the model, whose parameters are on @device
+ * @device: (nullable): the device that the step runs on; %NULL for the CPU
+ * @step: (scope call) (closure user_data): one training step
+ * @user_data: user data of @step
+ * @budget_bytes: the most bytes of the device that may be in use at one time, everything included
+ * @error: return location for an error
+ *
+ * The same as ebb_memory_plan_new() for a step that reads values of its tensors, which a dry run hasn't got. @step runs
+ * for real, some tens of times, and trains: its bits don't depend on what is tried, so these are the first steps of the
+ * training. Planning needs the memory of the step without a plan once. All steps have the same shapes.
+ *
+ * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
+ *   whatever is done, with %EBB_ERROR_STATE if steps differ, or with what @step reports
+ */
+EbbMemoryPlan *
+ebb_memory_plan_new_measured (EbbModule *model,
+                              EbbDevice *device,
+                              EbbStepFunc step,
+                              gpointer user_data,
+                              guint64 budget_bytes,
+                              GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, model))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
+
+  return make_for (model, device, NULL, TRUE, step, user_data, budget_bytes, MAX_SECONDS, error);
 }
 
 EbbMemoryPlan *
@@ -641,7 +675,7 @@ ebb_memory_plan_make (EbbModule *model,
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
-  return make_for (model, device, NULL, step, user_data, budget_bytes, max_seconds, error);
+  return make_for (model, device, NULL, FALSE, step, user_data, budget_bytes, max_seconds, error);
 }
 
 /* Before the others get the plan. */
@@ -709,7 +743,7 @@ ebb_memory_plan_make_on_ranks (EbbModule *model,
   if (ebb_process_group_get_rank (group) > 0)
     return ebb_plan_choices_follow (model, device != NULL ? device : ebb_device_get_cpu (), group, step, user_data,
                                     error);
-  plan = make_for (model, device, group, step, user_data, budget_bytes, max_seconds, &failure);
+  plan = make_for (model, device, group, FALSE, step, user_data, budget_bytes, max_seconds, &failure);
   if (plan != NULL)
     mark_on_ranks (plan, group);
   return ebb_plan_ranks_give (group, plan, failure, error);

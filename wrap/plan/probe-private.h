@@ -68,12 +68,13 @@ EbbProbe *ebb_probe_new_idle (EbbModule *model,
                               EbbDevice *device,
                               GArray *blocks,
                               EbbCostTable *costs);
-/* The same for dry steps, while which the model can't be used. Runs a first step, which makes what later steps find:
- * the optimizer's state. */
+/* The same for steps by ebb_probe_run (): dry ones, while which the model can't be used, or real ones. Runs a first
+ * step, which makes what later steps find: the optimizer's state. */
 EbbProbe *ebb_probe_new (EbbModule *model,
                          EbbDevice *device,
                          GArray *blocks,
                          EbbCostTable *costs,
+                         gboolean is_real,
                          EbbStepFunc step,
                          gpointer user_data,
                          GError **error);

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Runs dry steps and counts what each stage of the model adds to the bytes in use. */
+/* Runs steps, dry ones mostly, and counts what each stage of the model adds to the bytes in use. */
 #include "wrap/plan/probe-private.h"
 
 #include "nn/module-private.h"
@@ -19,7 +19,7 @@ struct _EbbProbe
   EbbCostTable *costs;
   EbbStepFunc step;
   gpointer user_data;
-  EbbDryRun *run;
+  EbbDryRun *run;     /* NULL: steps are real */
   GPtrArray *paths;   /* of the blocks, from the top of the module tree, of which the model may be a part */
   GHashTable *stages; /* GQuark of a module's path -> the stage of its block, 0: of none */
   char *input;
@@ -226,8 +226,8 @@ begin_step (EbbProbe *self,
 }
 
 static EbbProbeStep *
-run_once (EbbProbe *self,
-          GError **error)
+run_dry (EbbProbe *self,
+         GError **error)
 {
   EbbMemoryAccount *account = ebb_dry_run_get_account (self->run);
   g_autoptr (EbbProbeStep) step = step_new (self);
@@ -244,6 +244,13 @@ run_once (EbbProbe *self,
   if (!ok && error != NULL && *error == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the step failed without saying why");
   return ok ? g_steal_pointer (&step) : NULL;
+}
+
+static EbbProbeStep *
+run_once (EbbProbe *self,
+          GError **error)
+{
+  return self->run != NULL ? run_dry (self, error) : ebb_probe_watch (self, self->step, self->user_data, error);
 }
 
 static gboolean
@@ -264,7 +271,7 @@ EbbProbeStep *
 ebb_probe_run (EbbProbe *self,
                GError **error)
 {
-  if (clear_caches (self))
+  if (self->run != NULL && clear_caches (self))
     {
       g_autoptr (EbbProbeStep) before = run_once (self, error);
 
@@ -277,7 +284,8 @@ ebb_probe_run (EbbProbe *self,
 void
 ebb_probe_trim (EbbProbe *self)
 {
-  ebb_dry_run_trim (self->run);
+  if (self->run != NULL)
+    ebb_dry_run_trim (self->run);
 }
 
 EbbProbeStep *
@@ -556,6 +564,7 @@ ebb_probe_new (EbbModule *model,
                EbbDevice *device,
                GArray *blocks,
                EbbCostTable *costs,
+               gboolean is_real,
                EbbStepFunc step,
                gpointer user_data,
                GError **error)
@@ -566,6 +575,8 @@ ebb_probe_new (EbbModule *model,
 
   self->step = step;
   self->user_data = user_data;
+  if (is_real)
+    return run_first_step (self, error) ? g_steal_pointer (&self) : NULL;
   self->run = ebb_dry_run_new ();
   ebb_dry_run_enter (self->run, &outer);
   ok = ebb_memory_estimate_adopt_model (self->run, model, device, error);

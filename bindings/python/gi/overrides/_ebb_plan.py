@@ -13,6 +13,7 @@ from gi.overrides._ebb_tensor import to_device
 Ebb = get_introspection_module("Ebb")
 
 _new = guard(Ebb.MemoryPlan.new)
+_new_measured = guard(Ebb.MemoryPlan.new_measured)
 _new_on_ranks = guard(Ebb.MemoryPlan.new_on_ranks)
 _lower = guard(Ebb.MemoryPlan.lower)
 _run_step = guard(Ebb.MemoryPlan.run_step)
@@ -66,17 +67,21 @@ class MemoryPlan(Ebb.MemoryPlan):
     __str__ = table
 
 
-def plan_memory(model, step, budget, device=None, group=None):
+def plan_memory(model, step, budget, device=None, group=None, measured=False):
     """The fastest plan that keeps a training step within a budget; plan.apply() makes the model follow it.
 
     step: one training step as the program does it, with the optimizer's step and zero_grad(); it runs dry, several
     times, and reads no values. budget: bytes of the device, or a text as "1.5GiB". device: where the step is to run;
     None stands for the default device. group: the ranks that run the step together, which all call this and get the
-    same plan. A budget below the least that would do is an Ebb.Error that names it.
+    same plan. measured: the step runs for real, so it may read values: some tens of steps, which train, and of which
+    the first ones need the memory of a step without a plan; without a group. A budget below the least that would do is
+    an Ebb.Error that names it.
     """
     function = run_step("plan_memory", model, step)
     device = Ebb.get_default_device() if device is None else to_device(device)
     n_bytes = get_bytes("plan_memory", budget)
+    if measured and group is not None:
+        raise ValueError("plan_memory: measured=True and a group: ranks plan by dry steps alone")
     if group is None:
-        return _new(model, device, function, None, n_bytes)
+        return (_new_measured if measured else _new)(model, device, function, None, n_bytes)
     return _new_on_ranks(model, device, group, function, None, n_bytes)
