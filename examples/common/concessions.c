@@ -205,8 +205,22 @@ drop_needless (Search *self,
   return try (self, NULL) ? taken : 0;
 }
 
+/* Whether all of them together are enough: with micro-batches, or with steps in backward in their place. */
+static gboolean
+would_all_do (Search *self,
+              const Untouched *untouched)
+{
+  const guint all = (1u << N_CONCESSIONS) - 1;
+
+  apply (self->options, untouched, all & ~STEP_IN_BACKWARD);
+  if (try (self, NULL))
+    return TRUE;
+  apply (self->options, untouched, all & ~MICRO_BATCHES);
+  return try (self, NULL);
+}
+
 /* Tries one concession more after the other, those of @named before the others where @and_others, until one fits.
- * Returns those that are taken; 0 with @error if none is enough. */
+ * Returns those that are taken; 0 if none is enough, with @error unless @and_others. */
 static guint
 climb (Search *self,
        guint named,
@@ -220,6 +234,9 @@ climb (Search *self,
                                    .micro_batch = self->options->micro_batch };
   guint taken = 0;
 
+  /* The plan of a file wants some, and no others. */
+  if (and_others && self->options->plan == NULL && !would_all_do (self, &untouched))
+    return 0;
   for (guint i = 0; i < 2 * N_CONCESSIONS; i++)
     {
       const guint number = i % N_CONCESSIONS;

@@ -36,6 +36,9 @@ EbbProbeStep *ebb_plan_ranks_merge (EbbProcessGroup *group,
                                     GError *failure,
                                     GError **error);
 
+/* Says so in a plan, and in those below it, before the others get it. */
+void ebb_plan_ranks_mark (EbbMemoryPlan *plan,
+                          EbbProcessGroup *group);
 /* Gives the others the plan, or takes the @failure and gives them that. Returns @plan. */
 EbbMemoryPlan *ebb_plan_ranks_give (EbbProcessGroup *group,
                                     EbbMemoryPlan *plan,

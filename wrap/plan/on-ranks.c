@@ -200,3 +200,48 @@ ebb_plan_ranks_receive (EbbProcessGroup *group,
     }
   return g_strdup (texts[0]);
 }
+
+void
+ebb_plan_ranks_mark (EbbMemoryPlan *plan,
+                     EbbProcessGroup *group)
+{
+  if (ebb_process_group_get_size (group) > 1)
+    for (; plan != NULL; plan = plan->lower)
+      plan->is_on_ranks = TRUE;
+}
+
+/**
+ * ebb_memory_plan_load_on_ranks: (constructor)
+ * @model: the model that the plan is for
+ * @group: the ranks that train together
+ * @path: a file that ebb_memory_plan_save() has written on the first rank; the others don't read it
+ * @error: return location for an error
+ *
+ * The same as ebb_memory_plan_load() on ranks: all call it, and all get the plan of the first one's file.
+ *
+ * Returns: (transfer full) (nullable): the plan; %NULL on all ranks, with what ebb_memory_plan_load() reports on the
+ *   first one
+ */
+EbbMemoryPlan *
+ebb_memory_plan_load_on_ranks (EbbModule *model,
+                               EbbProcessGroup *group,
+                               const char *path,
+                               GError **error)
+{
+  EbbMemoryPlan *plan = NULL;
+  GError *failure = NULL;
+
+  if (!EBB_MAY_BEGIN (error, model, group, path))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (model) && EBB_IS_PROCESS_GROUP (group), NULL);
+
+  if (ebb_process_group_get_rank (group) > 0)
+    {
+      ebb_plan_ranks_receive (group, model, &plan, error);
+      return plan;
+    }
+  plan = ebb_memory_plan_load (model, path, &failure);
+  if (plan != NULL)
+    ebb_plan_ranks_mark (plan, group);
+  return ebb_plan_ranks_give (group, plan, failure, error);
+}

@@ -564,6 +564,14 @@ fail_least (const Planner *planner,
                ceil ((double) least->peak / MIB * 10) / 10, parts->str);
 }
 
+/* Whether nothing is left to be measured. */
+static gboolean
+knows_times (EbbPlanChoices *choices)
+{
+  return ebb_cost_table_get_n_measured (choices->costs) == ebb_cost_table_get_n_launches (choices->costs)
+         && ebb_cost_table_get_n_disturbed (choices->costs) == 0;
+}
+
 /* @group: NULL, or the ranks of which this is the first. @is_real: by real steps. */
 static EbbMemoryPlan *
 make_for (EbbModule *model,
@@ -578,15 +586,27 @@ make_for (EbbModule *model,
 {
   const guint64 max_bytes = MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED));
   EbbPlanChoices *choices;
+  gboolean asks_first; /* what the step needs at least, which no time changes */
   g_autoptr (EbbMemoryPlan) plan = NULL;
   g_auto (Planner) planner = { 0 };
 
   if (device == NULL)
     device = ebb_device_get_cpu ();
+  /* Elsewhere blocks may move what they keep, if the rates of copies are known; and ranks look at one step together. */
+  asks_first = max_seconds > 0 && device->backend->host_memory && group == NULL && !is_real;
   choices = is_real ? ebb_plan_choices_new_real (model, device, step, user_data, max_seconds, max_bytes, error)
-                    : ebb_plan_choices_new (model, device, group, step, user_data, max_seconds, max_bytes, error);
-  if (choices == NULL || !planner_init (&planner, choices, device, max_seconds, max_bytes, error))
+                    : ebb_plan_choices_new (model, device, group, step, user_data, asks_first ? 0 : max_seconds,
+                                            max_bytes, error);
+  if (choices == NULL || !planner_init (&planner, choices, device, asks_first ? 0 : max_seconds, max_bytes, error))
     return NULL;
+  if (asks_first && planner.least->predicted_peak_bytes <= budget_bytes && !knows_times (choices))
+    {
+      planner_clear (&planner);
+      planner = (Planner){ 0 };
+      choices = ebb_plan_choices_new (model, device, group, step, user_data, max_seconds, max_bytes, error);
+      if (choices == NULL || !planner_init (&planner, choices, device, max_seconds, max_bytes, error))
+        return NULL;
+    }
   if (planner.least->predicted_peak_bytes > budget_bytes)
     {
       fail_least (&planner, budget_bytes, error);
@@ -678,16 +698,6 @@ ebb_memory_plan_make (EbbModule *model,
   return make_for (model, device, NULL, FALSE, step, user_data, budget_bytes, max_seconds, error);
 }
 
-/* Before the others get the plan. */
-static void
-mark_on_ranks (EbbMemoryPlan *plan,
-               EbbProcessGroup *group)
-{
-  if (ebb_process_group_get_size (group) > 1)
-    for (; plan != NULL; plan = plan->lower)
-      plan->is_on_ranks = TRUE;
-}
-
 /**
  * ebb_memory_plan_new_on_ranks: (constructor)
  * @model: the model, whose parameters may be on any device, `meta` too
@@ -745,42 +755,6 @@ ebb_memory_plan_make_on_ranks (EbbModule *model,
                                     error);
   plan = make_for (model, device, group, FALSE, step, user_data, budget_bytes, max_seconds, &failure);
   if (plan != NULL)
-    mark_on_ranks (plan, group);
-  return ebb_plan_ranks_give (group, plan, failure, error);
-}
-
-/**
- * ebb_memory_plan_load_on_ranks: (constructor)
- * @model: the model that the plan is for
- * @group: the ranks that train together
- * @path: a file that ebb_memory_plan_save() has written on the first rank; the others don't read it
- * @error: return location for an error
- *
- * The same as ebb_memory_plan_load() on ranks: all call it, and all get the plan of the first one's file.
- *
- * Returns: (transfer full) (nullable): the plan; %NULL on all ranks, with what ebb_memory_plan_load() reports on the
- *   first one
- */
-EbbMemoryPlan *
-ebb_memory_plan_load_on_ranks (EbbModule *model,
-                               EbbProcessGroup *group,
-                               const char *path,
-                               GError **error)
-{
-  EbbMemoryPlan *plan = NULL;
-  GError *failure = NULL;
-
-  if (!EBB_MAY_BEGIN (error, model, group, path))
-    return NULL;
-  g_return_val_if_fail (EBB_IS_MODULE (model) && EBB_IS_PROCESS_GROUP (group), NULL);
-
-  if (ebb_process_group_get_rank (group) > 0)
-    {
-      ebb_plan_ranks_receive (group, model, &plan, error);
-      return plan;
-    }
-  plan = ebb_memory_plan_load (model, path, &failure);
-  if (plan != NULL)
-    mark_on_ranks (plan, group);
+    ebb_plan_ranks_mark (plan, group);
   return ebb_plan_ranks_give (group, plan, failure, error);
 }
