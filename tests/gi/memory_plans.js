@@ -35,8 +35,8 @@ plan.unapply();
 equal(JSON.parse(plan.to_json()).blocks.length, 3, 'a row for each block');
 
 // A step that reads values is planned by real ones.
-checkFailsWith(Ebb.Error, () => Ebb.plan_memory(model, () => Ebb.tidy(() => model.loss(tokens, tokens).get_item()), '1GiB'),
-    'are read');
+const read = () => Ebb.tidy(() => model.loss(tokens, tokens).get_item());
+checkFailsWith(Ebb.Error, () => Ebb.plan_memory(model, read, '1GiB'), 'are read');
 check(Ebb.plan_memory(model, step, '1GiB', null, null, true).unplanned_peak_bytes > least, 'real steps give a plan');
 
 // What steps throw is what comes out.
