@@ -31,6 +31,15 @@ enum
   EBB_PLAN_RECOMPUTE_ALL
 };
 
+/* An op of a block's forward. */
+typedef struct
+{
+  const char *name;
+  guint64 n_bytes;
+  guint end; /* launches of the step after it */
+  double seconds;
+} EbbPlanTrace;
+
 /* Blocks that run the same ops. */
 typedef struct
 {
@@ -100,6 +109,11 @@ guint64 ebb_plan_choices_get_kept (const EbbProbeStep *step,
 EbbProbeStep *ebb_plan_choices_try_numbers (EbbPlanChoices *self,
                                             const guint *choices,
                                             GError **error);
+/* choices-subsets.c: adds the choices of keeping everything, of recomputing everything, and of saving the results of
+ * one op. */
+void ebb_plan_class_add_singles (EbbPlanClass *class);
+/* The same of several ops, once the figures of those are known. */
+void ebb_plan_class_add_subsets (EbbPlanClass *class);
 /* choices-moved.c: adds the choices that move what blocks keep to the host, where the device isn't the host and the
  * rates of copies are known. */
 gboolean ebb_plan_choices_add_moved (EbbPlanChoices *self,

@@ -10,22 +10,6 @@
 
 #include <string.h>
 
-/* Ops of which all subsets are looked at: those that take longest. */
-#define MAX_CANDIDATES 8
-/* Choices of a block that are tried out, besides keeping everything. */
-#define MAX_SUBSETS 16
-/* An op that takes less of its block's forward isn't worth a choice. */
-#define LEAST_SHARE 0.005
-
-/* An op of a block's forward. */
-typedef struct
-{
-  const char *name;
-  guint64 n_bytes;
-  guint end; /* launches of the step after it */
-  double seconds;
-} Trace;
-
 /* -- classes of blocks --------------------------------------------------------------------------------------------- */
 
 static void
@@ -65,7 +49,7 @@ has_ops (EbbPlanClass *self,
     return FALSE;
   for (guint i = 0; i < ops->len; i++)
     {
-      const Trace *a = &g_array_index (self->ops, Trace, i), *b = &g_array_index (ops, Trace, i);
+      const EbbPlanTrace *a = &g_array_index (self->ops, EbbPlanTrace, i), *b = &g_array_index (ops, EbbPlanTrace, i);
 
       if (a->name != b->name || a->n_bytes != b->n_bytes)
         return FALSE;
@@ -90,7 +74,7 @@ find_class (EbbPlanChoices *self,
 typedef struct
 {
   EbbProbe *probe;
-  GArray *ops; /* of Trace */
+  GArray *ops; /* of EbbPlanTrace */
 } Recorder;
 
 static EbbCheckpointPolicy
@@ -101,7 +85,7 @@ record (const char *op,
         GError **error)
 {
   Recorder *self = user_data;
-  const Trace trace = { g_intern_string (op), n_bytes, ebb_probe_get_n_launches (self->probe), 0 };
+  const EbbPlanTrace trace = { g_intern_string (op), n_bytes, ebb_probe_get_n_launches (self->probe), 0 };
 
   if (ordinal == 0) /* of each forward in the step, the last one counts */
     g_array_set_size (self->ops, 0);
@@ -133,7 +117,7 @@ price_ops (EbbPlanChoices *self,
 
   for (guint i = 0; i < ops->len; i++)
     {
-      Trace *trace = &g_array_index (ops, Trace, i);
+      EbbPlanTrace *trace = &g_array_index (ops, EbbPlanTrace, i);
 
       for (; at < MIN (trace->end, step->launches->len); at++)
         {
@@ -178,7 +162,7 @@ recorders_new (EbbPlanChoices *self)
   Recorder *recorders = g_new0 (Recorder, self->blocks->len);
 
   for (guint i = 0; i < self->blocks->len; i++)
-    recorders[i] = (Recorder){ self->probe, g_array_new (FALSE, FALSE, sizeof (Trace)) };
+    recorders[i] = (Recorder){ self->probe, g_array_new (FALSE, FALSE, sizeof (EbbPlanTrace)) };
   return recorders;
 }
 
@@ -372,182 +356,6 @@ measure_choices (EbbPlanChoices *self,
   return TRUE;
 }
 
-/* -- subsets of ops ------------------------------------------------------------------------------------------------ */
-
-static int
-compare_seconds (gconstpointer a,
-                 gconstpointer b,
-                 gpointer ops)
-{
-  const Trace *left = &g_array_index ((GArray *) ops, Trace, *(const guint *) a);
-  const Trace *right = &g_array_index ((GArray *) ops, Trace, *(const guint *) b);
-
-  if (left->seconds != right->seconds)
-    return left->seconds > right->seconds ? -1 : 1;
-  return *(const guint *) a < *(const guint *) b ? -1 : 1;
-}
-
-static void
-add_choice (EbbPlanClass *class,
-            const guint *ordinals,
-            guint n)
-{
-  EbbPlanChoice choice = { .is_checkpoint = TRUE, .n_saved = n };
-
-  choice.saved = g_new (EbbPlanOp, n);
-  for (guint i = 0; i < n; i++)
-    choice.saved[i] = (EbbPlanOp){ ordinals[i], g_array_index (class->ops, Trace, ordinals[i]).name };
-  g_array_append_val (class->choices, choice);
-}
-
-/* Keeping everything; full recompute; then each op alone whose results may be worth saving. */
-static void
-add_singles (EbbPlanClass *class)
-{
-  g_autofree guint *order = g_new (guint, class->ops->len + 1);
-  const EbbPlanChoice all = { 0 };
-  double sum = 0;
-
-  for (guint i = 0; i < class->ops->len; i++)
-    {
-      order[i] = i;
-      sum += g_array_index (class->ops, Trace, i).seconds;
-    }
-  g_qsort_with_data (order, (gint) class->ops->len, sizeof *order, compare_seconds, class->ops);
-  g_array_append_val (class->choices, all);
-  add_choice (class, NULL, 0);
-  for (guint i = 0; i < MIN (class->ops->len, MAX_CANDIDATES); i++)
-    if (g_array_index (class->ops, Trace, order[i]).seconds >= LEAST_SHARE * sum)
-      add_choice (class, &order[i], 1);
-}
-
-/* A set of candidates, by its bits, with what it would keep and take if each op counted by itself. */
-typedef struct
-{
-  guint bits;
-  double bytes, seconds;
-  gboolean is_taken;
-} Subset;
-
-static int
-compare_subsets (gconstpointer a,
-                 gconstpointer b)
-{
-  const Subset *left = a, *right = b;
-
-  if (left->bytes != right->bytes)
-    return left->bytes < right->bytes ? -1 : 1;
-  if (left->seconds != right->seconds)
-    return left->seconds < right->seconds ? -1 : 1;
-  return left->bits < right->bits ? -1 : 1;
-}
-
-/* Leaves the subsets that are not beaten by others in both figures; returns their number. */
-static guint
-keep_best (Subset *subsets,
-           guint n)
-{
-  guint n_best = 0;
-
-  qsort (subsets, n, sizeof *subsets, compare_subsets);
-  for (guint i = 0; i < n; i++)
-    if (n_best == 0 || subsets[i].seconds < subsets[n_best - 1].seconds)
-      subsets[n_best++] = subsets[i];
-  return n_best;
-}
-
-/* Takes the corners of the convex hull. Returns how many. */
-static guint
-take_hull (Subset *subsets,
-           guint n)
-{
-  guint at = 0, n_taken = 1;
-
-  subsets[0].is_taken = TRUE;
-  while (at + 1 < n)
-    {
-      guint next = at + 1;
-      double steepest = -1;
-
-      for (guint i = at + 1; i < n; i++)
-        {
-          const double slope = (subsets[at].seconds - subsets[i].seconds) / (subsets[i].bytes - subsets[at].bytes);
-
-          if (slope >= steepest)
-            {
-              steepest = slope;
-              next = i;
-            }
-        }
-      subsets[next].is_taken = TRUE;
-      n_taken++;
-      at = next;
-    }
-  return n_taken;
-}
-
-/* Takes others too, evenly, until there are MAX_SUBSETS. */
-static void
-take_evenly (Subset *subsets,
-             guint n,
-             guint n_taken)
-{
-  const guint room = MAX_SUBSETS > n_taken ? MAX_SUBSETS - n_taken : 0, n_others = n - n_taken;
-  guint other = 0;
-
-  for (guint i = 0; i < n; i++)
-    {
-      if (subsets[i].is_taken)
-        continue;
-      subsets[i].is_taken = n_others <= room || (other * room) / n_others != ((other + 1) * room) / n_others;
-      other++;
-    }
-}
-
-static int
-compare_ordinals (gconstpointer a,
-                  gconstpointer b)
-{
-  return *(const guint *) a < *(const guint *) b ? -1 : 1;
-}
-
-/* The choices so far are singles, with their figures: adds the sets of them that may be worth a choice. */
-static void
-add_subsets (EbbPlanClass *class)
-{
-  const guint n_singles = class->choices->len - 2;
-  const guint n_subsets = 1u << n_singles;
-  g_autofree Subset *subsets = g_new0 (Subset, n_subsets);
-  const EbbPlanChoice full = g_array_index (class->choices, EbbPlanChoice, 1);
-  guint n_best;
-
-  for (guint bits = 0; bits < n_subsets; bits++)
-    {
-      subsets[bits].bits = bits;
-      for (guint i = 0; i < n_singles; i++)
-        if (bits >> i & 1)
-          {
-            const EbbPlanChoice *single = &g_array_index (class->choices, EbbPlanChoice, i + 2);
-
-            subsets[bits].bytes += (double) single->kept - (double) full.kept;
-            subsets[bits].seconds -= full.seconds - single->seconds;
-          }
-    }
-  n_best = keep_best (subsets, n_subsets);
-  take_evenly (subsets, n_best, take_hull (subsets, n_best));
-  for (guint s = 0; s < n_best; s++)
-    {
-      guint ordinals[MAX_CANDIDATES], n = 0;
-
-      for (guint i = 0; i < n_singles; i++)
-        if (subsets[s].bits >> i & 1)
-          ordinals[n++] = g_array_index (class->choices, EbbPlanChoice, i + 2).saved[0].ordinal;
-      qsort (ordinals, n, sizeof *ordinals, compare_ordinals);
-      if (subsets[s].is_taken && n > 1)
-        add_choice (class, ordinals, n);
-    }
-}
-
 /* -- all of it ----------------------------------------------------------------------------------------------------- */
 
 static void
@@ -651,7 +459,7 @@ find_choices (EbbPlanChoices *self,
   if (!look_at_none (self, max_seconds, max_bytes, error))
     return FALSE;
   for (guint i = 0; i < self->classes->len; i++)
-    add_singles (self->classes->pdata[i]);
+    ebb_plan_class_add_singles (self->classes->pdata[i]);
   take_none (self);
   if (self->classes->len == 0)
     return TRUE;
@@ -662,7 +470,7 @@ find_choices (EbbPlanChoices *self,
       EbbPlanClass *class = self->classes->pdata[i];
 
       n_singles = i == 0 ? class->choices->len : MIN (n_singles, class->choices->len);
-      add_subsets (class);
+      ebb_plan_class_add_subsets (class);
     }
   if (!measure_choices (self, n_singles, error))
     return FALSE;
