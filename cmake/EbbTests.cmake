@@ -27,7 +27,7 @@ function (ebb_set_test_properties test label timeout)
   endif ()
   set_tests_properties (${test} PROPERTIES
     ENVIRONMENT "${test_environment};${ARGN}" LABELS "${label}" TIMEOUT ${timeout}
-    PROCESSORS ${EBB_TEST_THREADS} SKIP_RETURN_CODE 77)
+    PROCESSORS 1 SKIP_RETURN_CODE 77)
 endfunction ()
 
 file (GLOB support_sources CONFIGURE_DEPENDS "${tests_dir}/support/*.c")
@@ -95,6 +95,7 @@ endfunction ()
 #   cudaemu          it runs on the emulated GPU although it is cpu-only
 #   kernels          the label kernels: arithmetic against float64
 #   slow             the label slow, and more time
+#   one-thread       ThreadSanitizer leaves it out, as it does kernels: no threads of it share anything
 #   glpk             it is linked with GLPK, and skipped where that isn't installed
 function (ebb_read_needs variable file)
   file (STRINGS "${file}" needs REGEX "^/\\* test: [a-z -]+ \\*/$" LIMIT_COUNT 1)
@@ -122,6 +123,9 @@ foreach (file IN LISTS test_files)
   string (REPLACE "/" "-" program "test-${name}")
   cmake_path (GET file PARENT_PATH folder)
   if (folder STREQUAL "tensor/cuda" AND NOT EBB_CUDAEMU)
+    continue ()
+  endif ()
+  if (EBB_SANITIZE MATCHES "thread" AND ("one-thread" IN_LIST needs OR "kernels" IN_LIST needs))
     continue ()
   endif ()
   if ("glpk" IN_LIST needs AND (NOT EBB_GLPK_INCLUDE_DIR OR NOT EBB_GLPK_LIBRARY))
@@ -159,7 +163,6 @@ foreach (file IN LISTS test_files)
     else ()
       ebb_set_test_properties (${name}-on-cudaemu "cudaemu;long" 1500 "EBB_TEST_DEVICE=cudaemu" "EBB_TEST_IS_LONG=1")
     endif ()
-    set_tests_properties (${name}-on-cudaemu PROPERTIES PROCESSORS 1) # the emulation is one thread at a time
   endif ()
 endforeach ()
 
@@ -232,7 +235,6 @@ if (NOT EBB_SANITIZE)
     else ()
       ebb_set_test_properties (${test} script 300 ${gi_environment} "PYTHONDONTWRITEBYTECODE=1")
     endif ()
-    set_tests_properties (${test} PROPERTIES PROCESSORS 1)
   endforeach ()
 endif ()
 

@@ -3,6 +3,7 @@
 
 #include "tensor/error-private.h"
 
+#include <pthread.h>
 #include <string.h>
 
 /**
@@ -22,7 +23,7 @@
 struct _EbbModuleWeak
 {
   int ref_count;
-  GMutex lock;
+  pthread_mutex_t lock;
   EbbModule *module; /* NULL: gone */
 };
 
@@ -119,9 +120,9 @@ weak_clear (EbbModulePrivate *priv)
 
   if (weak == NULL)
     return;
-  g_mutex_lock (&weak->lock);
+  pthread_mutex_lock (&weak->lock);
   weak->module = NULL;
-  g_mutex_unlock (&weak->lock);
+  pthread_mutex_unlock (&weak->lock);
 }
 
 static void
@@ -363,7 +364,7 @@ ebb_module_weak_new (EbbModule *self)
       weak = g_new0 (EbbModuleWeak, 1);
       weak->ref_count = 1;
       weak->module = self;
-      g_mutex_init (&weak->lock);
+      pthread_mutex_init (&weak->lock, NULL);
       if (!g_atomic_pointer_compare_and_exchange (&priv->weak, NULL, weak))
         {
           ebb_module_weak_free (weak);
@@ -378,9 +379,9 @@ ebb_module_weak_get (EbbModuleWeak *weak)
 {
   EbbModule *module;
 
-  g_mutex_lock (&weak->lock);
+  pthread_mutex_lock (&weak->lock);
   module = weak->module != NULL ? g_object_ref (weak->module) : NULL;
-  g_mutex_unlock (&weak->lock);
+  pthread_mutex_unlock (&weak->lock);
   return module;
 }
 
@@ -389,6 +390,6 @@ ebb_module_weak_free (EbbModuleWeak *weak)
 {
   if (__atomic_sub_fetch (&weak->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
-  g_mutex_clear (&weak->lock);
+  pthread_mutex_destroy (&weak->lock);
   g_free (weak);
 }

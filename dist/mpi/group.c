@@ -3,6 +3,7 @@
 #include "dist/mpi/mpi-private.h"
 
 #include <gmodule.h>
+#include <pthread.h>
 
 typedef struct
 {
@@ -15,20 +16,20 @@ G_DEFINE_TYPE (EbbMpiGroup, ebb_mpi_group, ebb_mpi_host->get_type ())
 /* -- the groups of the process ------------------------------------------------------------------------------------- */
 
 static GList *groups; /* with open mailboxes; needs groups_mutex */
-static GMutex groups_mutex;
+static pthread_mutex_t groups_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 #define LEFT_TEXT "it has left the group"
 
 void
 ebb_mpi_leave_all_groups (void)
 {
-  g_mutex_lock (&groups_mutex);
+  pthread_mutex_lock (&groups_mutex);
   for (GList *l = groups; l != NULL; l = l->next)
     {
       ebb_mpi_report (l->data, EBB_MPI_LEFT, LEFT_TEXT);
       ebb_mpi_close_mailbox (l->data);
     }
-  g_mutex_unlock (&groups_mutex);
+  pthread_mutex_unlock (&groups_mutex);
 }
 
 double
@@ -100,9 +101,9 @@ open_group (EbbMpiGroup *self,
   MPI_Comm_set_errhandler (self->comm, MPI_ERRORS_RETURN);
   if (!ebb_mpi_open_mailbox (self, error))
     return FALSE;
-  g_mutex_lock (&groups_mutex);
+  pthread_mutex_lock (&groups_mutex);
   groups = g_list_append (groups, self);
-  g_mutex_unlock (&groups_mutex);
+  pthread_mutex_unlock (&groups_mutex);
   return TRUE;
 }
 
@@ -226,9 +227,9 @@ finalize (GObject *object)
 {
   EbbMpiGroup *self = (EbbMpiGroup *) object;
 
-  g_mutex_lock (&groups_mutex);
+  pthread_mutex_lock (&groups_mutex);
   groups = g_list_remove (groups, self);
-  g_mutex_unlock (&groups_mutex);
+  pthread_mutex_unlock (&groups_mutex);
   ebb_mpi_report (self, EBB_MPI_LEFT, LEFT_TEXT);
   ebb_mpi_close_mailbox (self);
   for (guint i = 0; i < G_N_ELEMENTS (self->rows); i++)

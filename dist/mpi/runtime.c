@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "dist/mpi/mpi-private.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <time.h>
@@ -10,7 +11,7 @@
 
 const EbbProcessGroupHost *ebb_mpi_host;
 
-static GMutex mutex;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static gboolean started;        /* by this module, which then finalizes it */
 static gboolean abandoned;      /* atomic */
 static gboolean failed;         /* atomic */
@@ -38,8 +39,8 @@ ebb_mpi_lock (GError **error)
           g_set_error_literal (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, reason);
           return FALSE;
         }
-      /* Not g_mutex_lock (): its holder may be stuck in MPI, see group.c, and never unlock it. */
-      if (g_mutex_trylock (&mutex))
+      /* Not pthread_mutex_lock (): its holder may be stuck in MPI, see group.c, and never unlock it. */
+      if (pthread_mutex_trylock (&mutex) == 0)
         return TRUE;
       if (n < 100)
         sched_yield ();
@@ -51,7 +52,7 @@ ebb_mpi_lock (GError **error)
 void
 ebb_mpi_unlock (void)
 {
-  g_mutex_unlock (&mutex);
+  pthread_mutex_unlock (&mutex);
 }
 
 void

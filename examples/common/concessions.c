@@ -8,9 +8,11 @@
 
 /* -- one by one ---------------------------------------------------------------------------------------------------- */
 
-/* Each changes one option, in place of what concessions before it made of that. FALSE: it is of no use here. */
+/* Each changes one option, in place of what concessions before it made of that. @own_chunk: of the device's logits.
+ * FALSE: it is of no use here. */
 typedef gboolean (*Take) (Options *options,
-                          int level);
+                          int level,
+                          guint64 own_chunk);
 
 static gboolean
 set_text (char **option,
@@ -23,22 +25,21 @@ set_text (char **option,
 
 static gboolean
 take_loss_chunk (Options *options,
-                 int level G_GNUC_UNUSED)
+                 int level G_GNUC_UNUSED,
+                 guint64 own_chunk)
 {
-  EbbDevice *device = ebb_device_get (options->device, NULL);
-
-  if (device == NULL || options->loss_chunk > 0)
+  if (own_chunk == 0 || options->loss_chunk > 0)
     return FALSE;
   OPTION_GIVE (options, loss_chunk_text);
-  ebb_device_set_loss_chunk (device, 0);
-  options->loss_chunk = ebb_device_get_loss_chunk (device) / LOSS_CHUNK_PART;
+  options->loss_chunk = own_chunk / LOSS_CHUNK_PART;
   return TRUE;
 }
 
 /* @level: parts of the batch. A step in backward can't add gradients up. */
 static gboolean
 take_micro_batches (Options *options,
-                    int level)
+                    int level,
+                    guint64 own_chunk G_GNUC_UNUSED)
 {
   const int rows = (options->batch + level - 1) / level;
 
@@ -52,7 +53,8 @@ take_micro_batches (Options *options,
 
 static gboolean
 take_bf16_moments (Options *options,
-                   int level G_GNUC_UNUSED)
+                   int level G_GNUC_UNUSED,
+                   guint64 own_chunk G_GNUC_UNUSED)
 {
   OPTION_GIVE (options, moments);
   return strcmp (options->moments, "f32") == 0 && set_text (&options->moments, "bf16");
@@ -60,7 +62,8 @@ take_bf16_moments (Options *options,
 
 static gboolean
 take_eight_bit_moments (Options *options,
-                        int level G_GNUC_UNUSED)
+                        int level G_GNUC_UNUSED,
+                        guint64 own_chunk G_GNUC_UNUSED)
 {
   OPTION_GIVE (options, moments);
   return strcmp (options->moments, "8bit") != 0 && set_text (&options->moments, "8bit");
@@ -69,7 +72,8 @@ take_eight_bit_moments (Options *options,
 /* Clipping and accumulation need all gradients at once, and neither is ever dropped. */
 static gboolean
 take_step_in_backward (Options *options,
-                       int level G_GNUC_UNUSED)
+                       int level G_GNUC_UNUSED,
+                       guint64 own_chunk G_GNUC_UNUSED)
 {
   if (options->step_in_backward || options->clip > 0 || options->accumulate > 1 || options->micro_batch > 0)
     return FALSE;
@@ -80,7 +84,8 @@ take_step_in_backward (Options *options,
 
 static gboolean
 take_bf16_residual (Options *options,
-                    int level G_GNUC_UNUSED)
+                    int level G_GNUC_UNUSED,
+                    guint64 own_chunk G_GNUC_UNUSED)
 {
   OPTION_GIVE (options, residual);
   return strcmp (options->dtype, "bf16") == 0 && strcmp (options->residual, "f32") == 0
@@ -137,6 +142,7 @@ typedef struct
   Options *options;
   ConcessionAttempt attempt;
   gpointer data;
+  guint64 own_chunk;      /* bytes of logits that the device holds where no option says how many; 0: there is none */
   gboolean is_too_little; /* as the last attempt said */
 } Search;
 
@@ -155,10 +161,11 @@ try (Search *self,
 
 /* @wanted, and what is returned: a bit for each concession. Those that are of no use here aren't taken. */
 static guint
-apply (Options *options,
+apply (const Search *self,
        const Untouched *untouched,
        guint wanted)
 {
+  Options *options = self->options;
   guint taken = 0;
 
   set_text (&options->moments, untouched->moments);
@@ -167,7 +174,7 @@ apply (Options *options,
   options->loss_chunk = untouched->loss_chunk;
   options->micro_batch = untouched->micro_batch;
   for (guint i = 0; i < N_CONCESSIONS; i++)
-    if ((wanted & 1u << i) != 0 && concessions[i].take (options, concessions[i].level))
+    if ((wanted & 1u << i) != 0 && concessions[i].take (options, concessions[i].level, self->own_chunk))
       taken |= 1u << i;
   return taken;
 }
@@ -194,14 +201,14 @@ drop_needless (Search *self,
 
       if (without == 0 || without == taken)
         continue;
-      apply (self->options, untouched, without);
+      apply (self, untouched, without);
       last_fits = try (self, NULL);
       if (last_fits)
         taken = without;
     }
   if (last_fits)
     return taken;
-  apply (self->options, untouched, taken);
+  apply (self, untouched, taken);
   return try (self, NULL) ? taken : 0;
 }
 
@@ -212,10 +219,10 @@ would_all_do (Search *self,
 {
   const guint all = (1u << N_CONCESSIONS) - 1;
 
-  apply (self->options, untouched, all & ~STEP_IN_BACKWARD);
+  apply (self, untouched, all & ~STEP_IN_BACKWARD);
   if (try (self, NULL))
     return TRUE;
-  apply (self->options, untouched, all & ~MICRO_BATCHES);
+  apply (self, untouched, all & ~MICRO_BATCHES);
   return try (self, NULL);
 }
 
@@ -246,7 +253,7 @@ climb (Search *self,
 
       if (is_named != (i < N_CONCESSIONS) || (!is_named && !and_others))
         continue;
-      next = apply (self->options, &untouched, add (taken, number));
+      next = apply (self, &untouched, add (taken, number));
       if ((next & 1u << number) == 0)
         continue;
       taken = next;
@@ -322,7 +329,8 @@ concessions_take (Options *options,
                   GError **error)
 {
   g_auto (GStrv) allowed = g_strsplit (options->allow != NULL ? options->allow : "", ",", -1);
-  Search search = { options, attempt, data, FALSE };
+  EbbDevice *device = ebb_device_get (options->device, NULL);
+  Search search = { options, attempt, data, device != NULL ? ebb_device_get_loss_chunk (device) : 0, FALSE };
   const guint named = find_named (allowed);
   g_autoptr (GError) failure = NULL;
   g_autoptr (GError) last = NULL;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glib/gstdio.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -283,7 +284,7 @@ output_print_error (const char *message)
 
 /* The last message, until it is known whether an error repeats it. */
 static char *message;
-static GMutex message_lock;
+static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static GLogWriterOutput
 keep_message (GLogLevelFlags level,
@@ -296,10 +297,10 @@ keep_message (GLogLevelFlags level,
   for (gsize i = 0; i < n_fields; i++)
     if (strcmp (fields[i].key, "MESSAGE") == 0)
       {
-        g_mutex_lock (&message_lock);
+        pthread_mutex_lock (&message_lock);
         g_free (message);
         message = g_strdup (fields[i].value);
-        g_mutex_unlock (&message_lock);
+        pthread_mutex_unlock (&message_lock);
       }
   return G_LOG_WRITER_HANDLED;
 }
@@ -315,9 +316,9 @@ output_print_message (void)
 {
   g_autofree char *last = NULL;
 
-  g_mutex_lock (&message_lock);
+  pthread_mutex_lock (&message_lock);
   last = g_steal_pointer (&message);
-  g_mutex_unlock (&message_lock);
+  pthread_mutex_unlock (&message_lock);
   if (last != NULL)
     output_print_error (last);
 }

@@ -35,6 +35,7 @@ CXX_ENDINGS = (".cpp", ".cc", ".cu", ".cuh")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 # Below the first line and, in a header, below its guard.
 OPENING = re.compile(r"[^\n]*\n(#pragma once\n\n)?(/\* |// )")
+GLIB_LOCK = re.compile(r"\b(GMutex|GRecMutex|GRWLock|GCond|G_LOCK_DEFINE\w*)\b")
 # What a backend may know of its own folder: views of memory, never tensors with a graph.
 BACKEND_FORBIDDEN = re.compile(r"tensor/(autograd/.*|ops/.*|tensor|tensor-private|thread-private)\.h")
 
@@ -178,6 +179,8 @@ def check_text():
                     complain(path, number, "blanks at the end of the line")
                 if "\t" in line:
                     complain(path, number, "a tab")
+                if GLIB_LOCK.search(line) and path.endswith(C_ENDINGS):
+                    complain(path, number, "a lock of GLib's, which ThreadSanitizer can't see: take pthread_mutex_t")
 
 
 def public_functions():

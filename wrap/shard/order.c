@@ -5,6 +5,8 @@
 #include "tensor/thread-private.h"
 #include "wrap/gradient-sync.h"
 
+#include <pthread.h>
+
 /* Decides when units are unsharded, resharded and reduced in the forwards and the backward pass of one thread. While
  * nodes of live graphs hold a unit's parameters, another backward through the unit is still to come, however the
  * forward was wrapped: so it is not resharded after backward, and its gradients are not reduced.
@@ -473,7 +475,7 @@ ebb_shard_forget_unit (EbbShardUnit *self)
   g_clear_pointer (&self->owner, g_atomic_rc_box_release);
 }
 
-static GMutex orphans_lock;
+static pthread_mutex_t orphans_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void
 free_orphans (Thread *self,
@@ -481,13 +483,13 @@ free_orphans (Thread *self,
 {
   GPtrArray *orphans = NULL;
 
-  g_mutex_lock (&orphans_lock);
+  pthread_mutex_lock (&orphans_lock);
   if (ends || self->orphans->len > 0)
     {
       orphans = g_steal_pointer (&self->orphans);
       self->orphans = ends ? NULL : g_ptr_array_new ();
     }
-  g_mutex_unlock (&orphans_lock);
+  pthread_mutex_unlock (&orphans_lock);
   if (orphans == NULL)
     return;
   for (guint i = 0; i < orphans->len; i++)
@@ -502,12 +504,12 @@ ebb_shard_leave_to_owner (EbbShardUnit *self)
 
   if (left || self->owner == NULL || self->owner == g_private_get (&threads))
     return left;
-  g_mutex_lock (&orphans_lock);
+  pthread_mutex_lock (&orphans_lock);
   left = self->owner->orphans != NULL;
   self->is_orphan = left;
   if (left)
     g_ptr_array_add (self->owner->orphans, self);
-  g_mutex_unlock (&orphans_lock);
+  pthread_mutex_unlock (&orphans_lock);
   return left;
 }
 

@@ -9,6 +9,7 @@
 #include "tensor/thread-private.h"
 #include "tensor/util/half-private.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -37,7 +38,7 @@ typedef struct
   GArray *slices;
   gint next; /* atomic */
   gint failed;
-  GMutex lock;
+  pthread_mutex_t lock;
   GError *error; /* the first */
 
   EbbTensor **targets; /* for watch_pages () */
@@ -258,7 +259,7 @@ watch_pages (Reading *reading,
 {
   if (reading->small_cost == 0 || !is_straight (slice))
     return;
-  g_mutex_lock (&reading->lock);
+  pthread_mutex_lock (&reading->lock);
   reading->work += work;
   reading->n_bytes += count_bytes (slice);
   if (!reading->is_small && reading->n_bytes >= SLICE
@@ -267,7 +268,7 @@ watch_pages (Reading *reading,
       reading->is_small = TRUE;
       allow_huge_pages (reading->targets, reading->n_targets, FALSE);
     }
-  g_mutex_unlock (&reading->lock);
+  pthread_mutex_unlock (&reading->lock);
 }
 
 /* -- all of them --------------------------------------------------------------------------------------------------- */
@@ -293,10 +294,10 @@ read_slices (gpointer data)
           continue;
         }
       g_atomic_int_set (&reading->failed, TRUE);
-      g_mutex_lock (&reading->lock);
+      pthread_mutex_lock (&reading->lock);
       if (reading->error == NULL)
         reading->error = g_steal_pointer (&error);
-      g_mutex_unlock (&reading->lock);
+      pthread_mutex_unlock (&reading->lock);
       g_clear_error (&error);
     }
   return NULL;
@@ -309,7 +310,7 @@ read_in_parallel (Reading *reading,
   const guint n_threads = MIN ((guint) ebb_get_num_threads (), reading->slices->len);
   g_autofree GThread **threads = g_new0 (GThread *, n_threads + 1);
 
-  g_mutex_init (&reading->lock);
+  pthread_mutex_init (&reading->lock, NULL);
   /* If a thread can't be started, the others read its share. */
   for (guint i = 1; i < n_threads; i++)
     threads[i] = g_thread_try_new ("ebb-read", read_slices, reading, NULL);
@@ -317,7 +318,7 @@ read_in_parallel (Reading *reading,
   for (guint i = 1; i < n_threads; i++)
     if (threads[i] != NULL)
       g_thread_join (threads[i]);
-  g_mutex_clear (&reading->lock);
+  pthread_mutex_destroy (&reading->lock);
   if (reading->error == NULL)
     return TRUE;
   g_propagate_error (error, reading->error);

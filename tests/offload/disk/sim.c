@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only */
 #include "offload/disk/file-private.h"
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "tensor/backend/backend-private.h"
@@ -362,8 +363,9 @@ each_piece_of_work_may_fail (gconstpointer data)
   for (Way way = HOOKS; way <= WRAPPED; way++)
     for (guint i = 0; i < G_N_ELEMENTS (limits); i++)
       {
-        const guint64 step = what == EBB_FAILURE_ALLOC || what == EBB_FAILURE_LAUNCH ? 7 : way == HOOKS ? 3
-                                                                                                        : 1;
+        const guint64 stride = what == EBB_FAILURE_ALLOC || what == EBB_FAILURE_LAUNCH ? 7 : way == HOOKS ? 3
+                                                                                                          : 1;
+        const guint64 step = stride * TEST_STRIDE;
         guint64 left = 0;
         guint64 device_before, host_before;
         Setup setup;

@@ -287,7 +287,7 @@ each_piece_of_a_step_may_fail (gconstpointer data)
   learn_what_is_right (&fixture);
   for (guint what = 0; what < EBB_N_FAILURES; what++)
     each_of_a_kind_fails (&fixture, (EbbFailure) what,
-                          what == EBB_FAILURE_ALLOC || what == EBB_FAILURE_LAUNCH ? which->stride : 1);
+                          TEST_STRIDE * (what == EBB_FAILURE_ALLOC || what == EBB_FAILURE_LAUNCH ? which->stride : 1));
   tear_down (&fixture);
 }
 

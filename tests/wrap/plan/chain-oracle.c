@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only glpk */
+/* test: private-headers cpu-only glpk one-thread */
 /* The solver of chains of 12 and 24 random blocks beside the same problem as an integer program, which GLPK solves. */
 #include "wrap/plan/chain-private.h"
 

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers one-thread */
 /* A training that is planned or estimated by its own step goes on as one that isn't: dry steps leave nothing behind. */
 #include "nn/optim/optimizer-private.h"
 #include "support/device.h"

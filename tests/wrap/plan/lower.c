@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only */
+/* test: private-headers cpu-only one-thread */
 /* Memory runs out in a step: the training goes on with the same bits and a lower plan, or ends with the reason. */
 #include "support/device.h"
 #include "support/planned-training.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers one-thread */
 /* Memory plans: which blocks they find, how they are put on and taken off, their table and their files. */
 #include "wrap/plan/blocks-private.h"
 #include "wrap/plan/memory-plan-private.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers one-thread */
 /* A plan's tiles of MLPs: put on and taken off, with the bits of no tiles, and the bytes that they save. */
 #include "wrap/plan/memory-plan-private.h"
 #include "wrap/plan/mlp-tiles-private.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only */
+/* test: private-headers cpu-only one-thread */
 /* The planner beside other ways to wrap the same blocks, each shown by a dry step. No launch is measured, so seconds
  * are those of fixed rates. */
 #include "support/device.h"

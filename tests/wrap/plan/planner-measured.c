@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: one-thread */
 /* Plans by real steps, for models that read values: the steps are the first ones of the training, bit for bit, and the
  * plan keeps its budget. */
 #include "support/bench-training.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only */
+/* test: private-headers cpu-only one-thread */
 /* Plans for a part of a model, whose blocks lie deeper in the tree of modules than the part knows, and for a model that
  * is a block itself. */
 #include "support/device.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only */
+/* test: private-headers cpu-only one-thread */
 /* The planner moves what blocks keep to the host where copies are hidden, and recomputes where they are not. */
 #include "support/device.h"
 #include "support/plan-runs.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only */
+/* test: private-headers cpu-only one-thread */
 /* Random trees of modules under random budgets: planned steps keep the budget, take what was predicted, and give the
  * bits of steps without a plan; making a plan changes nothing.
  *

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers one-thread */
 /* Plans beside the strategies that have a name, each with what it keeps in place or on the host: by a fixed table of
  * costs, in which copies are fast, as fast as computing, or slow. */
 #include "support/device.h"

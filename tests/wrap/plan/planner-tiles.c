@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers one-thread */
 /* Plans with tiles of MLPs, over falling budgets: they keep the budget and the bits, no larger budget is slower, and
  * the least counts tiles. Seconds are those of fixed rates. */
 #include "support/device.h"

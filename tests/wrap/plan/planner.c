@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only */
+/* test: private-headers cpu-only one-thread */
 /* The planner: real steps keep the budget and the bits, and take what was predicted. */
 #include "support/device.h"
 #include "support/plan-runs.h"
