@@ -1,26 +1,29 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Pinned host memory, which copies run from and to beside computing. All devices share it.
  *
- * Pinning takes milliseconds and unpinning waits for the devices, so blocks come from slabs that stay pinned until none
- * of their blocks is in use. */
+ * Pinning takes milliseconds and unpinning waits for the devices. So small blocks share slabs, and slabs of which
+ * nothing is in use stay pinned for the next blocks: up to SPARE bytes, those that were used last. */
 #include "tensor/cuda/cuda-private.h"
 
 #define PAGE ((gsize) 4096)
 #define SLAB ((gsize) 32 << 20)
-/* A block that would leave much of a slab unused gets one of its own. */
+/* A block that would leave much of a slab unused gets one of its own, whose next block must be about as large. */
 #define LARGE (SLAB / 32)
+/* A shared slab, a disk store's staging memory, and what three of its blocks are read into at a time. */
+#define SPARE ((gsize) 96 << 20)
 
 typedef struct
 {
   char *data;
   gsize size;
+  gboolean is_shared;
   EbbBlockHeap blocks;
 } Slab;
 
 static struct
 {
   pthread_mutex_t lock;
-  GPtrArray *slabs; /* of Slab, in the order of their making */
+  GPtrArray *slabs; /* of Slab; those that are empty in the order in which they became so */
   gsize pinned;     /* bytes */
 } memory = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -33,33 +36,95 @@ slab_free (gpointer data)
   g_free (slab);
 }
 
+static gboolean
+is_empty (const Slab *slab)
+{
+  return slab->blocks.n_free == slab->size;
+}
+
+static void
+unpin (EbbCudaDevice *device,
+       guint i)
+{
+  Slab *slab = memory.slabs->pdata[i];
+
+  memory.pinned -= slab->size;
+  if (ebb_cuda_check_alive (device, NULL))
+    {
+      int previous = ebb_cuda_enter (device->index);
+
+      if (cudaFreeHost (slab->data) != cudaSuccess)
+        cudaGetLastError ();
+      ebb_cuda_leave (previous);
+    }
+  g_ptr_array_remove_index (memory.slabs, i);
+}
+
+/* Leaves @most bytes of empty slabs pinned. */
+static void
+unpin_spare (EbbCudaDevice *device,
+             gsize most)
+{
+  gsize spare = 0;
+
+  for (guint i = memory.slabs != NULL ? memory.slabs->len : 0; i-- > 0;)
+    {
+      const Slab *slab = memory.slabs->pdata[i];
+
+      if (!is_empty (slab))
+        continue;
+      if (spare + slab->size > most)
+        unpin (device, i);
+      else
+        spare += slab->size;
+    }
+}
+
+static cudaError_t
+pin (EbbCudaDevice *device,
+     gsize size,
+     void **data)
+{
+  int previous = ebb_cuda_enter (device->index);
+  cudaError_t status = cudaHostAlloc (data, size, cudaHostAllocPortable);
+
+  if (status != cudaSuccess)
+    cudaGetLastError ();
+  ebb_cuda_leave (previous);
+  return status;
+}
+
 static Slab *
 slab_new (EbbCudaDevice *device,
           gsize size,
           GError **error)
 {
+  const gboolean is_shared = size <= LARGE;
   void *data = NULL;
   cudaError_t status;
   Slab *slab;
-  int previous = ebb_cuda_enter (device->index);
 
-  status = cudaHostAlloc (&data, size, cudaHostAllocPortable);
+  size = is_shared ? SLAB : (size + PAGE - 1) / PAGE * PAGE;
+  status = pin (device, size, &data);
+  if (status == cudaErrorMemoryAllocation)
+    {
+      unpin_spare (device, 0);
+      status = pin (device, size, &data);
+    }
   if (status != cudaSuccess)
     {
       g_autofree char *reason = ebb_cuda_error_to_string (status);
 
-      cudaGetLastError ();
       g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                    "out of host memory for copies of %s: %" G_GSIZE_FORMAT
                    " bytes can't be pinned beside %" G_GSIZE_FORMAT " that are: %s",
                    device->name, size, memory.pinned, reason);
+      return NULL;
     }
-  ebb_cuda_leave (previous);
-  if (status != cudaSuccess)
-    return NULL;
   slab = g_new0 (Slab, 1);
   slab->data = data;
   slab->size = size;
+  slab->is_shared = is_shared;
   ebb_block_heap_init (&slab->blocks, size, PAGE);
   if (memory.slabs == NULL)
     memory.slabs = g_ptr_array_new_with_free_func (slab_free);
@@ -74,13 +139,14 @@ find_space (gsize size,
 {
   for (guint i = 0; memory.slabs != NULL && i < memory.slabs->len; i++)
     {
-      EbbHeapBlock *block = ebb_block_heap_alloc (&((Slab *) memory.slabs->pdata[i])->blocks, size);
+      EbbHeapBlock *block;
 
+      *slab = memory.slabs->pdata[i];
+      if (!(*slab)->is_shared && (!is_empty (*slab) || size < (*slab)->size - (*slab)->size / 32))
+        continue;
+      block = ebb_block_heap_alloc (&(*slab)->blocks, size);
       if (block != NULL)
-        {
-          *slab = memory.slabs->pdata[i];
-          return block;
-        }
+        return block;
     }
   return NULL;
 }
@@ -117,25 +183,21 @@ ebb_cuda_alloc_host (int index,
   block = find_space (size, &slab);
   if (block == NULL)
     {
-      slab = slab_new (device, size > LARGE ? (size + PAGE - 1) / PAGE * PAGE : SLAB, error);
+      slab = slab_new (device, size, error);
       block = slab != NULL ? ebb_block_heap_alloc (&slab->blocks, size) : NULL;
     }
   pthread_mutex_unlock (&memory.lock);
   return block != NULL ? slab->data + block->offset : NULL;
 }
 
-/* One empty slab stays, so that a block that comes and goes costs nothing. */
-static gboolean
-is_only_spare (const Slab *slab)
+/* Moves slab @i, which is empty now, behind those that were empty before it. */
+static void
+keep_spare (EbbCudaDevice *device,
+            guint i)
 {
-  for (guint i = 0; i < memory.slabs->len; i++)
-    {
-      const Slab *other = memory.slabs->pdata[i];
-
-      if (other != slab && other->size == SLAB && other->blocks.n_free == SLAB)
-        return FALSE;
-    }
-  return slab->size == SLAB;
+  g_ptr_array_add (memory.slabs, memory.slabs->pdata[i]);
+  g_ptr_array_steal_index (memory.slabs, i);
+  unpin_spare (device, SPARE);
 }
 
 void
@@ -143,37 +205,24 @@ ebb_cuda_free_host (int index,
                     void *data,
                     gsize size)
 {
-  EbbCudaDevice *device = ebb_cuda_device_get (index);
-  gboolean found = FALSE;
+  EbbHeapBlock *block = NULL;
 
   if (data == NULL)
     return;
   pthread_mutex_lock (&memory.lock);
-  for (guint i = 0; memory.slabs != NULL && i < memory.slabs->len && !found; i++)
+  for (guint i = 0; memory.slabs != NULL && i < memory.slabs->len && block == NULL; i++)
     {
       Slab *slab = memory.slabs->pdata[i];
-      const gsize offset = (gsize) data - (gsize) slab->data;
-      EbbHeapBlock *block = ebb_block_heap_find_exactly (&slab->blocks, offset, size);
 
+      block = ebb_block_heap_find_exactly (&slab->blocks, (gsize) data - (gsize) slab->data, size);
       if (block == NULL)
         continue;
-      found = TRUE;
       ebb_block_heap_free (&slab->blocks, block);
-      if (slab->blocks.n_free < slab->size || is_only_spare (slab))
-        continue;
-      memory.pinned -= slab->size;
-      if (ebb_cuda_check_alive (device, NULL))
-        {
-          int previous = ebb_cuda_enter (index);
-
-          if (cudaFreeHost (slab->data) != cudaSuccess)
-            cudaGetLastError ();
-          ebb_cuda_leave (previous);
-        }
-      g_ptr_array_remove_index (memory.slabs, i);
+      if (is_empty (slab))
+        keep_spare (ebb_cuda_device_get (index), i);
     }
   pthread_mutex_unlock (&memory.lock);
-  g_return_if_fail (found);
+  g_return_if_fail (block != NULL);
 }
 
 guint64

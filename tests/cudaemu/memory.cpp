@@ -305,6 +305,16 @@ cudaFree (void *data)
   return finish (get_context_error ());
 }
 
+static std::uint64_t n_pinning_calls;
+
+std::uint64_t
+cudaemu::cudaemu_count_pinning_calls ()
+{
+  std::unique_lock<std::mutex> guard (lock);
+
+  return n_pinning_calls;
+}
+
 cudaError_t
 cudaHostAlloc (void **data,
                size_t size,
@@ -320,6 +330,7 @@ cudaHostAlloc (void **data,
     return finish (state);
   if (take_failure (FAIL_HOST))
     return finish (cudaErrorMemoryAllocation);
+  n_pinning_calls++;
   *data = reserve (pages);
   if (*data == nullptr || !map_at (*data, pages, PROT_READ | PROT_WRITE))
     return finish (cudaErrorMemoryAllocation);
@@ -349,6 +360,7 @@ cudaFreeHost (void *data)
       explain ("cudaFreeHost () of %zu bytes that enqueued copies use", range->second);
       std::abort ();
     }
+  n_pinning_calls++;
   munmap (data, range->second);
   pinned.erase (range);
   return cudaSuccess;

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: cpu-only */
+/* test: private-headers cpu-only */
 #include "support/tensors.h"
+#include "tensor/backend/backend-private.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -173,6 +174,39 @@ memory_that_others_have_is_an_error (void)
   g_test_trap_assert_passed ();
 }
 
+/* Pinned memory that nothing uses any more goes before a block is refused. */
+static void
+spare_pinned_memory_gives_way (void)
+{
+  const gsize size = 3 << 20, larger = 5 << 20;
+
+  if (g_test_subprocess ())
+    {
+      g_autoptr (GError) error = NULL;
+      const EbbStreamFuncs *streams;
+      guint64 pinned = 0;
+      EbbDevice *device;
+      void *block;
+
+      g_setenv ("EBB_CUDAEMU_FAIL", "host:3", TRUE); /* the first is for index faults */
+      device = ebb_device_get ("cudaemu", &error);
+      g_assert_no_error (error);
+      streams = device->backend->streams;
+      block = streams->alloc_host (device->index, size, &error);
+      streams->free_host (device->index, block, size);
+      device->backend->get_taken (device->index, NULL, &pinned);
+      g_assert_cmpuint (pinned, ==, size);
+      block = streams->alloc_host (device->index, larger, &error);
+      g_assert_no_error (error);
+      device->backend->get_taken (device->index, NULL, &pinned);
+      g_assert_cmpuint (pinned, ==, larger);
+      streams->free_host (device->index, block, larger);
+      return;
+    }
+  g_test_trap_subprocess (NULL, 0, G_TEST_SUBPROCESS_DEFAULT);
+  g_test_trap_assert_passed ();
+}
+
 /* A child of this process has its memory, but no GPU. */
 static void
 a_forked_process_has_no_device (void)
@@ -217,6 +251,7 @@ main (int argc,
   g_test_add_func ("/cuda/a-kernel-that-faults-ends-the-device-alone", a_kernel_that_faults_ends_the_device_alone);
   g_test_add_func ("/cuda/a-launch-that-is-refused-is-one-error", a_launch_that_is_refused_is_one_error);
   g_test_add_func ("/cuda/memory-that-others-have-is-an-error", memory_that_others_have_is_an_error);
+  g_test_add_func ("/cuda/spare-pinned-memory-gives-way", spare_pinned_memory_gives_way);
   g_test_add_func ("/cuda/a-forked-process-has-no-device", a_forked_process_has_no_device);
   return g_test_run ();
 }

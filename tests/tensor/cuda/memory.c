@@ -150,7 +150,9 @@ train (const Case *c,
   return ebb_memory_stats_get_reserved (stats);
 }
 
-/* Where memory is plentiful, gaps between blocks keep theirs. Where it is short, they don't: a training runs in hardly
+/* In a process of its own, as some pinned memory stays for the next store.
+ *
+ * Where memory is plentiful, gaps between blocks keep theirs. Where it is short, they don't: a training runs in hardly
  * more than its peak. Its loss takes larger chunks on a larger device, so the peak is one of a device that is short of
  * memory as well. */
 static void
@@ -159,6 +161,12 @@ little_is_taken_beyond_what_is_counted (gconstpointer data)
   const Case *c = data;
   guint64 peak, short_peak, peak_at_limit, taken, limit;
 
+  if (!g_test_subprocess ())
+    {
+      g_test_trap_subprocess (NULL, 0, G_TEST_SUBPROCESS_DEFAULT);
+      g_test_trap_assert_passed ();
+      return;
+    }
   taken = train (c, MEMORY, &peak);
   g_test_message ("%.1f MiB at most, %.4f of it taken", (double) peak / (1 << 20), (double) taken / (double) peak);
   g_assert_cmpfloat ((double) taken, <=, (double) peak * MOST_OF_PLENTY);
