@@ -8,11 +8,17 @@
 
 /* -- one by one ---------------------------------------------------------------------------------------------------- */
 
-/* Each changes one option, in place of what concessions before it made of that. @own_chunk: of the device's logits.
- * FALSE: it is of no use here. */
+/* Where the training runs. */
+typedef struct
+{
+  guint64 loss_chunk; /* bytes of logits that the device holds where no option says how many; 0: there is no device */
+  int n_ranks;
+} Place;
+
+/* Each changes one option, in place of what concessions before it made of that. FALSE: it is of no use here. */
 typedef gboolean (*Take) (Options *options,
                           int level,
-                          guint64 own_chunk);
+                          const Place *place);
 
 static gboolean
 set_text (char **option,
@@ -26,24 +32,25 @@ set_text (char **option,
 static gboolean
 take_loss_chunk (Options *options,
                  int level G_GNUC_UNUSED,
-                 guint64 own_chunk)
+                 const Place *place)
 {
-  if (own_chunk == 0 || options->loss_chunk > 0)
+  if (place->loss_chunk == 0 || options->loss_chunk > 0)
     return FALSE;
   OPTION_GIVE (options, loss_chunk_text);
-  options->loss_chunk = own_chunk / LOSS_CHUNK_PART;
+  options->loss_chunk = place->loss_chunk / LOSS_CHUNK_PART;
   return TRUE;
 }
 
-/* @level: parts of the batch. A step in backward can't add gradients up. */
+/* @level: parts of the rows that each model has. A step in backward can't add gradients up. */
 static gboolean
 take_micro_batches (Options *options,
                     int level,
-                    guint64 own_chunk G_GNUC_UNUSED)
+                    const Place *place)
 {
-  const int rows = (options->batch + level - 1) / level;
+  const int n_models = place->n_ranks / options->ranks.tensor_parallel;
+  const int of_model = (options->batch + n_models - 1) / n_models, rows = (of_model + level - 1) / level;
 
-  if (options->step_in_backward || options->batch < level
+  if (options->step_in_backward || of_model < level
       || (options->micro_batch > 0 && options->micro_batch <= rows))
     return FALSE;
   OPTION_GIVE (options, micro_batch);
@@ -54,7 +61,7 @@ take_micro_batches (Options *options,
 static gboolean
 take_bf16_moments (Options *options,
                    int level G_GNUC_UNUSED,
-                   guint64 own_chunk G_GNUC_UNUSED)
+                   const Place *place G_GNUC_UNUSED)
 {
   OPTION_GIVE (options, moments);
   return strcmp (options->moments, "f32") == 0 && set_text (&options->moments, "bf16");
@@ -63,7 +70,7 @@ take_bf16_moments (Options *options,
 static gboolean
 take_eight_bit_moments (Options *options,
                         int level G_GNUC_UNUSED,
-                        guint64 own_chunk G_GNUC_UNUSED)
+                        const Place *place G_GNUC_UNUSED)
 {
   OPTION_GIVE (options, moments);
   return strcmp (options->moments, "8bit") != 0 && set_text (&options->moments, "8bit");
@@ -73,7 +80,7 @@ take_eight_bit_moments (Options *options,
 static gboolean
 take_step_in_backward (Options *options,
                        int level G_GNUC_UNUSED,
-                       guint64 own_chunk G_GNUC_UNUSED)
+                       const Place *place G_GNUC_UNUSED)
 {
   if (options->step_in_backward || options->clip > 0 || options->accumulate > 1 || options->micro_batch > 0)
     return FALSE;
@@ -85,7 +92,7 @@ take_step_in_backward (Options *options,
 static gboolean
 take_bf16_residual (Options *options,
                     int level G_GNUC_UNUSED,
-                    guint64 own_chunk G_GNUC_UNUSED)
+                    const Place *place G_GNUC_UNUSED)
 {
   OPTION_GIVE (options, residual);
   return strcmp (options->dtype, "bf16") == 0 && strcmp (options->residual, "f32") == 0
@@ -95,9 +102,9 @@ take_bf16_residual (Options *options,
 #define LOSS_CHUNK (1u << 0)
 #define MICRO_BATCHES (7u << 1)
 #define BF16_MOMENTS (1u << 4)
-#define STEP_IN_BACKWARD (1u << 6)
+#define STEP_IN_BACKWARD (1u << 7)
 
-/* In the order of their bits. */
+/* In the order of their bits, in which they are tried. */
 static const struct
 {
   const char *name;
@@ -111,8 +118,8 @@ static const struct
   { "micro-batches", take_micro_batches, 8, MICRO_BATCHES },
   { "bf16-moments", take_bf16_moments, 0, 0 },
   { "8bit-moments", take_eight_bit_moments, 0, BF16_MOMENTS },
-  { "step-in-backward", take_step_in_backward, 0, MICRO_BATCHES },
   { "bf16-residual", take_bf16_residual, 0, 0 },
+  { "step-in-backward", take_step_in_backward, 0, MICRO_BATCHES }, /* last: others go with what it replaces */
 };
 
 #define N_CONCESSIONS G_N_ELEMENTS (concessions)
@@ -129,6 +136,17 @@ typedef struct
 } Untouched;
 
 static void
+untouched_init (Untouched *self,
+                const Options *options)
+{
+  *self = (Untouched){ .moments = g_strdup (options->moments),
+                       .residual = g_strdup (options->residual),
+                       .step_in_backward = options->step_in_backward,
+                       .loss_chunk = options->loss_chunk,
+                       .micro_batch = options->micro_batch };
+}
+
+static void
 untouched_clear (Untouched *self)
 {
   g_free (self->moments);
@@ -142,7 +160,7 @@ typedef struct
   Options *options;
   ConcessionAttempt attempt;
   gpointer data;
-  guint64 own_chunk;      /* bytes of logits that the device holds where no option says how many; 0: there is none */
+  Place place;
   gboolean is_too_little; /* as the last attempt said */
 } Search;
 
@@ -174,7 +192,7 @@ apply (const Search *self,
   options->loss_chunk = untouched->loss_chunk;
   options->micro_batch = untouched->micro_batch;
   for (guint i = 0; i < N_CONCESSIONS; i++)
-    if ((wanted & 1u << i) != 0 && concessions[i].take (options, concessions[i].level, self->own_chunk))
+    if ((wanted & 1u << i) != 0 && concessions[i].take (options, concessions[i].level, &self->place))
       taken |= 1u << i;
   return taken;
 }
@@ -226,39 +244,38 @@ would_all_do (Search *self,
   return try (self, NULL);
 }
 
-/* Tries one concession more after the other, those of @named before the others where @and_others, until one fits.
- * Returns those that are taken; 0 if none is enough, with @error unless @and_others. */
+/* Tries one concession more after the other until one fits: those of @named, then the others where @and_others, for
+ * which those of @named have been tried by themselves; steps in backward are last. Returns those that are taken; 0 if
+ * none is enough, with @error unless @and_others. */
 static guint
 climb (Search *self,
+       const Untouched *untouched,
        guint named,
        gboolean and_others,
        GError **error)
 {
-  g_auto (Untouched) untouched = { .moments = g_strdup (self->options->moments),
-                                   .residual = g_strdup (self->options->residual),
-                                   .step_in_backward = self->options->step_in_backward,
-                                   .loss_chunk = self->options->loss_chunk,
-                                   .micro_batch = self->options->micro_batch };
   guint taken = 0;
 
   /* The plan of a file wants some, and no others. */
-  if (and_others && self->options->plan == NULL && !would_all_do (self, &untouched))
+  if (and_others && self->options->plan == NULL && !would_all_do (self, untouched))
     return 0;
   for (guint i = 0; i < 2 * N_CONCESSIONS; i++)
     {
       const guint number = i % N_CONCESSIONS;
-      const gboolean is_named = (named & 1u << number) != 0;
+      const gboolean is_named = (named & 1u << number) != 0, is_last = 1u << number == STEP_IN_BACKWARD;
       guint next;
       GError *failure = NULL;
 
-      if (is_named != (i < N_CONCESSIONS) || (!is_named && !and_others))
+      if ((is_named && !is_last) != (i < N_CONCESSIONS) || (!is_named && !and_others))
         continue;
-      next = apply (self, &untouched, add (taken, number));
+      next = apply (self, untouched, add (taken, number));
       if ((next & 1u << number) == 0)
         continue;
       taken = next;
+      if (and_others && i < N_CONCESSIONS)
+        continue;
       if (try (self, &failure))
-        return drop_needless (self, &untouched, taken);
+        return drop_needless (self, untouched, taken);
       g_clear_error (error);
       g_propagate_error (error, failure);
       if (!self->is_too_little)
@@ -323,30 +340,39 @@ concessions_check (const Options *options,
 
 gboolean
 concessions_take (Options *options,
+                  guint n_ranks,
                   ConcessionAttempt attempt,
                   gpointer data,
-                  char **names,
+                  char **taken_names,
                   GError **error)
 {
   g_auto (GStrv) allowed = g_strsplit (options->allow != NULL ? options->allow : "", ",", -1);
   EbbDevice *device = ebb_device_get (options->device, NULL);
-  Search search = { options, attempt, data, device != NULL ? ebb_device_get_loss_chunk (device) : 0, FALSE };
+  Search search = { .options = options, .attempt = attempt, .data = data };
   const guint named = find_named (allowed);
+  g_auto (Untouched) untouched = { 0 };
   g_autoptr (GError) failure = NULL;
   g_autoptr (GError) last = NULL;
   g_autofree char *enough = NULL;
   guint taken;
 
-  *names = NULL;
+  *taken_names = NULL;
+  search.place = (Place){ device != NULL ? ebb_device_get_loss_chunk (device) : 0, (int) n_ranks };
   if (try (&search, &failure))
     return TRUE;
-  taken = search.is_too_little ? climb (&search, named, FALSE, &failure) : 0;
+  if (!search.is_too_little)
+    {
+      g_propagate_error (error, g_steal_pointer (&failure));
+      return FALSE;
+    }
+  untouched_init (&untouched, options); /* a resumed training has the options of its state by now */
+  taken = climb (&search, &untouched, named, FALSE, &failure);
   if (taken != 0)
     {
-      *names = name_all (taken);
+      *taken_names = name_all (taken);
       return TRUE;
     }
-  taken = search.is_too_little ? climb (&search, named, TRUE, &last) : 0;
+  taken = search.is_too_little ? climb (&search, &untouched, named, TRUE, &last) : 0;
   enough = name_all (taken);
   if (taken != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, enough);

@@ -17,12 +17,14 @@ typedef gboolean (*ConcessionAttempt) (Options *options,
 /* Refuses what --allow can't name. */
 gboolean concessions_check (const Options *options,
                             GError **error);
-/* Changes the options until they fit, as --allow says. *@taken: the names of what was changed, owned by the caller;
- * NULL: nothing. FALSE with the first error, which names the concessions that would have been enough. */
+/* Changes the options until they fit, as --allow says. *@taken_names: of what was changed, owned by the caller; NULL:
+ * nothing. FALSE with the error of the last attempt that --allow permits, and with the names of concessions that would
+ * have been enough. */
 gboolean concessions_take (Options *options,
+                           guint n_ranks,
                            ConcessionAttempt attempt,
                            gpointer data,
-                           char **taken,
+                           char **taken_names,
                            GError **error);
 /* What a training has of these, by --allow or by options of its own. */
 char **concessions_list (const Options *options);

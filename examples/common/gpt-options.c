@@ -166,7 +166,7 @@ const OptionRow gpt_options[] = {
                      "share it" },
   { OPTION_TEXT, "allow", AT (allow), .metavar = "NAMES", .shown = "",
     .help = "What --memory may take, in this order, where no plan that keeps all bits fits: loss-chunk, "
-            "micro-batches, bf16-moments, 8bit-moments, step-in-backward, bf16-residual; several with commas" },
+            "micro-batches, bf16-moments, 8bit-moments, bf16-residual, step-in-backward; several with commas" },
   { OPTION_PATH, "plan", AT (plan), .metavar = "FILE",
     .help = "Write the plan of --memory to FILE, or train by the one that is there" },
   { OPTION_FLAG, "estimate", AT (estimate), .shown = "",

@@ -464,7 +464,7 @@ planning_init (Planning *self,
   ok = concessions_check (options, &failure);
   if (ok && options_have_plan (options) && options->steps > 0)
     {
-      ok = concessions_take (options, attempt, self, &self->taken, &failure);
+      ok = concessions_take (options, ranks != NULL ? ranks->size : 1, attempt, self, &self->taken, &failure);
       reset_peaks (options);
     }
   if (ok)
@@ -481,6 +481,7 @@ planning_clear (Planning *self)
 {
   g_clear_pointer (&self->json, g_free);
   g_clear_pointer (&self->text, g_free);
+  g_clear_pointer (&self->taken, g_free);
   g_clear_object (&self->unplanned);
 }
 

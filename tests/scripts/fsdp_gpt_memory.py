@@ -132,6 +132,9 @@ class Threads(RanksTest):
         report = self.train(*SIM, "--memory", budget, "--allow", "bf16-moments")
         self.assertEqual(report["config"]["moments"], "bf16")
         self.check(report, self.train(*SIM, "--moments", "bf16"), budget)
+        least = self.train(*SIM, "--memory", "1G", "--micro-batch", 1)["least_bytes"]
+        report = self.train(*SIM, "--memory", 2 * least, "--allow", "micro-batches")
+        self.assertEqual(report["config"]["micro_batch"], 1)
         self.refuse('--allow: there is no "magic"', "--memory", "1G", "--allow", "magic", status=2)
 
 

@@ -198,6 +198,15 @@ class Allowed(MemoryTest):
         done = self.run_program(*SIM, "--memory", "1MiB", "--allow", "bf16-moments")
         self.assertIn("too small: the step needs at least", done.stderr)
         self.assertNotIn("it fits", done.stderr)
+        both = self.train(*SIM, "--memory", "1G", "--micro-batch", 2, "--moments", "bf16")["least_bytes"]
+        self.refuse("is too small: .*; with --allow micro-batches,bf16-moments it fits", *SIM, "--memory", both,
+                    "--allow", "bf16-moments")
+
+    def test_micro_batches_go_with_all_but_steps_in_backward(self):
+        words = [*SIM, "--dtype", "bf16", "--layers", 1, "--width", 64, "--steps", 1]
+        both = self.train(*words, "--memory", "1G", "--micro-batch", 2, "--residual", "bf16")["least_bytes"]
+        done = self.run_program(*words, "--memory", both, "--allow", "bf16-residual,step-in-backward,micro-batches")
+        self.assertIn("\ntaken, as --allow says: micro-batches,bf16-residual\n", done.stdout, done.stderr)
 
     def test_a_file_says_what_its_plan_needs(self):
         words = [*SIM, "--plan", "needs.json"]
