@@ -651,6 +651,31 @@ ebb_memory_plan_new (EbbModule *model,
   return ebb_memory_plan_make (model, device, step, user_data, budget_bytes, MAX_SECONDS, error);
 }
 
+/* On another device than the step's nothing would be seen of what it takes. */
+static gboolean
+check_device (EbbModule *model,
+              EbbDevice *device,
+              GError **error)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+  EbbDevice *other = NULL;
+
+  for (guint i = 0; i < n; i++)
+    {
+      if (ebb_tensor_get_device (parameters[i]) != device)
+        other = ebb_tensor_get_device (parameters[i]);
+      ebb_tensor_unref (parameters[i]);
+    }
+  if (other != NULL)
+    g_set_error (
+        error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+        "the plan is for steps on %s, and the model has parameters on %s: name the device that they are on, or "
+        "move them",
+        ebb_device_get_name (device), ebb_device_get_name (other));
+  return other == NULL;
+}
+
 /**
  * ebb_memory_plan_new_measured: (constructor)
  * @model: the model, whose parameters are on @device
@@ -665,7 +690,8 @@ ebb_memory_plan_new (EbbModule *model,
  * training. Planning needs the memory of the step without a plan once. All steps have the same shapes.
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
- *   whatever is done, with %EBB_ERROR_STATE if steps differ, or with what @step reports
+ *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if the model is on another device, with %EBB_ERROR_STATE if
+ * steps differ, or with what @step reports
  */
 EbbMemoryPlan *
 ebb_memory_plan_new_measured (EbbModule *model,
@@ -679,6 +705,8 @@ ebb_memory_plan_new_measured (EbbModule *model,
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
+  if (!check_device (model, device != NULL ? device : ebb_device_get_cpu (), error))
+    return NULL;
   return make_for (model, device, NULL, TRUE, step, user_data, budget_bytes, MAX_SECONDS, error);
 }
 

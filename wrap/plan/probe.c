@@ -225,6 +225,15 @@ begin_step (EbbProbe *self,
   self->result = step;
 }
 
+static gboolean
+end_step (gboolean ok,
+          GError **error)
+{
+  if (!ok && error != NULL && *error == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the step failed without saying why");
+  return ok;
+}
+
 static EbbProbeStep *
 run_dry (EbbProbe *self,
          GError **error)
@@ -241,9 +250,7 @@ run_dry (EbbProbe *self,
   ok = self->step (self->model, self->user_data, error);
   ebb_memory_account_pop_observer (account, &self->observer);
   ebb_dry_run_leave (self->run, &outer);
-  if (!ok && error != NULL && *error == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the step failed without saying why");
-  return ok ? g_steal_pointer (&step) : NULL;
+  return end_step (ok, error) ? g_steal_pointer (&step) : NULL;
 }
 
 static EbbProbeStep *
@@ -302,7 +309,7 @@ ebb_probe_watch (EbbProbe *self,
   ebb_memory_account_push_observer (account, &self->observer);
   ok = function (self->model, user_data, error);
   ebb_memory_account_pop_observer (account, &self->observer);
-  return ok ? g_steal_pointer (&step) : NULL;
+  return end_step (ok, error) ? g_steal_pointer (&step) : NULL;
 }
 
 void

@@ -143,6 +143,32 @@ test_steps_that_differ (void)
   test_assert_error (error, EBB_ERROR_STATE, "the step isn't the same twice", "op ");
 }
 
+static gboolean
+step_without_a_reason (EbbModule *model,
+                       gpointer user_data,
+                       GError **error)
+{
+  return FALSE;
+}
+
+static void
+test_bad_input (void)
+{
+  EbbDevice *cpu = ebb_device_get_cpu ();
+  EbbDevice *other = test_device () == cpu ? ebb_device_get ("sim", NULL) : cpu;
+  g_auto (Run) run = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  run_init (&run, TRUE);
+  g_assert_null (ebb_memory_plan_new_measured (run.training->model, test_device (), step_without_a_reason, NULL,
+                                               G_MAXUINT64, &error));
+  test_assert_error (error, EBB_ERROR_CALLBACK, "the step failed without saying why", "");
+  g_clear_error (&error);
+  g_assert_null (ebb_memory_plan_new_measured (run.training->model, other, step, &run, G_MAXUINT64, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the model has parameters on", "name the device");
+  g_assert_cmpuint (run.losses->len, ==, 0);
+}
+
 int
 main (int argc,
       char **argv)
@@ -150,5 +176,6 @@ main (int argc,
   g_test_init (&argc, &argv, NULL);
   g_test_add_func ("/planner-measured/planned-by-real-steps", test_planned_by_real_steps);
   g_test_add_func ("/planner-measured/steps-that-differ", test_steps_that_differ);
+  g_test_add_func ("/planner-measured/bad-input", test_bad_input);
   return g_test_run ();
 }
