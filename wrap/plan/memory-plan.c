@@ -178,7 +178,7 @@ applied_clear (gpointer data)
   else if (module != NULL && applied->kind == APPLIED_STORE)
     ebb_offload_unwrap (module);
   else if (module != NULL && applied->kind == APPLIED_SEGMENTS)
-    ebb_checkpoint_unwrap (module);
+    ebb_plan_segments_take_off (module);
   else if (module != NULL && ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) == applied->checkpoint)
     ebb_checkpoint_unwrap (module);
   else if (module != NULL)

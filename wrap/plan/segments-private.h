@@ -19,5 +19,7 @@ GPtrArray *ebb_plan_segments_put (EbbModule *model,
                                   GArray *blocks,
                                   gint64 n_blocks,
                                   GError **error);
+/* Undoes that for one of them, whatever else was wrapped around it since. */
+void ebb_plan_segments_take_off (EbbModule *stack);
 
 G_END_DECLS

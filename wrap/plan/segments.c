@@ -7,7 +7,7 @@
 #include "nn/module-private.h"
 #include "tensor/error-private.h"
 #include "wrap/checkpoint/options-private.h"
-#include "wrap/checkpoint/stack.h"
+#include "wrap/checkpoint/stack-private.h"
 #include "wrap/checkpoint/wrapper.h"
 
 static gboolean
@@ -89,8 +89,15 @@ ebb_plan_segments_put (EbbModule *model,
       if (ebb_checkpoint_wrap_uniform (stacks->pdata[i], (guint) MIN (n_blocks, n), options, error))
         continue;
       while (i > 0)
-        ebb_checkpoint_unwrap (stacks->pdata[--i]);
+        ebb_plan_segments_take_off (stacks->pdata[--i]);
       return NULL;
     }
   return g_steal_pointer (&stacks);
+}
+
+void
+ebb_plan_segments_take_off (EbbModule *stack)
+{
+  if (ebb_checkpoint_stack_unwrap (stack) && !ebb_checkpoint_is_wrapped (stack))
+    ebb_module_notify_activation_checkpointing (stack);
 }

@@ -5,6 +5,7 @@
 #include "support/device.h"
 #include "support/plan-runs.h"
 #include "support/tensors.h"
+#include "wrap/checkpoint/stack-private.h"
 #include "wrap/plan/memory-plan-private.h"
 #include "wrap/plan/segments-private.h"
 
@@ -155,6 +156,32 @@ test_none_around_the_users_own (void)
   g_assert_false (ebb_checkpoint_is_wrapped (h));
 }
 
+/* A wrapper that is put around the stack later stays when the plan is taken off. */
+static void
+test_unapplied_below_the_users_own (void)
+{
+  g_autoptr (EbbModule) model = ebb_sequential_new ();
+  g_autoptr (EbbModule) same = NULL;
+  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_new_empty (model);
+  g_autoptr (GError) error = NULL;
+
+  for (guint i = 0; i < 4; i++)
+    {
+      g_autoptr (EbbModule) layer = ebb_linear_new (4, 4, TRUE, &error);
+
+      g_assert_no_error (error);
+      g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (model), layer, &error));
+    }
+  ebb_memory_plan_add_rung (plan, EBB_PLAN_SEGMENTS, 2);
+  g_assert_true (ebb_memory_plan_apply (plan, &error));
+  g_assert_true (ebb_checkpoint_stack_is_wrapped (model));
+  same = ebb_checkpoint_wrapper (model, NULL, &error);
+  ebb_memory_plan_unapply (plan);
+  g_assert_false (ebb_checkpoint_stack_is_wrapped (model));
+  g_assert_true (ebb_checkpoint_unwrap (model));
+  g_assert_false (ebb_checkpoint_is_wrapped (model));
+}
+
 static void
 test_text (void)
 {
@@ -180,6 +207,7 @@ main (int argc,
   g_test_add_func ("/planner-segments/below-single-blocks", test_below_single_blocks);
   g_test_add_func ("/planner-segments/lowered", test_lowered);
   g_test_add_func ("/planner-segments/none-around-the-users-own", test_none_around_the_users_own);
+  g_test_add_func ("/planner-segments/unapplied-below-the-users-own", test_unapplied_below_the_users_own);
   g_test_add_func ("/planner-segments/text", test_text);
   return g_test_run ();
 }
