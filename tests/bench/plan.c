@@ -489,6 +489,8 @@ check_seconds (const Case *item, gboolean *ok, GError **error)
         times[i] = parts[BENCH_STEP];
     }
   estimated = ebb_memory_estimate_measure_seconds (estimate, 0, error);
+  if (estimated <= 0)
+    return FALSE;
   measured = bench_median (times, 2 * (guint) steps);
   what = g_strdup_printf ("%s, %d x %d: %.3f s, estimated %.3f s%s", item->name, settings.batch, settings.context,
                           measured, estimated, ebb_memory_estimate_is_disturbed (estimate) ? " (disturbed)" : "");
@@ -500,18 +502,28 @@ check_seconds (const Case *item, gboolean *ok, GError **error)
 static gboolean
 check (gboolean *ok, GError **error)
 {
+  const gboolean has_xl = only == NULL || g_str_equal (only, gpt2_xl.preset);
+  gboolean any = has_xl;
   double load = 0;
 
   *ok = TRUE;
-  if ((only == NULL || g_str_equal (only, gpt2_xl.preset))
+  if (has_xl
       && (!check_estimate (ok, error) || !check_planning ("cpu", ok, error) || !check_planning ("sim", ok, error)))
     return FALSE;
   for (gsize i = 0; i < G_N_ELEMENTS (cases); i++)
-    if ((only == NULL || g_str_equal (only, cases[i].name)) && !check_seconds (&cases[i], ok, error))
-      return FALSE;
-  if (getloadavg (&load, 1) == 1)
+    {
+      if (only != NULL && !g_str_equal (only, cases[i].name))
+        continue;
+      if (!check_seconds (&cases[i], ok, error))
+        return FALSE;
+      any = TRUE;
+    }
+  if (!any)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "--only %s: must be gpt2-xl, gpt2, bert-large or dropout", only);
+  if (any && getloadavg (&load, 1) == 1)
     printf ("the machine's load was %.1f\n", load);
-  return TRUE;
+  return any;
 }
 
 int
