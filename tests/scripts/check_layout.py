@@ -183,6 +183,15 @@ def check_text():
                     complain(path, number, "a lock of GLib's, which ThreadSanitizer can't see: take pthread_mutex_t")
 
 
+def check_tests():
+    """A test that isn't for the CPU alone also runs as NAME-on-sim, where only test_init () takes that device."""
+    for folder in FOLDERS:
+        for path in files(os.path.join("tests", folder), ".c"):
+            text = read(path)
+            if "  g_test_init (" in text and not re.match(r"[^\n]*\n/\* test: [a-z -]*\bcpu-only\b", text):
+                complain(path, 2, "it runs on the emulated device, too: begin with test_init (), or declare cpu-only")
+
+
 def public_functions():
     prototype = re.compile(r"^EBB_AVAILABLE_IN_ALL\s+(?!G_DECLARE)[^;(]*?\b(ebb_\w+)\s*\(", re.MULTILINE)
     for path in public_headers():
@@ -227,6 +236,7 @@ check_map()
 check_sizes()
 check_umbrella()
 check_text()
+check_tests()
 check_documentation()
 check_exports()
 print("\n".join(problems) or "the layout is in order")

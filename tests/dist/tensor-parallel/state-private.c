@@ -559,7 +559,7 @@ test_wrong_ranks (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/internal-parallel-state/whole-states-are-those-of-the-whole-model", test_whole);
   g_test_add_func ("/internal-parallel-state/what-is-saved-loads-on-any-mesh", test_parts);
   g_test_add_func ("/internal-parallel-state/norms-are-those-of-the-whole-gradients", test_norms);

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers cpu-only */
 #include "nn/files/json-private.h"
 
 #include <ebb/ebb.h>

@@ -3,6 +3,7 @@
  * queries and keys, gated activations and windows are recomputed as they were. */
 
 #include "support/decoders.h"
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -76,7 +77,7 @@ trains_as_ever (gconstpointer data)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   for (const char *const *name = test_decoder_names; *name != NULL; name++)
     {
       g_autofree char *path = g_strdup_printf ("/checkpoint/decoders/%s", *name);

@@ -173,7 +173,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/planner-measured/planned-by-real-steps", test_planned_by_real_steps);
   g_test_add_func ("/planner-measured/steps-that-differ", test_steps_that_differ);
   g_test_add_func ("/planner-measured/bad-input", test_bad_input);

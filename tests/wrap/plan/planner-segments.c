@@ -125,6 +125,31 @@ test_lowered (void)
 }
 
 static void
+test_same_bits (void)
+{
+  g_auto (TestPlanRun) plain = { 0 };
+  g_auto (TestPlanRun) run = { 0 };
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  g_autoptr (GError) error = NULL;
+  guint64 peak, unplanned;
+
+  init (&plain);
+  unplanned = test_plan_run_train (&plain);
+  test_plan_run_clear (&plain);
+  init (&run);
+  plan = ebb_memory_plan_new_empty (run.training->model);
+  ebb_memory_plan_add_rung (plan, EBB_PLAN_SEGMENTS, 5);
+  g_assert_true (ebb_memory_plan_apply (plan, &error));
+  estimate = ebb_memory_estimate_new (run.training->model, test_device (), test_plan_run_step, &run, &error);
+  g_assert_no_error (error);
+  peak = test_plan_run_train (&run);
+  g_assert_cmpuint (peak, <, unplanned / 2);
+  g_assert_cmpuint (peak, ==, ebb_memory_estimate_get_peak_total (estimate));
+  g_assert_cmpmem (run.losses, sizeof run.losses, plain.losses, sizeof plain.losses);
+}
+
+static void
 test_none_around_the_users_own (void)
 {
   g_auto (TestPlanRun) run = { 0 };
@@ -203,9 +228,11 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  g_setenv ("EBB_COST_FILE", "", TRUE); /* rates of copies aren't known, so blocks move nothing */
+  test_init (&argc, &argv);
   g_test_add_func ("/planner-segments/below-single-blocks", test_below_single_blocks);
   g_test_add_func ("/planner-segments/lowered", test_lowered);
+  g_test_add_func ("/planner-segments/same-bits", test_same_bits);
   g_test_add_func ("/planner-segments/none-around-the-users-own", test_none_around_the_users_own);
   g_test_add_func ("/planner-segments/unapplied-below-the-users-own", test_unapplied_below_the_users_own);
   g_test_add_func ("/planner-segments/text", test_text);

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers cpu-only */
 
 /* How parameters are split over ranks: all small sizes on all small numbers of ranks. */
 
