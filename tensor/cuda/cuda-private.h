@@ -262,7 +262,8 @@ typedef struct
 {
   EbbCudaFault *record;                       /* in the device's memory */
   volatile guint32 *flag;                     /* in host memory */
-  GError *library_failure;                    /* of work that a library put into a stream; atomic */
+  pthread_mutex_t lock;                       /* of library_failure, and of the record where the host writes it */
+  GError *library_failure;                    /* of work that a library put into a stream */
   cudaStream_t stream;                        /* in which nothing waits */
   guint32 serial;                             /* of the last launch that checks indices */
   const char *ops[EBB_CUDA_N_INDEX_LAUNCHES]; /* by serial */

@@ -330,6 +330,7 @@ device_free (EbbCudaDevice *device)
   ebb_cuda_faults_clear (device);
   ebb_cuda_heap_clear (device);
   ebb_cuda_streams_clear (device);
+  pthread_mutex_destroy (&device->faults.lock);
   pthread_mutex_destroy (&device->staging.lock);
   pthread_mutex_destroy (&device->lock);
   g_free ((char *) device->failure);
@@ -392,6 +393,7 @@ ebb_cuda_device_open (int index,
   device->name = index == 0 ? g_strdup (EBB_CUDA_NAME) : g_strdup_printf ("%s:%d", EBB_CUDA_NAME, index);
   pthread_mutex_init (&device->lock, NULL);
   pthread_mutex_init (&device->staging.lock, NULL);
+  pthread_mutex_init (&device->faults.lock, NULL);
   previous = ebb_cuda_enter (index);
   ok = device_init (device, error);
   if (!ok)

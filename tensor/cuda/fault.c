@@ -7,11 +7,14 @@
 
 #include <stddef.h>
 
-/* In pinned memory: the flag, a copy of the record, and the record that is written for a library's failure. */
+/* The serial of a library's failure: no launch has it. */
+#define OF_LIBRARY G_MAXUINT32
+
+/* In pinned memory: the flag, a copy of the record, and the serial that is written for a library's failure. */
 typedef struct
 {
   EbbCudaFault record;
-  EbbCudaFault library_failure;
+  guint32 library_failure;
   volatile guint32 flag;
 } Mirror;
 
@@ -34,7 +37,7 @@ ebb_cuda_faults_init (EbbCudaDevice *device,
     return FALSE;
   mirror = host;
   mirror->record = (EbbCudaFault){ .serial = 0 };
-  mirror->library_failure = (EbbCudaFault){ .serial = G_MAXUINT32 };
+  mirror->library_failure = OF_LIBRARY;
   mirror->flag = 0;
   self->flag = &mirror->flag;
   if (!ebb_cuda_check (device, cudaStreamCreateWithFlags (&self->stream, cudaStreamNonBlocking), "making a stream",
@@ -80,8 +83,8 @@ ebb_cuda_faults_note (EbbCudaDevice *device,
 
   if (!reports_faults (launch->kernel))
     return 0;
-  if (++self->serial == 0) /* 0 is no fault */
-    self->serial = 1;
+  if (++self->serial == OF_LIBRARY)
+    self->serial = 1; /* 0 is no fault */
   self->ops[self->serial % EBB_CUDA_N_INDEX_LAUNCHES] =
       launch->kernel == EBB_KERNEL_MULTINOMIAL ? bad_weights
       : launch->op != NULL                     ? launch->op
@@ -118,7 +121,8 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
 {
   EbbCudaFaults *self = &device->faults;
   g_autofree char *text = NULL;
-  GError *library_failure;
+  GError *library_failure = NULL;
+  gboolean is_read;
   EbbCudaFault fault;
   cudaError_t status = cudaSuccess;
 
@@ -127,13 +131,20 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
     status = cudaStreamSynchronize (device->streams[i].stream);
   if (!ebb_cuda_check (device, status, "waiting for the device", error))
     return FALSE;
-  if (!read_and_clear (device, &fault, error))
+  pthread_mutex_lock (&self->lock);
+  is_read = read_and_clear (device, &fault, error);
+  if (is_read)
+    library_failure = g_steal_pointer (&self->library_failure);
+  pthread_mutex_unlock (&self->lock);
+  if (!is_read)
     return FALSE;
-  library_failure = __atomic_exchange_n (&self->library_failure, NULL, __ATOMIC_ACQ_REL);
-  if (library_failure != NULL && (fault.serial == 0 || fault.serial == G_MAXUINT32))
+  if (fault.serial == 0 || fault.serial == OF_LIBRARY)
     {
-      g_propagate_error (error, library_failure);
-      return FALSE;
+      const gboolean is_over = library_failure == NULL; /* it was reported */
+
+      if (!is_over)
+        g_propagate_error (error, library_failure);
+      return is_over;
     }
   g_clear_error (&library_failure); /* it came of the fault: ranks that report theirs leave others waiting */
   if (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES] == bad_weights)
@@ -149,29 +160,28 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
   return FALSE;
 }
 
-/* Without the device's lock: the thread that holds it may be waiting for the work that failed. */
+/* Without the device's lock: the thread that holds it may be waiting for the work that failed. A thread that reads the
+ * record holds the other lock, and waits for nothing but its copy. */
 void
 ebb_cuda_set_failure (int index,
                       const GError *reason)
 {
   EbbCudaDevice *device = ebb_cuda_device_get (index);
   EbbCudaFaults *self = &device->faults;
-  GError *failure = g_error_copy (reason), *expected = NULL;
-  int previous;
+  int previous = ebb_cuda_enter (index);
 
-  if (!__atomic_compare_exchange_n (&self->library_failure, &expected, failure, FALSE, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_ACQUIRE))
+  pthread_mutex_lock (&self->lock);
+  if (self->library_failure == NULL)
     {
-      g_error_free (failure);
-      return;
+      self->library_failure = g_error_copy (reason);
+      /* A fault that a kernel recorded stays. If CUDA fails, the device has ended and does nothing more anyway. */
+      if (*self->flag == 0)
+        cudaMemcpyAsync (&self->record->serial, &get_mirror (device)->library_failure, sizeof (guint32),
+                         cudaMemcpyHostToDevice, self->stream);
+      cudaStreamSynchronize (self->stream);
+      *self->flag = 1;
     }
-  previous = ebb_cuda_enter (index);
-  /* A fault that a kernel recorded stays. If CUDA fails, the device has ended and does nothing more anyway. */
-  if (*self->flag == 0)
-    cudaMemcpyAsync (self->record, &get_mirror (device)->library_failure, offsetof (EbbCudaFault, flag),
-                     cudaMemcpyHostToDevice, self->stream);
-  cudaStreamSynchronize (self->stream);
-  *self->flag = 1;
+  pthread_mutex_unlock (&self->lock);
   ebb_cuda_leave (previous);
 }
 

@@ -5,6 +5,7 @@
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
 
+#include <pthread.h>
 #include <string.h>
 
 /* The host's half of the CUDA backend over the emulated GPU: its memory, copies, events, times and traces. Work of the
@@ -376,6 +377,90 @@ one_call_fails_and_the_next_does_not (void)
       }
 }
 
+/* -- failures of enqueued work ------------------------------------------------------------------------------------- */
+
+#define N_FAILURES 4000
+#define LIBRARY_FAILURE "work of a library failed"
+
+static void
+set_failure (void)
+{
+  g_autoptr (GError) reason = g_error_new_literal (EBB_ERROR, EBB_ERROR_PROCESS_GROUP, LIBRARY_FAILURE);
+
+  streams->set_failure (device->index, reason);
+}
+
+typedef struct
+{
+  int n_asked, n_done; /* atomic */
+} Failures;
+
+/* As a group's thread does that watches the clock: one each time that the main thread asks for one. */
+static void *
+set_failures (void *data)
+{
+  Failures *self = data;
+
+  for (int i = 1; i <= N_FAILURES; i++)
+    {
+      while (g_atomic_int_get (&self->n_asked) < i)
+        g_thread_yield ();
+      set_failure ();
+      g_atomic_int_set (&self->n_done, i);
+    }
+  return NULL;
+}
+
+/* TRUE if there was a failure; it is one that was caused. */
+static gboolean
+meet_failure (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  if (ebb_device_synchronize (device, &error))
+    return FALSE;
+  if (g_error_matches (error, EBB_ERROR, EBB_ERROR_INDEX))
+    g_assert_cmpstr (error->message, ==,
+                     "embedding: index 5 at position 0 is out of range; indices must be in [0, 4)");
+  else
+    g_assert_cmpstr (error->message, ==, LIBRARY_FAILURE);
+  return TRUE;
+}
+
+/* A library's failure is reported once, and an index fault beside it leaves nothing behind. */
+static void
+failures_are_reported_as_they_were (void)
+{
+  const gint64 bad[] = { 5 }, n = 1;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) line = make (4, 1);
+  g_autoptr (EbbTensor) table = ebb_reshape (line, (const gint64[]){ 4, 1 }, 2, &error);
+  g_autoptr (EbbTensor) here = ebb_tensor_new_from_ints (bad, 1, &n, 1, &error);
+  g_autoptr (EbbTensor) index = ebb_to_device (here, device, &error);
+  Failures failures = { 0 };
+  pthread_t thread;
+
+  g_assert_no_error (error);
+  set_failure ();
+  g_assert_true (meet_failure ());
+  g_assert_false (meet_failure ());
+  g_assert_cmpint (pthread_create (&thread, NULL, set_failures, &failures), ==, 0);
+  for (int i = 1; i <= N_FAILURES; i++)
+    {
+      g_autoptr (EbbTensor) row = ebb_embedding (table, index, NULL);
+
+      g_atomic_int_set (&failures.n_asked, i);
+      meet_failure ();
+      while (g_atomic_int_get (&failures.n_done) < i)
+        g_thread_yield ();
+      meet_failure ();
+      g_assert_false (meet_failure ());
+    }
+  pthread_join (thread, NULL);
+  g_assert_true (ebb_tensor_fill (line, 3, &error));
+  g_assert_cmpfloat (test_at (line, 3), ==, 3);
+}
+
 int
 main (int argc,
       char *argv[])
@@ -401,5 +486,6 @@ main (int argc,
   g_test_add_func ("/cuda/traces-have-each-queue", traces_have_each_queue);
   g_test_add_func ("/cuda/launches-are-timed", launches_are_timed);
   g_test_add_func ("/cuda/one-call-fails-and-the-next-does-not", one_call_fails_and_the_next_does_not);
+  g_test_add_func ("/cuda/failures-are-reported-as-they-were", failures_are_reported_as_they_were);
   return g_test_run ();
 }
