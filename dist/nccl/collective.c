@@ -36,13 +36,13 @@ reduce_on_device (EbbNcclRun *self,
                              .outputs = { &result },
                              .params.reduce_ranks.op = (int) self->call->op };
 
-  /* Without a place for an error it reports no index fault, for which it would wait for work of all ranks: one of them
-   * may have left, and while the group is locked nobody watches the clock. */
-  if (device->backend->streams->launch (device->index, EBB_STREAM_COLLECTIVE, &launch, NULL))
-    return TRUE;
-  g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_DEVICE, "%s: reducing what the ranks sent could not be launched",
-               device->backend->name);
-  return FALSE;
+  gboolean ok;
+
+  /* Another thread may hold the device while it waits for work of all ranks, of which one has left. */
+  pthread_mutex_unlock (&self->group->lock);
+  ok = device->backend->streams->launch (device->index, EBB_STREAM_COLLECTIVE, &launch, error);
+  pthread_mutex_lock (&self->group->lock);
+  return ok && ebb_nccl_check_open (self->group, error);
 }
 
 static gboolean

@@ -133,6 +133,16 @@ ebb_nccl_check_progress (EbbNcclGroup *self,
   return set_nccl_error (self, code != ncclSuccess ? code : state, "NCCL", error);
 }
 
+gboolean
+ebb_nccl_check_open (EbbNcclGroup *self,
+                     GError **error)
+{
+  if (self->comm != NULL)
+    return TRUE;
+  g_propagate_error (error, g_error_copy (self->failure));
+  return FALSE;
+}
+
 /* Results that never arrive must change nothing lasting: the device gets the failure before they count as received. */
 void
 ebb_nccl_abort (EbbNcclGroup *self,
@@ -140,8 +150,7 @@ ebb_nccl_abort (EbbNcclGroup *self,
 {
   const EbbDevice *device = self->ebb_device;
 
-  if (self->comm == NULL)
-    return;
+  self->failure = g_error_copy (reason);
   if (device != NULL && self->enqueued != NULL)
     {
       const EbbStreamFuncs *streams = device->backend->streams;
@@ -182,6 +191,7 @@ ebb_nccl_close (EbbNcclGroup *self)
     cudaStreamDestroy (self->stream);
   free_memory (&self->memory);
   free_memory (&self->host_memory);
+  g_clear_error (&self->failure);
 }
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */

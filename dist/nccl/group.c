@@ -91,11 +91,13 @@ announce (EbbNcclGroup *self,
 
 /* -- the engine ---------------------------------------------------------------------------------------------------- */
 
-/* Other ranks may be waiting on the device; they find out by their timeout at the latest. With the lock. */
+/* Other ranks may be waiting on the device; they find out by their timeout at the latest. With the lock; once. */
 static void
 fail_locked (EbbNcclGroup *self,
              const GError *reason)
 {
+  if (self->comm == NULL)
+    return;
   ebb_nccl_abort (self, reason);
   if (self->mpi != NULL)
     get_mpi_funcs (self->mpi)->fail (self->mpi, reason);
@@ -107,9 +109,13 @@ fail (EbbProcessGroup *group,
 {
   EbbNcclGroup *self = (EbbNcclGroup *) group;
 
+  int previous = 0;
+
   pthread_mutex_lock (&self->lock);
+  cudaGetDevice (&previous);
   cudaSetDevice (self->device);
   fail_locked (self, reason);
+  cudaSetDevice (previous);
   pthread_mutex_unlock (&self->lock);
 }
 
@@ -138,16 +144,12 @@ run (EbbProcessGroup *group,
   int previous = 0;
   gboolean ok;
 
+  pthread_mutex_lock (&self->calls);
   pthread_mutex_lock (&self->lock);
-  if (self->comm == NULL)
-    {
-      pthread_mutex_unlock (&self->lock);
-      g_set_error_literal (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP, "NCCL was aborted after a failure");
-      return FALSE;
-    }
   /* Calls come from several threads, and the current device is each thread's own. */
   cudaGetDevice (&previous);
-  ok = ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", &failure)
+  ok = ebb_nccl_check_open (self, &failure)
+       && ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", &failure)
        && announce (self, call, &failure)
        && (call->device != NULL ? ebb_nccl_run_on_device (self, call, &failure)
                                 : ebb_nccl_run_staged (self, call, &failure));
@@ -155,6 +157,7 @@ run (EbbProcessGroup *group,
     fail_locked (self, failure);
   cudaSetDevice (previous);
   pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->calls);
   if (!ok)
     g_propagate_error (error, failure);
   return ok;
@@ -224,6 +227,7 @@ finalize (GObject *object)
 
   ebb_nccl_close (self);
   pthread_mutex_destroy (&self->lock);
+  pthread_mutex_destroy (&self->calls);
   g_clear_object (&self->mpi);
   G_OBJECT_CLASS (ebb_nccl_group_parent_class)->finalize (object);
 }
@@ -249,6 +253,7 @@ ebb_nccl_group_init (EbbNcclGroup *self)
 {
   self->host_memory.is_on_host = TRUE;
   pthread_mutex_init (&self->lock, NULL);
+  pthread_mutex_init (&self->calls, NULL);
 }
 
 /* -- how the processes find each other ----------------------------------------------------------------------------- */

@@ -13,7 +13,8 @@
  * Tensors on that GPU are used where they are: calls are enqueued to the device's stream for collectives, and nobody
  * waits for them here. Others go through buffers on the GPU, in a stream of the group's own, which the host waits for.
  *
- * NCCL's communicator never blocks, and one thread at a time uses it. */
+ * NCCL's communicator never blocks, and one thread at a time uses it. A call that has to wait for the device leaves it
+ * meanwhile, so that the group can give up. */
 
 G_BEGIN_DECLS
 
@@ -44,8 +45,10 @@ typedef struct
 
   guint rank, size;
   int device;
-  pthread_mutex_t lock;  /* of the communicator */
+  pthread_mutex_t calls; /* of one call at a time, held before the next */
+  pthread_mutex_t lock;  /* of the communicator; nobody waits for the device with it */
   ncclComm_t comm;       /* NULL: it was aborted */
+  GError *failure;       /* for which it was */
   cudaStream_t stream;   /* of the group's own */
   EbbDevice *ebb_device; /* on which calls were enqueued; NULL: there were none */
   cudaEvent_t enqueued;  /* after the last of them; NULL: there were none */
@@ -78,6 +81,9 @@ gboolean ebb_nccl_wait (EbbNcclGroup *self,
 /* FALSE with @error set if NCCL will not finish its running operations. */
 gboolean ebb_nccl_check_progress (EbbNcclGroup *self,
                                   GError **error);
+/* FALSE with @error set if the communicator was aborted. */
+gboolean ebb_nccl_check_open (EbbNcclGroup *self,
+                              GError **error);
 /* Ends all running operations; the device reports @reason if some of them are its own. */
 void ebb_nccl_abort (EbbNcclGroup *self,
                      const GError *reason);

@@ -92,7 +92,9 @@ typedef struct
                        gboolean tracing);
   gsize (*take_spans) (int index,
                        EbbStreamSpan **spans);
-  /* As EbbBackend's launch, in a queue of choice: of kernels without workspace, which is of the queue for computing. */
+  /* As EbbBackend's launch, in a queue of choice: of kernels without workspace, which is of the queue for computing. In
+   * the queue of collectives it may leave out the report of an earlier failure, for which it would wait for work of
+   * other ranks amid a call. */
   gboolean (*launch) (int index,
                       EbbStream stream,
                       const EbbLaunch *launch,

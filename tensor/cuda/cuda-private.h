@@ -372,6 +372,10 @@ void ebb_cuda_leave (int previous);
 gboolean ebb_cuda_begin (EbbCudaDevice *device,
                          int *previous,
                          GError **error);
+/* The same, but an index fault is left for others to report. */
+gboolean ebb_cuda_begin_unreported (EbbCudaDevice *device,
+                                    int *previous,
+                                    GError **error);
 void ebb_cuda_end (EbbCudaDevice *device,
                    int previous);
 

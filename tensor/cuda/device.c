@@ -59,14 +59,24 @@ ebb_cuda_leave (int previous)
 }
 
 gboolean
-ebb_cuda_begin (EbbCudaDevice *device,
-                int *previous,
-                GError **error)
+ebb_cuda_begin_unreported (EbbCudaDevice *device,
+                           int *previous,
+                           GError **error)
 {
   if (G_UNLIKELY (!ebb_cuda_check_alive (device, error)))
     return FALSE;
   *previous = ebb_cuda_enter (device->index);
   pthread_mutex_lock (&device->lock);
+  return TRUE;
+}
+
+gboolean
+ebb_cuda_begin (EbbCudaDevice *device,
+                int *previous,
+                GError **error)
+{
+  if (!ebb_cuda_begin_unreported (device, previous, error))
+    return FALSE;
   if (G_LIKELY (error == NULL || *device->faults.flag == 0) || ebb_cuda_faults_report (device, error))
     return TRUE;
   ebb_cuda_end (device, *previous);

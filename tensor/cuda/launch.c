@@ -123,7 +123,9 @@ ebb_cuda_launch_in (int index,
   gboolean ok;
   int previous;
 
-  if (!ebb_cuda_begin (device, &previous, error))
+  /* A report waits for all queues, and amid a collective other ranks wait for this launch. */
+  if (stream == EBB_STREAM_COLLECTIVE ? !ebb_cuda_begin_unreported (device, &previous, error)
+                                      : !ebb_cuda_begin (device, &previous, error))
     return FALSE;
   ok = ebb_cuda_come_after_uploads (device, stream, error);
   if (ok && G_UNLIKELY (device->tracing))

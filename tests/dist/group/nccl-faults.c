@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: cpu-only */
+/* test: private-headers cpu-only */
 #include "support/device.h"
 #include "support/tensors.h"
+#include "tensor/backend/backend-private.h"
 
 #include <gio/gio.h>
 #include <signal.h>
@@ -44,6 +45,24 @@ call_something_else (EbbProcessGroup *group,
   return gathered != NULL && ebb_device_synchronize (test_device (), error);
 }
 
+static gboolean
+reduce_halves (EbbProcessGroup *group,
+               EbbTensor *tensor,
+               GError **error)
+{
+  g_autoptr (EbbTensor) halves = ebb_cast (tensor, EBB_DTYPE_BF16, error);
+
+  return halves != NULL && all_reduce (group, halves, error) && ebb_device_synchronize (test_device (), error);
+}
+
+static gboolean
+leave (EbbProcessGroup *group,
+       EbbTensor *tensor,
+       GError **error)
+{
+  return TRUE;
+}
+
 typedef struct
 {
   const char *name;
@@ -52,13 +71,25 @@ typedef struct
                     GError **error);
   gboolean checks;      /* ranks compare their calls before they make them */
   const char *reported; /* by the other rank */
+  void (*suffer) (EbbProcessGroup *group,
+                  EbbTensor *tensor,
+                  const char *reported); /* NULL: it trains */
 } Fault;
+
+static void meet_a_busy_device (EbbProcessGroup *group,
+                                EbbTensor *tensor,
+                                const char *reported);
+static void meet_a_refused_launch (EbbProcessGroup *group,
+                                   EbbTensor *tensor,
+                                   const char *reported);
 
 static const Fault faults[] = {
   { "death", die, FALSE, "not all ranks did their part within 0.5 s" },
   { "death-before-the-check", die, TRUE, "not all ranks did their part within 0.5 s" },
   { "another-call", call_something_else, FALSE, "rank 1 makes another call" },
   { "another-call-is-found", call_something_else, TRUE, "rank 1 calls all_gather of f32 [6, 2]" },
+  { "busy-device", leave, FALSE, "not all ranks did their part within 0.5 s", meet_a_busy_device },
+  { "refused-launch", reduce_halves, FALSE, "reduce_ranks failed: asked to fail", meet_a_refused_launch },
 };
 
 static EbbTensor *
@@ -100,6 +131,83 @@ suffer (EbbProcessGroup *group,
   g_assert_nonnull (strstr (again->message, reported));
 }
 
+/* -- a device that another thread holds ---------------------------------------------------------------------------- */
+
+static EbbStreamFuncs streams;
+static const EbbStreamFuncs *real_streams;
+static int has_failed; /* atomic */
+
+static void
+note_failure (int index,
+              const GError *reason)
+{
+  real_streams->set_failure (index, reason);
+  g_atomic_int_set (&has_failed, TRUE);
+}
+
+/* Returns when the group has given up, as if a thread with the device's lock had waited for what the group enqueued. */
+static gboolean
+launch_late (int index,
+             EbbStream stream,
+             const EbbLaunch *launch,
+             GError **error)
+{
+  const gint64 until = g_get_monotonic_time () + (gint64) (40 * TIMEOUT * G_USEC_PER_SEC);
+
+  while (!g_atomic_int_get (&has_failed))
+    {
+      if (g_get_monotonic_time () > until)
+        g_error ("the group can't fail while a call of its waits for the device");
+      g_usleep (1000);
+    }
+  return real_streams->launch (index, stream, launch, error);
+}
+
+/* The group gives up on a call that the other rank doesn't make, although a later call holds it. */
+static void
+meet_a_busy_device (EbbProcessGroup *group,
+                    EbbTensor *tensor,
+                    const char *reported)
+{
+  static EbbBackend backend;
+  EbbDevice *device = test_device ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) halves = ebb_cast (tensor, EBB_DTYPE_BF16, &error);
+
+  real_streams = device->backend->streams;
+  streams = *real_streams;
+  streams.launch = launch_late;
+  streams.set_failure = note_failure;
+  backend = *device->backend;
+  backend.streams = &streams;
+  device->backend = &backend;
+  g_assert_true (all_reduce (group, tensor, &error));
+  g_assert_no_error (error);
+  if (all_reduce (group, halves, &error))
+    ebb_device_synchronize (device, &error);
+  g_assert_nonnull (error);
+  printf ("%s\n", error->message);
+  g_assert_nonnull (strstr (error->message, reported));
+}
+
+static void
+meet_a_refused_launch (EbbProcessGroup *group,
+                       EbbTensor *tensor,
+                       const char *reported)
+{
+  EbbDevice *device = test_device ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) halves = ebb_cast (tensor, EBB_DTYPE_BF16, &error);
+
+  g_assert_no_error (error);
+  device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 1);
+  g_assert_false (all_reduce (group, halves, &error));
+  printf ("%s\n", error->message);
+  g_assert_nonnull (strstr (error->message, reported));
+}
+
+/* -- the rank ------------------------------------------------------------------------------------------------------ */
+
 static int
 run_rank (const Fault *fault)
 {
@@ -121,12 +229,14 @@ run_rank (const Fault *fault)
   ebb_device_synchronize (test_device (), &error);
   ebb_process_group_barrier (group, &error);
   g_assert_no_error (error);
-  if (fault->deed == die)
+  if (fault->deed == die || fault->suffer != NULL)
     ebb_process_group_set_timeout (group, TIMEOUT);
-  if (ebb_process_group_get_rank (group) != CULPRIT)
-    suffer (group, model, optimizer, fault->reported);
-  else
+  if (ebb_process_group_get_rank (group) == CULPRIT)
     fault->deed (group, grad, &error);
+  else if (fault->suffer != NULL)
+    fault->suffer (group, grad, fault->reported);
+  else
+    suffer (group, model, optimizer, fault->reported);
   g_clear_object (&group);
   ebb_destroy_process_group ();
   return 0;

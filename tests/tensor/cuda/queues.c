@@ -379,7 +379,7 @@ one_call_fails_and_the_next_does_not (void)
 
 /* -- failures of enqueued work ------------------------------------------------------------------------------------- */
 
-#define N_FAILURES 4000
+#define N_FAILURES 3000
 #define LIBRARY_FAILURE "work of a library failed"
 
 static void
