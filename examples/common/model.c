@@ -552,7 +552,9 @@ get_activations (const Options *options,
 {
   double n_parts = options->ranks.tensor_parallel;
   double layers = options->layers, n_rows = ceil (options->batch * n_parts / n_ranks);
-  double rows = options->micro_batch > 0 ? MIN (n_rows, options->micro_batch) : n_rows;
+  /* Parts are as even as they can be. */
+  double n_micro = options->micro_batch > 0 ? ceil (n_rows / options->micro_batch) : 1;
+  double rows = ceil (n_rows / n_micro);
   double row = (double) options->width * options->context;
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
   /* A block saves at least its input, or the operands of its products and norms. A store fetches inputs one by one, and

@@ -105,6 +105,13 @@ class Memory(SimTest):
             self.assertEqual(report["losses"], expected["losses"])
             self.assertLess(report["peak_bytes"], 21 << 20)
 
+    def test_what_fits_in_parts_is_not_refused(self):
+        """Nine rows in parts of eight at most are five and four."""
+        words = ["--layers", 100, "--width", 16, "--heads", 1, "--context", 128, "--batch", 9, "--micro-batch", 8,
+                 "--steps", 2, *FULL]
+        peak = self.sim(*words)["peak_bytes"]
+        self.sim(*words, memory=str(peak + peak // 16))
+
     def test_peaks_are_lower_by_what_is_stored(self):
         # with gradients of a batch before, the most is in use when backward begins, whatever the store
         words = [*FULL, "--accumulate", 2]
