@@ -200,7 +200,7 @@ ebb_memory_plan_to_string (EbbMemoryPlan *self)
 
       g_string_append_printf (text,
                               strcmp (rung->name, EBB_PLAN_SEGMENTS) == 0
-                                  ? "%s: each %" G_GINT64_FORMAT
+                                  ? "%s: every %" G_GINT64_FORMAT
                                     " blocks are recomputed together, from the input of the first\n"
                                   : "%s: each MLP on %" G_GINT64_FORMAT " rows at a time\n",
                               rung->name, rung->value);

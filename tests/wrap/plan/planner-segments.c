@@ -218,7 +218,7 @@ test_text (void)
 
   ebb_memory_plan_add_rung (plan, EBB_PLAN_SEGMENTS, 4);
   text = ebb_memory_plan_to_string (plan);
-  g_assert_nonnull (strstr (text, "segments: each 4 blocks are recomputed together"));
+  g_assert_nonnull (strstr (text, "segments: every 4 blocks are recomputed together"));
   ebb_memory_plan_add_rung (none, EBB_PLAN_SEGMENTS, 0);
   g_assert_false (ebb_memory_plan_apply (none, &error));
   test_assert_error (error, EBB_ERROR_STATE, "segments of 0 blocks", "one or more");
