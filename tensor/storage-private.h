@@ -24,6 +24,7 @@ struct _EbbStorage
   guint version; /* one more for each change in place */
   void *data;    /* NULL: a placeholder (size without memory), made after the early stop of a recompute, or size 0 */
   gsize size;    /* bytes */
+  gsize n_blank; /* bytes at its end that nobody has given values yet: writing them changes nothing */
   guint64 birth; /* serial number: by it a frame recognises storages younger than itself */
   EbbDevice *device;
   GDestroyNotify destroy; /* of foreign memory; NULL: from the device's allocator */
@@ -35,9 +36,8 @@ struct _EbbStorage
   int saved_count; /* how many nodes hold it for backward */
   guint8 purpose;
   guint placeholder : 1;
-  guint is_blank : 1; /* nobody has given it values yet: writing them changes nothing */
-  guint no_data : 1;  /* of a dry run: a kernel would have written it */
-  guint pinned : 1;   /* seen from outside (numpy, DLPack): never released or swapped by strategies */
+  guint no_data : 1; /* of a dry run: a kernel would have written it */
+  guint pinned : 1;  /* seen from outside (numpy, DLPack): never released or swapped by strategies */
 };
 
 EbbStorage *ebb_storage_new (EbbDevice *device,

@@ -151,7 +151,7 @@ ebb_tensor_new_empty (const gint64 *shape,
     return NULL;
   self = ebb_tensor_new_uninitialized (shape, n_dims, dtype, ebb_device_or_default (device), error);
   if (self != NULL)
-    self->storage->is_blank = TRUE;
+    self->storage->n_blank = self->storage->size;
   return self;
 }
 
@@ -166,7 +166,7 @@ ebb_tensor_upload (EbbTensor *tensor,
   if (size == 0 || tensor->storage->placeholder)
     return TRUE;
   tensor->storage->version++;
-  tensor->storage->is_blank = FALSE;
+  tensor->storage->n_blank = 0;
   if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)))
     {
       /* Numbers that the program may look at are there: tokens, scalars. */

@@ -400,7 +400,10 @@ ebb_launch_in_place (EbbKernel kernel,
                      guint n_inputs,
                      GError **error)
 {
-  return launch_onto (kernel, params, !y->storage->is_blank, y, inputs, n_inputs, error);
+  const EbbStorage *storage = y->storage;
+  const gsize start = (gsize) y->view.data - (gsize) storage->data;
+
+  return launch_onto (kernel, params, start < storage->size - storage->n_blank, y, inputs, n_inputs, error);
 }
 
 gboolean

@@ -346,6 +346,23 @@ ebb_launch_input (EbbLaunch *launch,
   launch->inputs[launch->n_inputs++] = tensor ? &tensor->view : NULL;
 }
 
+/* It has values up to @tensor's last byte. */
+static void
+note_values (EbbTensor *tensor)
+{
+  const EbbView *view = &tensor->view;
+  EbbStorage *storage = tensor->storage;
+  gint64 last = 0;
+  gsize end;
+
+  if (tensor->n_elements == 0)
+    return;
+  for (int i = 0; i < view->n_dims; i++)
+    last += (view->shape[i] - 1) * view->strides[i];
+  end = (gsize) view->data - (gsize) storage->data + (gsize) (last + 1) * ebb_dtype_get_size (view->dtype);
+  storage->n_blank = MIN (storage->n_blank, storage->size - end);
+}
+
 void
 ebb_launch_output (EbbLaunch *launch,
                    EbbTensor *tensor)
@@ -354,7 +371,8 @@ ebb_launch_output (EbbLaunch *launch,
   if (tensor != NULL && !ebb_modes.stopped)
     {
       ebb_storage_change (tensor->storage);
-      tensor->storage->is_blank = FALSE;
+      if (G_UNLIKELY (tensor->storage->n_blank > 0))
+        note_values (tensor);
     }
   if (tensor != NULL)
     note_dry_output (tensor);

@@ -312,6 +312,31 @@ new_tensors_get_their_values (void)
     }
 }
 
+/* Of each slice the first ones: later ones are changes. */
+static void
+slices_of_new_tensors_get_their_values (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) whole = ebb_tensor_new_empty ((const gint64[]){ 6, 4 }, 2, EBB_DTYPE_F32, NULL, &error);
+  g_autoptr (EbbTensor) first = ebb_narrow (whole, 0, 0, 3, &error);
+  g_autoptr (EbbTensor) last = ebb_narrow (whole, 0, 3, 3, &error);
+  const float *values;
+
+  begin_fault (&error);
+  if (error != NULL || device_drops_work ())
+    {
+      await_fault (&error);
+      return;
+    }
+  ebb_tensor_fill (first, 1, NULL);
+  ebb_tensor_fill (last, 2, NULL);
+  ebb_tensor_fill (last, 9, NULL); /* a change, which waits for the report */
+  await_fault (&error);
+  values = test_read (whole);
+  for (guint i = 0; i < 24; i++)
+    g_assert_cmpfloat (values[i], ==, 1 + i / 12);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -328,5 +353,6 @@ main (int argc, char **argv)
       g_test_add_data_func (path, GINT_TO_POINTER ((int) i), changes_in_place_wait_for_the_report);
     }
   g_test_add_func ("/index-faults/new-tensors-get-their-values", new_tensors_get_their_values);
+  g_test_add_func ("/index-faults/slices-of-new-tensors-get-their-values", slices_of_new_tensors_get_their_values);
   return g_test_run ();
 }
