@@ -15,11 +15,13 @@ G_BEGIN_DECLS
 typedef struct _EbbMemoryObserver EbbMemoryObserver;
 typedef struct _EbbMemoryAccount EbbMemoryAccount;
 
-/* What happens to a copy between a device and the host in a dry run. */
+/* What happens in a dry run to a copy between a device and the host, or between the host and a disk. */
 typedef enum
 {
   EBB_COPY_TO_HOST,   /* it would begin, */
-  EBB_COPY_FROM_HOST, /* in the queue of its direction */
+  EBB_COPY_FROM_HOST, /* in the queue of its direction, */
+  EBB_COPY_TO_DISK,   /* or on the thread of the disk, */
+  EBB_COPY_FROM_DISK, /* where it goes before what is still to be written */
   EBB_COPY_AWAITED    /* computing comes after it from now on */
 } EbbCopyEventKind;
 

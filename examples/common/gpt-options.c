@@ -149,7 +149,8 @@ const OptionRow gpt_options[] = {
             "holds; on a terminal the run ends with a report" },
   { OPTION_TEXT, "store", AT (store), .metavar = "KIND", .fallback = "keep", .names = stores, SAVED,
     .help = "Where saved activations wait for backward: keep: in place; host; disk; contiguous: in one buffer on the "
-            "device; contiguous+host; contiguous+disk" },
+            "device; contiguous+host; contiguous+disk. Blocks of a plan use a host or disk store where that is "
+            "faster" },
   { OPTION_PATH, "store-folder", AT (store_folder), .metavar = "DIR", .shown = "the system's temporary folder",
     .help = "Folder of the disk store's file" },
   { OPTION_SIZE, "store-limit", SIZE_AT (store_limit), .metavar = "SIZE", .shown = "0",

@@ -296,7 +296,7 @@ run_command (int argc,
     return options->state.help ? print_help (options) : options->state.version ? print_version (options)
                                                                                : run_job (options, argc, argv);
   if (!speaks (options))
-    return 2;
+    return launcher_fail_silently ();
   return error->domain == G_OPTION_ERROR ? command_fail_usage (error->message) : fail (1, error->message);
 }
 

@@ -5,6 +5,7 @@
 #include "fault.h"
 #include "output.h"
 #include "rank-table.h"
+#include "store.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -153,7 +154,8 @@ plan_again (Keep *self,
 
   ebb_memory_plan_unapply (trainer->plan);
   ebb_memory_trim (trainer->device); /* planning takes some, too */
-  plan = ebb_memory_plan_new (trainer->model, trainer->device, run, self, limit, &failure);
+  plan = ebb_memory_plan_new (trainer->model, trainer->device, store_for_plan (trainer->options, trainer->store), run,
+                              self, limit, &failure);
   if (plan == NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
     {
       g_propagate_error (error, failure);

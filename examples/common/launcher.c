@@ -28,6 +28,13 @@ launcher_speaks (void)
   return read_environment (sizes) <= 1 || read_environment (others) <= 0;
 }
 
+int
+launcher_fail_silently (void)
+{
+  g_usleep (G_USEC_PER_SEC);
+  return 2;
+}
+
 static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
 
 gboolean

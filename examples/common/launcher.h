@@ -11,6 +11,9 @@ G_BEGIN_DECLS
 int launcher_count (void);
 /* Whether this process prints messages before there is a group. */
 gboolean launcher_speaks (void);
+/* The status of a process that leaves an error in its options to the one that speaks. A launcher ends all processes
+ * once one has failed, so this one gives the other a second to print. */
+int launcher_fail_silently (void);
 /* Whether a launcher started this process, even as the only one. */
 gboolean launcher_is_there (void);
 

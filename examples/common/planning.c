@@ -4,6 +4,7 @@
 
 #include "concessions.h"
 #include "output.h"
+#include "store.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -119,15 +120,29 @@ find_own_bytes (Planning *self,
   return take_largest (self->ranks, &self->own, error);
 }
 
+/* A plan of a file has no store of its own. */
+static void
+set_store (const Trainer *trainer,
+           EbbMemoryPlan *plan)
+{
+  EbbSavedTensorHooks *store = store_for_plan (trainer->options, trainer->store);
+
+  if (store != NULL)
+    ebb_memory_plan_set_store (
+        plan, trainer->options->store_kind == STORE_DISK ? EBB_MEMORY_PLACE_DISK : EBB_MEMORY_PLACE_HOST, store);
+}
+
 static EbbMemoryPlan *
 plan_limit (Trainer *trainer,
             guint64 limit,
             GError **error)
 {
+  EbbSavedTensorHooks *store = store_for_plan (trainer->options, trainer->store);
+
   return trainer->ranks != NULL
-             ? ebb_memory_plan_new_on_ranks (trainer->model, trainer->device, trainer->ranks->control, trainer_run_step,
-                                             trainer, limit, error)
-             : ebb_memory_plan_new (trainer->model, trainer->device, trainer_run_step, trainer, limit, error);
+             ? ebb_memory_plan_new_on_ranks (trainer->model, trainer->device, store, trainer->ranks->control,
+                                             trainer_run_step, trainer, limit, error)
+             : ebb_memory_plan_new (trainer->model, trainer->device, store, trainer_run_step, trainer, limit, error);
 }
 
 /* The bytes of a dry run with a plan, of the rank that needs most, and those that its heap needs. */
@@ -334,6 +349,8 @@ check_plan (Planning *self,
   plan = self->ranks != NULL
              ? ebb_memory_plan_load_on_ranks (trainer->model, self->ranks->control, options->plan, error)
              : ebb_memory_plan_load (trainer->model, options->plan, error);
+  if (plan != NULL)
+    set_store (trainer, plan);
   self->is_too_little = plan != NULL && !check_changes (plan, options, error);
   if (plan == NULL || self->is_too_little || !measure (trainer, plan, &peak, &extent, error)
       || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
@@ -502,6 +519,8 @@ planning_apply (Planning *self,
   if (self->json == NULL)
     return TRUE;
   trainer->plan = ebb_memory_plan_new_from_json (trainer->model, self->json, error);
+  if (trainer->plan != NULL)
+    set_store (trainer, trainer->plan);
   if (trainer->plan == NULL || !ebb_memory_plan_apply (trainer->plan, error)
       || (options->plan != NULL && !self->is_from_file && (self->ranks == NULL || self->ranks->rank == 0)
           && !ebb_memory_plan_save (trainer->plan, options->plan, error)))

@@ -47,6 +47,16 @@ store_check (const Options *options,
   return TRUE;
 }
 
+EbbSavedTensorHooks *
+store_for_plan (const Options *options,
+                EbbSavedTensorHooks *store)
+{
+  const gboolean wraps =
+      options->checkpoint_kind == CHECKPOINT_SELECTIVE || options->checkpoint_kind == CHECKPOINT_FULL;
+
+  return options_have_plan (options) && !wraps && takes_any_size (options) ? store : NULL;
+}
+
 gboolean
 store_leaves (const Options *options,
               EbbDevice *device)

@@ -15,6 +15,9 @@ gboolean store_check (const Options *options,
 EbbSavedTensorHooks *store_make (const Options *options,
                                  EbbProcessGroup *tensor_ranks,
                                  GError **error);
+/* @store where blocks of a plan choose whether they use it, with --store host or disk and a plan; else NULL. */
+EbbSavedTensorHooks *store_for_plan (const Options *options,
+                                     EbbSavedTensorHooks *store);
 /* Whether stored activations leave the memory of @device, and whether some go to a file. */
 gboolean store_leaves (const Options *options,
                        EbbDevice *device);

@@ -471,7 +471,8 @@ compute_loss (Trainer *self,
   gboolean lowered = strcmp (self->options->dtype, "bf16") == 0;
   gboolean offloads = self->options->store_kind != STORE_KEEP
                       && (self->options->checkpoint_kind == CHECKPOINT_NONE
-                          || self->options->checkpoint_kind == CHECKPOINT_AUTO);
+                          || self->options->checkpoint_kind == CHECKPOINT_AUTO)
+                      && store_for_plan (self->options, self->store) == NULL;
   EbbTensor *loss;
 
   if (lowered)

@@ -44,6 +44,7 @@ struct _EbbDiskPiece
   char *buffer; /* whole sectors; NULL: in the file alone */
   gsize buffer_size;
   EbbTransfer *filling; /* into the buffer, until the thread has waited for it */
+  EbbTransfer *written; /* in a dry run: its writing, which nothing but an observer learns of */
   GSList *emptying;     /* copies out of the buffer: threads that share a store may read one block at a time */
   guint n_readers;      /* threads that copy out of the buffer */
   GList in_staged;
@@ -68,7 +69,7 @@ struct _EbbDiskBlock
   gint64 n_elements;
   gsize size;
   guint64 offset;     /* in the file */
-  gboolean is_dry;    /* of a dry run: nothing is read or written */
+  gboolean is_dry;    /* of a dry run: nothing is read or written, and no thread runs */
   guint64 group;      /* of the pack that put it */
   EbbDiskRead *ahead; /* begun by a prefetch; under the lock */
   EbbInFlight *source;

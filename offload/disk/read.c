@@ -148,6 +148,27 @@ begin_copy (EbbDiskRead *self,
   self->buffers.buffers[i].transfer = transfer;
 }
 
+/* In a dry run a piece is read, and then copied to the device, where that has queues for it. */
+static void
+note_read (EbbDiskRead *self,
+           EbbDiskPiece *piece,
+           GError **error)
+{
+  EbbTransfer *read = ebb_transfer_of_dry_disk (self->device, FALSE, piece->buffer_size, piece->written);
+
+  if (self->device->backend->streams != NULL)
+    {
+      EbbTransfer *copy =
+          ebb_transfer_from_host_begin_after (self->device, (char *) self->tensor->view.data + piece->start,
+                                              self->buffers.buffers[0].memory, piece->size, read, error);
+
+      ebb_transfer_unref (read);
+      read = copy;
+    }
+  if (read != NULL)
+    g_ptr_array_add (self->transfers, read);
+}
+
 static int
 read_piece (EbbDiskRead *self,
             GError **error)
@@ -160,13 +181,13 @@ read_piece (EbbDiskRead *self,
   gint64 start;
   int reason;
 
-  if (last != NULL && !ebb_disk_queue_end_transfer (queue, last, error))
-    return 0;
   if (self->block->is_dry)
     {
-      begin_copy (self, piece, i, error);
+      note_read (self, piece, error);
       return 0;
     }
+  if (last != NULL && !ebb_disk_queue_end_transfer (queue, last, error))
+    return 0;
   ebb_worker_enter (&queue->worker);
   start = g_get_monotonic_time ();
   reason = ebb_disk_file_read (queue->file, memory, piece->buffer_size,
@@ -216,7 +237,8 @@ start (EbbDiskRead *self)
   pthread_mutex_lock (&queue->worker.lock);
   self->job.run = read_next;
   ebb_worker_add (&queue->worker, &queue->worker.urgent, &self->job);
-  while (self->job.lane != NULL && !ebb_worker_is_own (&queue->worker)) /* the thread is in another process */
+  /* The thread is in another process, or there is none. */
+  while (self->job.lane != NULL && (self->block->is_dry || !ebb_worker_is_own (&queue->worker)))
     read_next (&self->job);
   pthread_mutex_unlock (&queue->worker.lock);
 }

@@ -39,9 +39,22 @@ free_buffer (EbbDiskQueue *self,
 static void write_next (EbbWorkerJob *job);
 
 static void
+note_written (EbbDiskPiece *piece)
+{
+  piece->written = ebb_transfer_of_dry_disk (piece->block->device, TRUE, piece->buffer_size, piece->filling);
+  g_clear_pointer (&piece->filling, ebb_transfer_unref);
+  piece->state = EBB_DISK_WRITTEN;
+}
+
+static void
 enqueue (EbbDiskQueue *self,
          EbbDiskPiece *piece)
 {
+  if (piece->block->is_dry)
+    {
+      note_written (piece);
+      return;
+    }
   piece->state = EBB_DISK_QUEUED;
   piece->job.run = write_next;
   ebb_worker_add (&self->worker, &self->worker.patient, &piece->job);
@@ -85,6 +98,8 @@ make_room (EbbDiskQueue *self,
             return FALSE;
           enqueue (self, oldest);
         }
+      if (device != NULL && oldest->written != NULL)
+        ebb_transfer_order (oldest->written, NULL);
       if ((oldest->state == EBB_DISK_WRITTEN || oldest->state == EBB_DISK_LOST) && oldest->n_readers == 0)
         free_buffer (self, oldest);
       else
@@ -107,8 +122,11 @@ fill (EbbDiskPiece *piece,
 
   if (buffer == NULL)
     return FALSE;
-  memset (buffer, 0, piece->head);
-  memset (buffer + piece->head + piece->size, 0, piece->buffer_size - piece->head - piece->size);
+  if (!piece->block->is_dry)
+    {
+      memset (buffer, 0, piece->head);
+      memset (buffer + piece->head + piece->size, 0, piece->buffer_size - piece->head - piece->size);
+    }
   filling = ebb_transfer_to_host_begin (device, buffer + piece->head, data + piece->start, piece->size, NULL, error);
   if (filling == NULL)
     {
@@ -175,7 +193,7 @@ ebb_disk_block_put (EbbDiskBlock *block,
   pthread_mutex_lock (&queue->worker.lock);
   ok = ebb_disk_queue_return_failure (queue, error);
   pthread_mutex_unlock (&queue->worker.lock);
-  ok = ok && ebb_worker_start (&queue->worker, error);
+  ok = ok && (block->is_dry || ebb_worker_start (&queue->worker, error));
   for (guint i = 0; ok && i < block->n_pieces; i++)
     {
       g_clear_pointer (&last, ebb_transfer_unref);
@@ -227,8 +245,6 @@ write_piece (EbbDiskQueue *self,
   int reason = 0;
   gint64 start;
 
-  if (block->is_dry)
-    return 0;
   ebb_worker_enter (&self->worker);
   start = g_get_monotonic_time ();
   piece->checksum = ebb_checksum_of (piece->buffer + piece->head, piece->size);
@@ -306,6 +322,7 @@ ebb_disk_piece_drop (EbbDiskPiece *piece)
     ebb_worker_wait (&queue->worker, piece->block->device);
   if (piece->buffer != NULL)
     free_buffer (queue, piece);
+  g_clear_pointer (&piece->written, ebb_transfer_unref);
 }
 
 gboolean

@@ -51,6 +51,11 @@ EbbTransfer *ebb_transfer_from_host_begin_after (EbbDevice *device,
                                                  gsize size,
                                                  EbbTransfer *after,
                                                  GError **error);
+/* In a dry run: what stands for bytes that a disk would write, or read, for a tensor of @device. */
+EbbTransfer *ebb_transfer_of_dry_disk (EbbDevice *device,
+                                       gboolean writes,
+                                       gsize size,
+                                       const EbbTransfer *after);
 EbbTransfer *ebb_transfer_ref (EbbTransfer *transfer);
 void ebb_transfer_unref (EbbTransfer *transfer);
 EbbDevice *ebb_transfer_get_device (EbbTransfer *transfer);

@@ -159,12 +159,11 @@ enqueue (EbbDevice *device,
 /* Returns the number of a copy that a dry run leaves out. */
 static guint64
 note_begun (EbbDevice *device,
-            EbbStream stream,
+            EbbCopyEventKind kind,
             gsize size,
             const EbbTransfer *after)
 {
-  const EbbCopyEvent event = { stream == EBB_STREAM_TO_HOST ? EBB_COPY_TO_HOST : EBB_COPY_FROM_HOST,
-                               __atomic_add_fetch (&ebb_thread.account->n_copies, 1, __ATOMIC_RELAXED),
+  const EbbCopyEvent event = { kind, __atomic_add_fetch (&ebb_thread.account->n_copies, 1, __ATOMIC_RELAXED),
                                after != NULL ? after->number : 0, size };
 
   ebb_memory_note_copy (device, &event);
@@ -193,7 +192,8 @@ begin (EbbDevice *device,
 
   if (ebb_is_dry ())
     {
-      transfer.number = note_begun (device, stream, size, after);
+      transfer.number =
+          note_begun (device, stream == EBB_STREAM_TO_HOST ? EBB_COPY_TO_HOST : EBB_COPY_FROM_HOST, size, after);
       if (device->backend->streams == NULL)
         note_awaited (&transfer);
       ok = TRUE;
@@ -245,6 +245,21 @@ ebb_transfer_from_host_begin_after (EbbDevice *device,
                                     GError **error)
 {
   return begin (device, EBB_STREAM_FROM_HOST, data, host, size, after, TRUE, error);
+}
+
+EbbTransfer *
+ebb_transfer_of_dry_disk (EbbDevice *device,
+                          gboolean writes,
+                          gsize size,
+                          const EbbTransfer *after)
+{
+  const EbbTransfer transfer = {
+    .ref_count = 1,
+    .device = device,
+    .number = note_begun (device, writes ? EBB_COPY_TO_DISK : EBB_COPY_FROM_DISK, size, after)
+  };
+
+  return g_memdup2 (&transfer, sizeof transfer);
 }
 
 EbbTransfer *

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The file of measured costs: one for each machine, device and number of threads. Lines of text: what it is, the
- * machine, the host's seconds for a launch, the rates of copies to the host and from it, a key and its seconds for each
- * launch (with a "+" where other programs made them longer), and a checksum of all that. A file that isn't whole, or
- * another machine's, counts as empty; the next measurement replaces it. */
+ * machine, the host's seconds for a launch, the rates of copies to the host and from it, those of a folder and its
+ * name, a key and its seconds for each launch (with a "+" where other programs made them longer), and a checksum of all
+ * that. A file that isn't whole, or another machine's, counts as empty; the next measurement replaces it. */
 #include "tensor/profile/cost-private.h"
 
 #include "tensor/cpu/cpu-private.h"
@@ -16,7 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAGIC "Ebb costs 3"
+#define MAGIC "Ebb costs 4"
+#define COPIES "copies "
+#define DISK "disk "
 #define MAX_FILE_BYTES (4 * 1024 * 1024)
 #define MAX_LAUNCHES 50000 /* which is less than that */
 #define MAX_SECONDS 1e6
@@ -139,17 +141,19 @@ parse_launch (GHashTable *known,
     g_hash_table_replace (known, g_memdup2 (&key, sizeof key), g_memdup2 (&figure, sizeof figure));
 }
 
-static gboolean
+/* Returns what comes after them; NULL: they aren't there. */
+static const char *
 parse_rates (const char *line,
+             const char *prefix,
              EbbCostRates *rates)
 {
   char *end;
 
-  if (!g_str_has_prefix (line, "copies "))
-    return FALSE;
-  rates->out = g_ascii_strtod (line + strlen ("copies "), &end);
+  if (!g_str_has_prefix (line, prefix))
+    return NULL;
+  rates->out = g_ascii_strtod (line + strlen (prefix), &end);
   rates->in = g_ascii_strtod (end, &end);
-  return *end == '\0' && isfinite (rates->out) && isfinite (rates->in) && rates->out >= 0 && rates->in >= 0;
+  return isfinite (rates->out) && isfinite (rates->in) && rates->out >= 0 && rates->in >= 0 ? end : NULL;
 }
 
 /* The checksum says that a whole file was written by this library, so what is left to compare is the machine. */
@@ -160,7 +164,8 @@ parse (EbbCostTable *self,
 {
   g_autofree char *machine = ebb_cost_table_describe_machine (self);
   g_auto (GStrv) lines = NULL;
-  EbbCostRates rates;
+  EbbCostRates copies, disk;
+  const char *after, *folder;
   double host_seconds;
   guint n_lines;
 
@@ -168,15 +173,25 @@ parse (EbbCostTable *self,
     return;
   lines = g_strsplit (text, "\n", -1);
   n_lines = g_strv_length (lines);
-  if (n_lines < 5 || strcmp (lines[0], MAGIC) != 0 || !g_str_has_prefix (lines[1], "machine ")
+  if (n_lines < 6 || strcmp (lines[0], MAGIC) != 0 || !g_str_has_prefix (lines[1], "machine ")
       || strcmp (lines[1] + strlen ("machine "), machine) != 0 || !g_str_has_prefix (lines[2], "host ")
-      || !parse_seconds (lines[2] + strlen ("host "), &host_seconds) || !parse_rates (lines[3], &rates))
+      || !parse_seconds (lines[2] + strlen ("host "), &host_seconds))
+    return;
+  after = parse_rates (lines[3], COPIES, &copies);
+  folder = parse_rates (lines[4], DISK, &disk);
+  if (after == NULL || *after != '\0' || folder == NULL || *folder != ' ')
     return;
   if (self->host_seconds < 0)
     self->host_seconds = host_seconds;
   if (self->host_rates.out <= 0)
-    self->host_rates = rates;
-  for (guint i = 4; i + 1 < n_lines; i++)
+    self->host_rates = copies;
+  if (self->disk_rates.out <= 0 && disk.out > 0)
+    {
+      self->disk_rates = disk;
+      g_free (self->disk_folder);
+      self->disk_folder = g_strcompress (folder + 1);
+    }
+  for (guint i = 5; i + 1 < n_lines; i++)
     parse_launch (self->known, lines[i]);
 }
 
@@ -204,21 +219,35 @@ ebb_cost_file_load (EbbCostTable *self)
 
 /* -- writing ------------------------------------------------------------------------------------------------------- */
 
+static void
+print_rates (GString *text,
+             const char *prefix,
+             const EbbCostRates *rates,
+             const char *after)
+{
+  char out[G_ASCII_DTOSTR_BUF_SIZE], in[G_ASCII_DTOSTR_BUF_SIZE];
+
+  g_string_append_printf (text, "%s%s %s%s\n", prefix, g_ascii_formatd (out, sizeof out, "%.9g", rates->out),
+                          g_ascii_formatd (in, sizeof in, "%.9g", rates->in), after);
+}
+
 static char *
 print_file (EbbCostTable *self)
 {
   g_autofree char *machine = ebb_cost_table_describe_machine (self);
+  g_autofree char *folder = g_strescape (self->disk_folder != NULL ? self->disk_folder : "", NULL);
+  g_autofree char *after = g_strconcat (" ", folder, NULL);
   g_autofree char *sum = NULL;
   GString *text = g_string_new (MAGIC "\n");
-  char number[G_ASCII_DTOSTR_BUF_SIZE], out[G_ASCII_DTOSTR_BUF_SIZE], in[G_ASCII_DTOSTR_BUF_SIZE];
+  char number[G_ASCII_DTOSTR_BUF_SIZE];
   GHashTableIter iter;
   gpointer key, value;
   guint n = 0;
 
-  g_string_append_printf (text, "machine %s\nhost %s\ncopies %s %s\n", machine,
-                          g_ascii_formatd (number, sizeof number, "%.9g", self->host_seconds),
-                          g_ascii_formatd (out, sizeof out, "%.9g", self->host_rates.out),
-                          g_ascii_formatd (in, sizeof in, "%.9g", self->host_rates.in));
+  g_string_append_printf (text, "machine %s\nhost %s\n", machine,
+                          g_ascii_formatd (number, sizeof number, "%.9g", self->host_seconds));
+  print_rates (text, COPIES, &self->host_rates, "");
+  print_rates (text, DISK, &self->disk_rates, after);
   g_hash_table_iter_init (&iter, self->known);
   while (n++ < MAX_LAUNCHES && g_hash_table_iter_next (&iter, &key, &value))
     {

@@ -70,10 +70,14 @@ gboolean ebb_cost_measure_host (EbbDevice *device,
 gboolean ebb_cost_table_measure_host (EbbCostTable *self,
                                       guint64 max_bytes,
                                       GError **error);
-/* Writing and reading a file in @folder past the page cache. FALSE with EBB_ERROR_IO. */
+/* Writing and reading a file in @folder past the page cache, as disk stores do. FALSE with EBB_ERROR_IO. */
 gboolean ebb_cost_measure_folder (const char *folder,
                                   EbbCostRates *rates,
                                   GError **error);
+/* The same, unless @folder is the last one whose rates the table has had; the file keeps them. */
+gboolean ebb_cost_table_measure_folder (EbbCostTable *self,
+                                        const char *folder,
+                                        GError **error);
 
 /* -- between the files of the table -------------------------------------------------------------------------------- */
 
@@ -127,8 +131,10 @@ struct _EbbCostTable
   GHashTable *by_key;      /* of their keys, to index + 1 */
   GHashTable *known;       /* guint64 * to EbbCostFigure *: from the file, and what goes into it */
   EbbCostRates host_rates; /* 0: not known */
-  double host_seconds;     /* of the host for each launch; below 0: not measured */
-  guint64 n_touched;       /* bytes so far */
+  EbbCostRates disk_rates; /* of @disk_folder; 0: not known */
+  char *disk_folder;
+  double host_seconds; /* of the host for each launch; below 0: not measured */
+  guint64 n_touched;   /* bytes so far */
   EbbCostTouch touches[EBB_COST_N_TOUCHES];
 };
 

@@ -8,6 +8,7 @@
 #include "tensor/error-private.h"
 #include "tensor/profile/profiler-private.h"
 #include "tensor/profile/rerun-private.h"
+#include "tensor/util/checksum-private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -215,8 +216,11 @@ time_pieces (int fd,
   double began = get_now ();
 
   for (guint i = 0; i < N_PIECES; i++)
-    if (!move_piece (fd, piece, i, writes))
-      return FALSE;
+    {
+      if (!move_piece (fd, piece, i, writes))
+        return FALSE;
+      ebb_checksum_of (piece, PIECE_BYTES);
+    }
   if (writes && fdatasync (fd) != 0)
     return FALSE;
   *rate = (double) PIECE_BYTES * N_PIECES / MAX (get_now () - began, 1e-9);
@@ -249,4 +253,19 @@ ebb_cost_measure_folder (const char *folder,
   if (fd >= 0)
     close (fd);
   return ok;
+}
+
+gboolean
+ebb_cost_table_measure_folder (EbbCostTable *self,
+                               const char *folder,
+                               GError **error)
+{
+  if (self->disk_rates.out > 0 && g_strcmp0 (self->disk_folder, folder) == 0)
+    return TRUE;
+  if (!ebb_cost_measure_folder (folder, &self->disk_rates, error))
+    return FALSE;
+  g_free (self->disk_folder);
+  self->disk_folder = g_strdup (folder);
+  ebb_cost_file_save (self);
+  return TRUE;
 }

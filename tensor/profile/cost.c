@@ -68,6 +68,7 @@ ebb_cost_table_free (EbbCostTable *self)
   g_hash_table_unref (self->by_key);
   g_hash_table_unref (self->known);
   g_ptr_array_unref (self->launches);
+  g_free (self->disk_folder);
   g_free (self);
 }
 

@@ -260,7 +260,7 @@ print_plan (Bench *self, guint64 budget, GError **error)
   Figures figures;
 
   self->n_steps = 0;
-  plan = ebb_memory_plan_make (self->training->model, NULL, step, self, budget, 0, error);
+  plan = ebb_memory_plan_make (self->training->model, NULL, NULL, step, self, budget, 0, error);
   if (plan == NULL)
     return FALSE;
   figures = (Figures){ plan->step_seconds, plan->predicted_peak_bytes };
@@ -280,7 +280,7 @@ static gboolean
 print_all_plans (Bench *self, GError **error)
 {
   g_autoptr (EbbMemoryPlan) first =
-      ebb_memory_plan_make (self->training->model, NULL, step, self, G_MAXUINT64, 0, error);
+      ebb_memory_plan_make (self->training->model, NULL, NULL, step, self, G_MAXUINT64, 0, error);
 
   if (first == NULL)
     return FALSE;
@@ -311,7 +311,7 @@ print_case (const Case *item, GError **error)
   self.others = count_bytes () + 2 * sizeof (gint64) * (guint64) (settings.batch * settings.context); /* the batch */
   if (measures && (self.measured = bench_training_new (&settings, error)) == NULL)
     return FALSE;
-  self.choices = ebb_plan_choices_new (self.training->model, ebb_device_get_cpu (), NULL, step, &self,
+  self.choices = ebb_plan_choices_new (self.training->model, ebb_device_get_cpu (), NULL, NULL, step, &self,
                                        fixed ? 0 : seconds_at_most, EBB_ESTIMATE_MEASURED_BYTES, error);
   if (self.choices == NULL || !find_uniform (&self, error))
     return FALSE;
@@ -426,7 +426,7 @@ plan_once (Bench *self, EbbDevice *device, EbbMemoryPlan *all, double *seconds, 
   g_autoptr (EbbMemoryPlan) plan = NULL;
 
   self->n_steps = 0;
-  plan = ebb_memory_plan_make (self->training->model, device, step, self, budget, 0, error);
+  plan = ebb_memory_plan_make (self->training->model, device, NULL, step, self, budget, 0, error);
   *seconds = get_clock () - began;
   *own = get_own_seconds () - own_began;
   return plan != NULL;
@@ -449,8 +449,8 @@ check_planning (const char *name, gboolean *ok, GError **error)
   self.training = bench_training_new (&settings, error);
   ebb_pop_dry_run ();
   if (self.training != NULL) /* the first plan measures the rates */
-    all =
-        ebb_memory_plan_make (self.training->model, settings.device, step, &self, G_MAXUINT64, seconds_at_most, error);
+    all = ebb_memory_plan_make (self.training->model, settings.device, NULL, step, &self, G_MAXUINT64, seconds_at_most,
+                                error);
   if (all == NULL)
     return FALSE;
   for (guint i = 0; i < N_REPEATS; i++)

@@ -1,5 +1,6 @@
 // A plan for a budget from JavaScript, put onto the model and taken off.
 import Ebb from 'gi://Ebb?version=1.0';
+import GLib from 'gi://GLib';
 
 import {check, checkFailsWith, equal, finish} from './support/check.js';
 
@@ -38,6 +39,14 @@ equal(JSON.parse(plan.to_json()).blocks.length, 3, 'a row for each block');
 const read = () => Ebb.tidy(() => model.loss(tokens, tokens).get_item());
 checkFailsWith(Ebb.Error, () => Ebb.plan_memory(model, read, '1GiB'), 'are read');
 check(Ebb.plan_memory(model, step, '1GiB', null, null, true).unplanned_peak_bytes > least, 'real steps give a plan');
+
+// Blocks may move what they keep to a store.
+const disk = new Ebb.DiskStore({folder: GLib.get_tmp_dir()});
+const withDisk = Ebb.plan_memory(model, step, '1GiB', 'cpu', null, false, disk);
+equal(withDisk.unplanned_peak_bytes, plan.unplanned_peak_bytes, 'the step without a plan uses no store');
+checkFailsWith(TypeError, () => Ebb.plan_memory(model, step, '1GiB', 'cpu', null, true, disk), 'measured and a store');
+checkFailsWith(Ebb.Error, () => Ebb.plan_memory(model, step, '1GiB', 'cpu', null, false, new Ebb.KeepStore()),
+    'to a host store or a disk store');
 
 // What steps throw is what comes out.
 checkFailsWith(Ebb.Error, () => Ebb.plan_memory(model, step, 1000), 'is too small: the step needs at least');

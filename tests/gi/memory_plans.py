@@ -48,6 +48,15 @@ class Plans(TestCase):
             self.assertIn("no plan needs less than", str(plan))
             del model, optimizer, train, plan
 
+    def test_blocks_may_move_what_they_keep_to_a_store(self):
+        model, _, train = self.make()
+        plan = Ebb.plan_memory(model, train, "1GiB", store=Ebb.DiskStore("/tmp"))
+        self.assertEqual(plan.props.predicted_peak_bytes, Ebb.estimate_memory(model, train).peak)
+        with self.assertRaisesRegex(ValueError, "measured=True and a store"):
+            Ebb.plan_memory(model, train, "1GiB", measured=True, store=Ebb.HostStore())
+        with self.assertRaisesRegex(Ebb.Error, "to a host store or a disk store, not to an EbbKeepStore"):
+            Ebb.plan_memory(model, train, "1GiB", store=Ebb.KeepStore())
+
     def test_planning_changes_nothing(self):
         model, optimizer, train = self.make()
         losses, _ = self.measure(train, 0)

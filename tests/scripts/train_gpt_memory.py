@@ -111,6 +111,21 @@ class Budgets(MemoryTest):
             self.assertEqual((report["losses"], report["corrections"]), (plain["losses"], []))
             self.assertLess(report["least_bytes"], plain["peak_bytes"] * 2 // 3)
 
+    def test_blocks_choose_what_goes_to_a_disk(self):
+        disk = ["--store", "disk", "--store-folder", self.path(".")]
+        report = self.train("--memory", "auto", *disk)
+        self.assertEqual((report["losses"], report["peak_bytes"], report["store"]["bytes_put"]),
+                         (self.plain["cpu"]["losses"], self.plain["cpu"]["peak_bytes"], 0))
+        least = self.train(*SIM, "--memory", "auto", *disk)["least_bytes"]
+        report = self.train(*SIM, "--memory", least, *disk, "--plan", "disk.json")
+        self.check(report, least, "sim")
+        self.assertIn("disk", {row["place"] for row in report["plan"]["blocks"]})
+        self.assertGreater(report["store"]["bytes_put"], 0)
+        again = self.train(*SIM, *disk, "--plan", "disk.json")
+        self.assertEqual(again["losses"], report["losses"])
+        self.assertGreater(again["store"]["bytes_put"], 0)
+        self.refuse("nowhere/d", "--memory", "1GiB", "--store", "disk", "--store-folder", "nowhere/d")
+
     def test_what_the_user_wrapped_stays(self):
         done = self.run_program(*SIM, "--checkpoint", "full", "--memory", "1G")
         self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -27,6 +27,7 @@ void
 test_plan_run_clear (TestPlanRun *self)
 {
   g_clear_pointer (&self->training, bench_training_free);
+  g_clear_object (&self->store);
 }
 
 gboolean
@@ -46,8 +47,8 @@ test_plan_run_try (TestPlanRun *self,
                    guint64 budget,
                    GError **error)
 {
-  return ebb_memory_plan_make (self->training->model, self->training->settings.device, test_plan_run_step, self, budget,
-                               0, error);
+  return ebb_memory_plan_make (self->training->model, self->training->settings.device, self->store, test_plan_run_step,
+                               self, budget, 0, error);
 }
 
 EbbMemoryPlan *

@@ -13,8 +13,9 @@ G_BEGIN_DECLS
 typedef struct
 {
   BenchTraining *training;
-  guint64 others; /* bytes that are in use without it: plans don't count them */
-  guint n_steps;  /* dry and real ones */
+  EbbSavedTensorHooks *store; /* to which its plans may move; set it, or leave it NULL */
+  guint64 others;             /* bytes that are in use without it: plans don't count them */
+  guint n_steps;              /* dry and real ones */
   double losses[TEST_PLAN_RUN_STEPS];
 } TestPlanRun;
 

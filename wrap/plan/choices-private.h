@@ -56,8 +56,10 @@ struct _EbbPlanChoices
   const EbbPlanChoices *untiled; /* whose probe and costs it has; NULL: it is that one itself */
   gint64 tile_rows;              /* of the tiles that MLPs have in all its steps; 0: they have none */
   EbbModule *model;
-  EbbProcessGroup *group; /* of whose ranks this is the first; NULL: there are no others */
-  GArray *blocks;         /* of EbbPlanBlock */
+  EbbProcessGroup *group;     /* of whose ranks this is the first; NULL: there are no others */
+  EbbMemoryPlace place;       /* to which blocks may move what they keep; the device: they may not */
+  EbbSavedTensorHooks *store; /* which it stands for; NULL: one of the plan's own */
+  GArray *blocks;             /* of EbbPlanBlock */
   EbbCostTable *costs;
   EbbProbe *probe;
   EbbProbeStep *none;      /* a step with nothing wrapped by the plan */
@@ -65,18 +67,27 @@ struct _EbbPlanChoices
   EbbPlanClass **class_of; /* by block; NULL: taken */
 };
 
+/* Finds what a plan for @device calls the place of @store, which may be NULL. FALSE with EBB_ERROR_INVALID_ARGUMENT if
+ * plans move nothing to such a store. */
+gboolean ebb_plan_find_place (EbbDevice *device,
+                              EbbSavedTensorHooks *store,
+                              EbbMemoryPlace *place,
+                              GError **error);
 /* Runs dry steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most,
- * with operands of @max_bytes. @group: NULL, or the ranks that plan together: the others call
+ * with operands of @max_bytes. @store: to which blocks may move what they keep; NULL: on an accelerator to one of the
+ * plan's own, in host memory. @group: NULL, or the ranks that plan together: the others call
  * ebb_plan_choices_follow () until the plan is given to them. */
 EbbPlanChoices *ebb_plan_choices_new (EbbModule *model,
                                       EbbDevice *device,
+                                      EbbSavedTensorHooks *store,
                                       EbbProcessGroup *group,
                                       EbbStepFunc step,
                                       gpointer user_data,
                                       double max_seconds,
                                       guint64 max_bytes,
                                       GError **error);
-/* The same by real steps, which change what steps change. */
+/* The same by real steps, which change what steps change and don't tell which copies are waited for: blocks move
+ * nothing. */
 EbbPlanChoices *ebb_plan_choices_new_real (EbbModule *model,
                                            EbbDevice *device,
                                            EbbStepFunc step,
@@ -86,6 +97,7 @@ EbbPlanChoices *ebb_plan_choices_new_real (EbbModule *model,
                                            GError **error);
 EbbMemoryPlan *ebb_plan_choices_follow (EbbModule *model,
                                         EbbDevice *device,
+                                        EbbSavedTensorHooks *store,
                                         EbbProcessGroup *group,
                                         EbbStepFunc step,
                                         gpointer user_data,
@@ -114,8 +126,8 @@ EbbProbeStep *ebb_plan_choices_try_numbers (EbbPlanChoices *self,
 void ebb_plan_class_add_singles (EbbPlanClass *class);
 /* The same of several ops, once the figures of those are known. */
 void ebb_plan_class_add_subsets (EbbPlanClass *class);
-/* choices-moved.c: adds the choices that move what blocks keep to the host, where the device isn't the host and the
- * rates of copies are known. */
+/* choices-moved.c: adds the choices that move what blocks keep to another place, where they may and the rates of copies
+ * are known. */
 gboolean ebb_plan_choices_add_moved (EbbPlanChoices *self,
                                      GError **error);
 /* A dry step with @plan. */

@@ -2,6 +2,8 @@
 /* Finds what each block of a model may do within a plan, by dry steps. */
 #include "wrap/plan/choices-private.h"
 
+#include "offload/disk/store.h"
+#include "offload/host/store.h"
 #include "tensor/error-private.h"
 #include "wrap/plan/estimate-private.h"
 #include "wrap/checkpoint/wrapper.h"
@@ -212,6 +214,49 @@ record_blocks (EbbPlanChoices *self,
   return step != NULL;
 }
 
+/* -- where blocks may move what they keep -------------------------------------------------------------------------- */
+
+gboolean
+ebb_plan_find_place (EbbDevice *device,
+                     EbbSavedTensorHooks *store,
+                     EbbMemoryPlace *place,
+                     GError **error)
+{
+  if (store == NULL || EBB_IS_HOST_STORE (store))
+    *place = device->backend->host_memory ? EBB_MEMORY_PLACE_DEVICE : EBB_MEMORY_PLACE_HOST;
+  else if (EBB_IS_DISK_STORE (store))
+    *place = EBB_MEMORY_PLACE_DISK;
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "a plan moves what blocks keep to a host store or a disk store, not to an %s",
+                 G_OBJECT_TYPE_NAME (store));
+  return store == NULL || EBB_IS_HOST_STORE (store) || EBB_IS_DISK_STORE (store);
+}
+
+static void
+set_store (EbbPlanChoices *self,
+           EbbMemoryPlan *plan)
+{
+  if (self->store != NULL && self->place != EBB_MEMORY_PLACE_DEVICE)
+    ebb_memory_plan_set_store (plan, self->place, self->store);
+}
+
+/* The rates of copies to the place and back. */
+static gboolean
+measure_place (EbbPlanChoices *self,
+               guint64 max_bytes,
+               GError **error)
+{
+  g_autofree char *folder = NULL;
+
+  if (self->place == EBB_MEMORY_PLACE_DEVICE)
+    return TRUE;
+  if (self->place == EBB_MEMORY_PLACE_DISK)
+    g_object_get (self->store, "folder", &folder, NULL);
+  return ebb_cost_table_measure_host (self->costs, max_bytes, error)
+         && (folder == NULL || ebb_cost_table_measure_folder (self->costs, folder, error));
+}
+
 /* -- trying choices ------------------------------------------------------------------------------------------------ */
 
 void
@@ -242,6 +287,7 @@ ebb_plan_choices_fill (EbbPlanChoices *self,
     }
   if (self->tile_rows > 0)
     ebb_memory_plan_add_rung (plan, EBB_PLAN_MLP_TILES, self->tile_rows);
+  set_store (self, plan);
 }
 
 static EbbProbeStep *
@@ -381,8 +427,7 @@ measure_launches (EbbPlanChoices *self,
 {
   ebb_probe_trim (self->probe);
   return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, NULL, NULL, error)
-         && (self->costs->device->backend->host_memory
-             || ebb_cost_table_measure_host (self->costs, max_bytes, error));
+         && measure_place (self, max_bytes, error);
 }
 
 static EbbProbeStep *
@@ -487,6 +532,7 @@ find_choices (EbbPlanChoices *self,
 static EbbPlanChoices *
 choices_new (EbbModule *model,
              EbbDevice *device,
+             EbbSavedTensorHooks *store,
              EbbProcessGroup *group,
              gboolean is_real,
              EbbStepFunc step,
@@ -502,13 +548,16 @@ choices_new (EbbModule *model,
   self->costs = ebb_cost_table_new (device);
   self->classes = g_ptr_array_new_with_free_func (class_free);
   self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
-  self->probe = ebb_probe_new (model, device, self->blocks, self->costs, is_real, step, user_data, &failure);
+  g_set_object (&self->store, store);
+  if (is_real || ebb_plan_find_place (device, store, &self->place, &failure))
+    self->probe = ebb_probe_new (model, device, self->blocks, self->costs, is_real, step, user_data, &failure);
   return ebb_plan_ranks_agree (group, failure, error) ? g_steal_pointer (&self) : NULL;
 }
 
 EbbPlanChoices *
 ebb_plan_choices_new (EbbModule *model,
                       EbbDevice *device,
+                      EbbSavedTensorHooks *store,
                       EbbProcessGroup *group,
                       EbbStepFunc step,
                       gpointer user_data,
@@ -516,7 +565,7 @@ ebb_plan_choices_new (EbbModule *model,
                       guint64 max_bytes,
                       GError **error)
 {
-  g_autoptr (EbbPlanChoices) self = choices_new (model, device, group, FALSE, step, user_data, error);
+  g_autoptr (EbbPlanChoices) self = choices_new (model, device, store, group, FALSE, step, user_data, error);
 
   return self != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
 }
@@ -530,7 +579,7 @@ ebb_plan_choices_new_real (EbbModule *model,
                            guint64 max_bytes,
                            GError **error)
 {
-  g_autoptr (EbbPlanChoices) self = choices_new (model, device, NULL, TRUE, step, user_data, error);
+  g_autoptr (EbbPlanChoices) self = choices_new (model, device, NULL, NULL, TRUE, step, user_data, error);
 
   return self != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
 }
@@ -548,7 +597,10 @@ run_announced (EbbPlanChoices *self,
   if (!records && !g_str_has_prefix (step, EBB_PLAN_STEP_NONE))
     {
       plan = ebb_memory_plan_new_of_rank (self->model, step, error);
-      return plan != NULL ? run_with (self, plan, error) : NULL;
+      if (plan == NULL)
+        return NULL;
+      set_store (self, plan);
+      return run_with (self, plan, error);
     }
   plan = put_tiles (self->model, g_ascii_strtoll (strchr (step, ' '), NULL, 10), error);
   if (plan == NULL)
@@ -564,12 +616,13 @@ run_announced (EbbPlanChoices *self,
 EbbMemoryPlan *
 ebb_plan_choices_follow (EbbModule *model,
                          EbbDevice *device,
+                         EbbSavedTensorHooks *store,
                          EbbProcessGroup *group,
                          EbbStepFunc step,
                          gpointer user_data,
                          GError **error)
 {
-  g_autoptr (EbbPlanChoices) self = choices_new (model, device, group, FALSE, step, user_data, NULL);
+  g_autoptr (EbbPlanChoices) self = choices_new (model, device, store, group, FALSE, step, user_data, NULL);
   EbbMemoryPlan *plan = NULL;
   char *announced;
 
@@ -581,6 +634,8 @@ ebb_plan_choices_follow (EbbModule *model,
 
       g_free (announced);
     }
+  if (plan != NULL && self != NULL)
+    set_store (self, plan);
   return plan;
 }
 
@@ -595,6 +650,8 @@ ebb_plan_choices_new_tiled (EbbPlanChoices *untiled,
 
   self->untiled = untiled;
   self->tile_rows = n_rows;
+  self->place = untiled->place;
+  g_set_object (&self->store, untiled->store);
   self->group = untiled->group;
   self->model = g_object_ref (untiled->model);
   self->blocks = g_array_ref (untiled->blocks);
@@ -617,6 +674,7 @@ ebb_plan_choices_free (EbbPlanChoices *self)
       ebb_cost_table_free (self->costs);
     }
   g_array_unref (self->blocks);
+  g_clear_object (&self->store);
   g_object_unref (self->model);
   g_free (self);
 }

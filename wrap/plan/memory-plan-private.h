@@ -63,6 +63,7 @@ struct _EbbMemoryPlan
  * takes the figures that are there. */
 EbbMemoryPlan *ebb_memory_plan_make (EbbModule *model,
                                      EbbDevice *device,
+                                     EbbSavedTensorHooks *store,
                                      EbbStepFunc step,
                                      gpointer user_data,
                                      guint64 budget_bytes,
@@ -70,6 +71,7 @@ EbbMemoryPlan *ebb_memory_plan_make (EbbModule *model,
                                      GError **error);
 EbbMemoryPlan *ebb_memory_plan_make_on_ranks (EbbModule *model,
                                               EbbDevice *device,
+                                              EbbSavedTensorHooks *store,
                                               EbbProcessGroup *group,
                                               EbbStepFunc step,
                                               gpointer user_data,

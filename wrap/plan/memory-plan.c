@@ -117,7 +117,7 @@ ebb_plan_row_equal (const EbbPlanRow *a,
  *
  * Sets the store to which blocks move what they keep, before ebb_memory_plan_apply(). Without it the plan makes a host
  * store, or a disk store in `$TMPDIR` or `/var/tmp`; a partitioned store must be set, since only you know its ranks.
- * The planner itself moves to the host alone, and on accelerators alone; other places are those of a plan's file.
+ * A new plan has the store that it was planned with.
  */
 void
 ebb_memory_plan_set_store (EbbMemoryPlan *self,

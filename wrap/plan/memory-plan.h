@@ -48,6 +48,7 @@ G_DECLARE_FINAL_TYPE (EbbMemoryPlan, ebb_memory_plan, EBB, MEMORY_PLAN, GObject)
 EBB_AVAILABLE_IN_ALL
 EbbMemoryPlan *ebb_memory_plan_new (EbbModule *model,
                                     EbbDevice *device,
+                                    EbbSavedTensorHooks *store,
                                     EbbStepFunc step,
                                     gpointer user_data,
                                     guint64 budget_bytes,
@@ -64,6 +65,7 @@ EbbMemoryPlan *ebb_memory_plan_new_measured (EbbModule *model,
 EBB_AVAILABLE_IN_ALL
 EbbMemoryPlan *ebb_memory_plan_new_on_ranks (EbbModule *model,
                                              EbbDevice *device,
+                                             EbbSavedTensorHooks *store,
                                              EbbProcessGroup *group,
                                              EbbStepFunc step,
                                              gpointer user_data,

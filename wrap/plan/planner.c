@@ -576,6 +576,7 @@ knows_times (EbbPlanChoices *choices)
 static EbbMemoryPlan *
 make_for (EbbModule *model,
           EbbDevice *device,
+          EbbSavedTensorHooks *store,
           EbbProcessGroup *group,
           gboolean is_real,
           EbbStepFunc step,
@@ -587,15 +588,17 @@ make_for (EbbModule *model,
   const guint64 max_bytes = MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED));
   EbbPlanChoices *choices;
   gboolean asks_first; /* what the step needs at least, which no time changes */
+  EbbMemoryPlace place;
   g_autoptr (EbbMemoryPlan) plan = NULL;
   g_auto (Planner) planner = { 0 };
 
   if (device == NULL)
     device = ebb_device_get_cpu ();
-  /* Elsewhere blocks may move what they keep, if the rates of copies are known; and ranks look at one step together. */
-  asks_first = max_seconds > 0 && device->backend->host_memory && group == NULL && !is_real;
+  /* Where blocks may move what they keep, that depends on rates of copies; and ranks look at one step together. */
+  asks_first = max_seconds > 0 && group == NULL && !is_real && ebb_plan_find_place (device, store, &place, NULL)
+               && place == EBB_MEMORY_PLACE_DEVICE;
   choices = is_real ? ebb_plan_choices_new_real (model, device, step, user_data, max_seconds, max_bytes, error)
-                    : ebb_plan_choices_new (model, device, group, step, user_data, asks_first ? 0 : max_seconds,
+                    : ebb_plan_choices_new (model, device, store, group, step, user_data, asks_first ? 0 : max_seconds,
                                             max_bytes, error);
   if (choices == NULL || !planner_init (&planner, choices, device, asks_first ? 0 : max_seconds, max_bytes, error))
     return NULL;
@@ -603,7 +606,7 @@ make_for (EbbModule *model,
     {
       planner_clear (&planner);
       planner = (Planner){ 0 };
-      choices = ebb_plan_choices_new (model, device, group, step, user_data, max_seconds, max_bytes, error);
+      choices = ebb_plan_choices_new (model, device, store, group, step, user_data, max_seconds, max_bytes, error);
       if (choices == NULL || !planner_init (&planner, choices, device, max_seconds, max_bytes, error))
         return NULL;
     }
@@ -624,31 +627,36 @@ make_for (EbbModule *model,
  * ebb_memory_plan_new: (constructor)
  * @model: the model, whose parameters may be on any device, `meta` too
  * @device: (nullable): the device that the step is to run on; %NULL for the CPU
+ * @store: (nullable): an #EbbDiskStore or #EbbHostStore to which blocks may move what they keep; %NULL for a host store
+ *   of the plan's own on an accelerator, and none on the CPU
  * @step: (scope call) (closure user_data): one training step
  * @user_data: user data of @step
  * @budget_bytes: the most bytes of the device that the step may take at one time, everything included
  * @error: return location for an error
  *
  * Makes the fastest plan that keeps the step within the budget: each block keeps, recomputes or saves some results, and
- * MLPs are called on tiles of their rows if that is faster and changes no bit. Where even that is too much, several
- * blocks that follow each other are recomputed together. It runs @step several times as a dry run, which computes
+ * moves what it keeps to @store and back where that is faster than recomputing it. MLPs are called on tiles of their
+ * rows if that is faster and changes no bit. Where even that is too much, several blocks that follow each other are
+ * recomputed together. It runs @step several times as a dry run, which computes
  * nothing, takes no memory and changes nothing, as by ebb_memory_estimate_new(). Kernels that this machine hasn't timed
  * yet are timed, for a few seconds at most. Blocks that you have wrapped yourself are planned around. The plan takes
  * effect by ebb_memory_plan_apply().
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
- *   whatever is done, or with what @step reports: %EBB_ERROR_DRY_RUN if it reads values, for which there is
+ *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if @store is of another kind, with %EBB_ERROR_IO if its folder
+ *   can't be written, or with what @step reports: %EBB_ERROR_DRY_RUN if it reads values, for which there is
  *   ebb_memory_plan_new_measured()
  */
 EbbMemoryPlan *
 ebb_memory_plan_new (EbbModule *model,
                      EbbDevice *device,
+                     EbbSavedTensorHooks *store,
                      EbbStepFunc step,
                      gpointer user_data,
                      guint64 budget_bytes,
                      GError **error)
 {
-  return ebb_memory_plan_make (model, device, step, user_data, budget_bytes, MAX_SECONDS, error);
+  return ebb_memory_plan_make (model, device, store, step, user_data, budget_bytes, MAX_SECONDS, error);
 }
 
 /* On another device than the step's nothing would be seen of what it takes. */
@@ -687,11 +695,12 @@ check_device (EbbModule *model,
  *
  * The same as ebb_memory_plan_new() for a step that reads values of its tensors, which a dry run hasn't got. @step runs
  * for real, some tens of times, and trains: its bits don't depend on what is tried, so these are the first steps of the
- * training. Planning needs the memory of the step without a plan once. All steps have the same shapes.
+ * training. Planning needs the memory of the step without a plan once. All steps have the same shapes. Blocks move
+ * nothing to a store.
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
  *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if the model is on another device, with %EBB_ERROR_STATE if
- * steps differ, or with what @step reports
+ *   steps differ, or with what @step reports
  */
 EbbMemoryPlan *
 ebb_memory_plan_new_measured (EbbModule *model,
@@ -707,12 +716,13 @@ ebb_memory_plan_new_measured (EbbModule *model,
 
   if (!check_device (model, device != NULL ? device : ebb_device_get_cpu (), error))
     return NULL;
-  return make_for (model, device, NULL, TRUE, step, user_data, budget_bytes, MAX_SECONDS, error);
+  return make_for (model, device, NULL, NULL, TRUE, step, user_data, budget_bytes, MAX_SECONDS, error);
 }
 
 EbbMemoryPlan *
 ebb_memory_plan_make (EbbModule *model,
                       EbbDevice *device,
+                      EbbSavedTensorHooks *store,
                       EbbStepFunc step,
                       gpointer user_data,
                       guint64 budget_bytes,
@@ -723,13 +733,15 @@ ebb_memory_plan_make (EbbModule *model,
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
-  return make_for (model, device, NULL, FALSE, step, user_data, budget_bytes, max_seconds, error);
+  return make_for (model, device, store, NULL, FALSE, step, user_data, budget_bytes, max_seconds, error);
 }
 
 /**
  * ebb_memory_plan_new_on_ranks: (constructor)
  * @model: the model, whose parameters may be on any device, `meta` too
  * @device: (nullable): the device that this rank's step is to run on; %NULL for the CPU
+ * @store: (nullable): this rank's store to which blocks may move what they keep, as for ebb_memory_plan_new(), of the
+ *   same kind on all ranks
  * @group: the ranks that train together
  * @step: (scope call) (closure user_data): one training step of this rank
  * @user_data: user data of @step
@@ -748,18 +760,21 @@ ebb_memory_plan_make (EbbModule *model,
 EbbMemoryPlan *
 ebb_memory_plan_new_on_ranks (EbbModule *model,
                               EbbDevice *device,
+                              EbbSavedTensorHooks *store,
                               EbbProcessGroup *group,
                               EbbStepFunc step,
                               gpointer user_data,
                               guint64 budget_bytes,
                               GError **error)
 {
-  return ebb_memory_plan_make_on_ranks (model, device, group, step, user_data, budget_bytes, MAX_SECONDS, error);
+  return ebb_memory_plan_make_on_ranks (model, device, store, group, step, user_data, budget_bytes, MAX_SECONDS,
+                                        error);
 }
 
 EbbMemoryPlan *
 ebb_memory_plan_make_on_ranks (EbbModule *model,
                                EbbDevice *device,
+                               EbbSavedTensorHooks *store,
                                EbbProcessGroup *group,
                                EbbStepFunc step,
                                gpointer user_data,
@@ -779,9 +794,9 @@ ebb_memory_plan_make_on_ranks (EbbModule *model,
   if (!ebb_plan_ranks_meet (group, blocks, &budget_bytes, error))
     return NULL;
   if (ebb_process_group_get_rank (group) > 0)
-    return ebb_plan_choices_follow (model, device != NULL ? device : ebb_device_get_cpu (), group, step, user_data,
-                                    error);
-  plan = make_for (model, device, group, FALSE, step, user_data, budget_bytes, max_seconds, &failure);
+    return ebb_plan_choices_follow (model, device != NULL ? device : ebb_device_get_cpu (), store, group, step,
+                                    user_data, error);
+  plan = make_for (model, device, store, group, FALSE, step, user_data, budget_bytes, max_seconds, &failure);
   if (plan != NULL)
     ebb_plan_ranks_mark (plan, group);
   return ebb_plan_ranks_give (group, plan, failure, error);

@@ -329,13 +329,14 @@ ebb_probe_get_n_launches (EbbProbe *self)
 
 /* -- seconds ------------------------------------------------------------------------------------------------------- */
 
-/* The queues of copies beside computing. */
+/* What goes on beside computing. */
 typedef struct
 {
-  double now;       /* seconds of the step at which computing is */
-  double queues[2]; /* ... and those of both directions, to the host and from it */
-  guint64 first;    /* number of the step's first copy */
-  GArray *ends;     /* double: of copies from it on */
+  double now;              /* seconds of the step at which computing is, */
+  double to_host, to_disk; /* ... at which each queue has done all that it was given, */
+  double from_host, from_disk;
+  guint64 first; /* number of the step's first copy */
+  GArray *ends;  /* double: of copies from it on */
 } Clock;
 
 static double
@@ -347,6 +348,62 @@ get_end (const Clock *self,
              : 0;
 }
 
+static double
+get_seconds (guint64 n_bytes,
+             double rate)
+{
+  return rate > 0 ? (double) n_bytes / rate : 0;
+}
+
+/* @begin: of the copy at the earliest. Returns its end. */
+static double
+run_on_queue (double *queue,
+              double begin,
+              double seconds)
+{
+  *queue = MAX (*queue, begin) + seconds;
+  return *queue;
+}
+
+/* A disk has one thread, which reads before it writes more: a read waits for the piece that is being written, and for
+ * reads before it, and what is to be written waits for the read. */
+static double
+run_disk_read (Clock *clock,
+               double begin,
+               double seconds,
+               double piece_seconds)
+{
+  begin = MAX (begin, clock->from_disk);
+  if (clock->to_disk > begin)
+    {
+      clock->to_disk += seconds;
+      begin += MIN (clock->to_disk - seconds - begin, piece_seconds);
+    }
+  return run_on_queue (&clock->from_disk, begin, seconds);
+}
+
+static double
+find_end (EbbProbe *self,
+          Clock *clock,
+          const EbbCopyEvent *event)
+{
+  const EbbCostRates *host = &self->costs->host_rates, *disk = &self->costs->disk_rates;
+  const double begin = MAX (clock->now, get_end (clock, event->after));
+
+  switch (event->kind)
+    {
+    case EBB_COPY_TO_HOST: return run_on_queue (&clock->to_host, begin, get_seconds (event->n_bytes, host->out));
+    case EBB_COPY_FROM_HOST: return run_on_queue (&clock->from_host, begin, get_seconds (event->n_bytes, host->in));
+    case EBB_COPY_TO_DISK:
+      return run_on_queue (&clock->to_disk, MAX (begin, clock->from_disk), get_seconds (event->n_bytes, disk->out));
+    case EBB_COPY_FROM_DISK:
+      return run_disk_read (clock, begin, get_seconds (event->n_bytes, disk->in),
+                            get_seconds (event->n_bytes, disk->out));
+    case EBB_COPY_AWAITED:
+    default: return clock->now;
+    }
+}
+
 static void
 run_copy (EbbProbe *self,
           Clock *clock,
@@ -354,9 +411,7 @@ run_copy (EbbProbe *self,
           EbbProbeStep *step)
 {
   const EbbCopyEvent *event = &copy->event;
-  const EbbCostRates *rates = &self->costs->host_rates;
-  const double rate = event->kind == EBB_COPY_TO_HOST ? rates->out : rates->in;
-  double *queue, end;
+  double end;
 
   if (event->kind == EBB_COPY_AWAITED)
     {
@@ -366,9 +421,7 @@ run_copy (EbbProbe *self,
       clock->now += waited;
       return;
     }
-  queue = &clock->queues[event->kind == EBB_COPY_FROM_HOST];
-  end = MAX (clock->now, MAX (*queue, get_end (clock, event->after)));
-  *queue = end += rate > 0 ? (double) event->n_bytes / rate : 0;
+  end = find_end (self, clock, event);
   if (clock->ends->len == 0)
     clock->first = event->number;
   if (event->number - clock->first >= clock->ends->len)

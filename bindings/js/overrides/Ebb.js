@@ -284,8 +284,9 @@ function _init() {
     // The fastest plan with which a training step keeps a budget of bytes, or of a text as '1.5GiB'. step () is a step
     // as the program runs it, with the optimizer's; here it runs dry, several times. Ranks that train together all call
     // this, with their group. plan.apply () makes the model follow it. measured: the step runs for real and may read
-    // values: some tens of steps, which train.
-    Ebb.plan_memory = function (model, step, budget, device = null, group = null, measured = false) {
+    // values: some tens of steps, which train. store: an Ebb.DiskStore or Ebb.HostStore to which blocks may move what
+    // they keep; not if measured.
+    Ebb.plan_memory = function (model, step, budget, device = null, group = null, measured = false, store = null) {
         if (typeof budget !== 'string' && !(Number.isSafeInteger(budget) && budget >= 0)) {
             throw new TypeError(`plan_memory: budget is ${_show(budget)}: ` +
                 "it must be a number of bytes, or a text as '1.5GiB'");
@@ -295,10 +296,12 @@ function _init() {
         const run = toStep('plan_memory', step);
         if (measured && group !== null)
             throw new TypeError('plan_memory: measured and a group: ranks plan by dry steps alone');
+        if (measured && store !== null)
+            throw new TypeError("plan_memory: measured and a store: what a real step waits for copies isn't known");
         if (group !== null)
-            return Ebb.MemoryPlan.new_on_ranks(model, where, group, run, bytes);
+            return Ebb.MemoryPlan.new_on_ranks(model, where, store, group, run, bytes);
         return measured ? Ebb.MemoryPlan.new_measured(model, where, run, bytes)
-            : Ebb.MemoryPlan.new(model, where, run, bytes);
+            : Ebb.MemoryPlan.new(model, where, store, run, bytes);
     };
     const {run_step: runStep, check_step: checkStep} = Ebb.MemoryPlan.prototype;
     Ebb.MemoryPlan.prototype.run_step = function (training, step) {

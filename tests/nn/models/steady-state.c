@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: cpu-only */
+/* test: cpu-only one-thread */
 #include "support/device.h"
 
 #include <stdlib.h>

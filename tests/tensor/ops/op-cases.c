@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers cpu-only cudaemu */
+/* test: private-headers cpu-only cudaemu one-thread */
 
 /* The list of op cases in its modes:
  *

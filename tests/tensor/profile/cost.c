@@ -147,12 +147,14 @@ measure (EbbCostTable *table)
   g_assert_no_error (error);
 }
 
+/* A launch that other programs disturbed is measured once more, and counts once. */
 static void
 count_progress (guint n_measured, guint n_launches, gpointer user_data)
 {
   guint *n = user_data;
 
-  g_assert_cmpuint (n_measured, ==, *n + 1);
+  g_assert_cmpuint (n_measured, >=, *n);
+  g_assert_cmpuint (n_measured, <=, *n + 1);
   g_assert_cmpuint (n_measured, <=, n_launches);
   *n = n_measured;
 }

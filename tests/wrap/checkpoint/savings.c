@@ -132,9 +132,9 @@ wrappers_of_a_plan_are_not_judged (void)
 
       g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (chain), block, &error));
     }
-  any = ebb_memory_plan_make (chain, test_device (), step, NULL, G_MAXINT64, 0, &error);
+  any = ebb_memory_plan_make (chain, test_device (), NULL, step, NULL, G_MAXINT64, 0, &error);
   g_assert_no_error (error);
-  least = ebb_memory_plan_make (chain, test_device (), step, NULL, any->least_bytes, 0, &error);
+  least = ebb_memory_plan_make (chain, test_device (), NULL, step, NULL, any->least_bytes, 0, &error);
   g_assert_no_error (error);
   g_assert_true (ebb_memory_plan_apply (least, &error));
   first = ebb_module_get_child (chain, "0");

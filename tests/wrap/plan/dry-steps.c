@@ -27,7 +27,7 @@ run_dry (TestPlanned *self, Kind kind)
   if (kind == ESTIMATED)
     estimate = ebb_memory_estimate_new (self->model, test_device (), test_planned_step, self, &error);
   else
-    plan = ebb_memory_plan_make (self->model, test_device (), test_planned_step, self,
+    plan = ebb_memory_plan_make (self->model, test_device (), NULL, test_planned_step, self,
                                  kind == TOO_LITTLE ? 1 : G_MAXINT64, 0, &error);
   g_assert_true ((plan != NULL || estimate != NULL) == (error == NULL));
   g_assert_true ((error == NULL) == (kind == PLANNED || kind == ESTIMATED));

@@ -37,7 +37,7 @@ make_plan (gboolean in_backward, guint64 *unplanned)
   g_autoptr (GError) error = NULL;
 
   test_planned_init (&training, in_backward);
-  plan = ebb_memory_plan_make (training.model, NULL, test_planned_step, &training, G_MAXINT64, 0, &error);
+  plan = ebb_memory_plan_make (training.model, NULL, NULL, test_planned_step, &training, G_MAXINT64, 0, &error);
   g_assert_no_error (error);
   g_assert_nonnull (plan->lower);
   if (unplanned != NULL)

@@ -77,7 +77,7 @@ make_plan (Training *self, EbbModule *gpt, EbbProcessGroup *group, Rank *rank, G
 
   if (self->is_read)
     return ebb_memory_plan_load_on_ranks (gpt, group, rank->rank == 0 ? self->path : "only rank 0 reads", error);
-  plan = ebb_memory_plan_make_on_ranks (gpt, test_device (), group, step, rank, budget, 0, error);
+  plan = ebb_memory_plan_make_on_ranks (gpt, test_device (), NULL, group, step, rank, budget, 0, error);
   if (plan != NULL && rank->rank == 0 && self->path != NULL)
     g_assert_true (ebb_memory_plan_save (plan, self->path, NULL));
   return plan;
@@ -291,7 +291,7 @@ assert_never_runs_again (EbbMemoryPlan *plan, EbbModule *model, EbbTrainingState
 static void
 save_own_plan (EbbModule *model, Rank *rank)
 {
-  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_make (model, test_device (), step, rank, G_MAXINT64, 0, NULL);
+  g_autoptr (EbbMemoryPlan) plan = ebb_memory_plan_make (model, test_device (), NULL, step, rank, G_MAXINT64, 0, NULL);
   g_autoptr (EbbTrainingState) training = ebb_training_state_new (model, NULL, NULL);
   guint n_calls = 0;
 
@@ -316,7 +316,7 @@ run_short_steps (EbbProcessGroup *group, gpointer user_data, GError **error)
   if (rank.rank == 0)
     save_own_plan (model, &rank);
   loaded = ebb_memory_plan_load_on_ranks (model, group, self->path, error);
-  made = ebb_memory_plan_make_on_ranks (model, test_device (), group, step, &rank, G_MAXINT64, 0, error);
+  made = ebb_memory_plan_make_on_ranks (model, test_device (), NULL, group, step, &rank, G_MAXINT64, 0, error);
   if (loaded == NULL || made == NULL)
     return FALSE;
   assert_never_runs_again (loaded, model, training);
@@ -349,7 +349,7 @@ run_alone (EbbProcessGroup *group, gpointer user_data, GError **error)
   if (!ebb_module_to_device (model, test_device (), error))
     return FALSE;
   rank.optimizer = optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-3, error));
-  plan = ebb_memory_plan_make_on_ranks (model, test_device (), group, step, &rank, G_MAXINT64, 0, error);
+  plan = ebb_memory_plan_make_on_ranks (model, test_device (), NULL, group, step, &rank, G_MAXINT64, 0, error);
   g_assert_false (plan == NULL || plan->is_on_ranks);
   return plan != NULL;
 }

@@ -91,7 +91,7 @@ make_plan (BenchTraining *training, guint64 budget)
 {
   g_autoptr (GError) error = NULL;
   EbbMemoryPlan *plan =
-      ebb_memory_plan_make (training->model, training->settings.device, run_step, training, budget, 0, &error);
+      ebb_memory_plan_make (training->model, training->settings.device, NULL, run_step, training, budget, 0, &error);
 
   g_assert_no_error (error);
   return plan;

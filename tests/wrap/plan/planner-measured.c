@@ -88,7 +88,7 @@ test_planned_by_real_steps (void)
   guint64 least, unplanned, predicted;
 
   run_init (&run, TRUE);
-  g_assert_null (ebb_memory_plan_new (run.training->model, test_device (), step, &run, G_MAXUINT64, &error));
+  g_assert_null (ebb_memory_plan_new (run.training->model, test_device (), NULL, step, &run, G_MAXUINT64, &error));
   test_assert_error (error, EBB_ERROR_DRY_RUN, "h.1: the values of the f32 tensor [] are read");
   g_clear_error (&error);
   g_assert_cmpuint (run.losses->len, ==, 0);

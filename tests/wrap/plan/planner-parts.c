@@ -44,13 +44,13 @@ plan_half (EbbModule *model,
            gpointer user_data)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbMemoryPlan) most = ebb_memory_plan_make (model, NULL, step, user_data, G_MAXUINT64, 0, &error);
+  g_autoptr (EbbMemoryPlan) most = ebb_memory_plan_make (model, NULL, NULL, step, user_data, G_MAXUINT64, 0, &error);
   EbbMemoryPlan *plan;
 
   g_assert_no_error (error);
   g_assert_cmpuint (most->least_bytes, <, most->unplanned_peak_bytes);
-  plan = ebb_memory_plan_make (model, NULL, step, user_data, (most->least_bytes + most->unplanned_peak_bytes) / 2, 0,
-                               &error);
+  plan = ebb_memory_plan_make (model, NULL, NULL, step, user_data, (most->least_bytes + most->unplanned_peak_bytes) / 2,
+                               0, &error);
   g_assert_no_error (error);
   return plan;
 }
@@ -110,7 +110,7 @@ test_block (gconstpointer is_inside)
       g_clear_object (&h);
       test_plan_run_clear (&run);
     }
-  most = ebb_memory_plan_make (block, NULL, run_block, input, G_MAXUINT64, 0, &error);
+  most = ebb_memory_plan_make (block, NULL, NULL, run_block, input, G_MAXUINT64, 0, &error);
   g_assert_no_error (error);
   g_assert_cmpuint (most->rows->len, ==, 1);
   g_assert_cmpuint (g_array_index (most->rows, EbbPlanRow, 0).kept_bytes, >, 0);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only one-thread */
-/* The planner moves what blocks keep to the host where copies are hidden, and recomputes where they are not. */
+/* The planner moves what blocks keep to the host or to a disk where copies are hidden, and recomputes where they are
+ * not. */
 #include "support/device.h"
 #include "support/plan-runs.h"
 #include "tensor/profile/cost-private.h"
@@ -9,14 +10,26 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
+#define HIGH 1e11
+#define MIDDLE 2e7
+#define LOW 1e4
+#define STAGING (256 * 1024)
+
+/* @to_disk: its plans may move to a disk; else to the host, where that isn't the device. */
 static void
-init (TestPlanRun *self, EbbDevice *device)
+init (TestPlanRun *self, EbbDevice *device, gboolean to_disk)
 {
+  g_autoptr (GError) error = NULL;
   BenchSettings
       settings = { .layers = 8, .width = 64, .heads = 4, .vocab = 64, .batch = 4, .context = 64, .dropout = 0.1 };
 
   settings.device = device;
   test_plan_run_init (self, &settings);
+  if (!to_disk)
+    return;
+  self->store = ebb_disk_store_new (NULL, &error);
+  g_assert_no_error (error);
+  g_object_set (self->store, "staging-limit", (guint64) STAGING, NULL);
 }
 
 /* Costs with kernels of no figure and copies of @rate bytes a second. */
@@ -28,7 +41,8 @@ plan_for (TestPlanRun *self, double rate, guint64 budget)
   g_remove (g_getenv ("EBB_COST_FILE"));
   costs = ebb_cost_table_new (self->training->settings.device);
   costs->host_seconds = 1e-6;
-  costs->host_rates = (EbbCostRates){ rate, rate };
+  costs->host_rates = self->store != NULL ? (EbbCostRates){ HIGH, HIGH } : (EbbCostRates){ rate, rate };
+  costs->disk_rates = (EbbCostRates){ rate, rate };
   ebb_cost_file_save (costs);
   return test_plan_run_plan (self, budget);
 }
@@ -47,7 +61,7 @@ count (EbbMemoryPlan *plan)
     {
       const EbbPlanRow *row = &g_array_index (plan->rows, EbbPlanRow, i);
 
-      counts.n_moved += row->place == EBB_MEMORY_PLACE_HOST;
+      counts.n_moved += row->place != EBB_MEMORY_PLACE_DEVICE;
       counts.n_recomputed += row->is_checkpoint;
     }
   return counts;
@@ -55,19 +69,20 @@ count (EbbMemoryPlan *plan)
 
 typedef struct
 {
+  gboolean to_disk;
   guint64 most, least; /* bytes without copies */
   double recompute;    /* seconds of the slowest plan without copies */
   double losses[3];
 } Plain;
 
 static Plain
-train_plain (EbbDevice *device)
+train_plain (EbbDevice *device, gboolean to_disk)
 {
   g_auto (TestPlanRun) run = { 0 };
   g_autoptr (EbbMemoryPlan) most = NULL, least = NULL;
-  Plain plain = { 0 };
+  Plain plain = { to_disk };
 
-  init (&run, device);
+  init (&run, device, to_disk);
   most = plan_for (&run, 0, G_MAXUINT64);
   least = plan_for (&run, 0, most->least_bytes);
   g_assert_cmpuint (count (least).n_moved, ==, 0);
@@ -87,7 +102,7 @@ train_planned (EbbDevice *device, const Plain *plain, double rate, guint64 budge
   g_autofree char *text = NULL;
   EbbMemoryPlan *plan;
 
-  init (&run, device);
+  init (&run, device, plain->to_disk);
   plan = plan_for (&run, rate, budget);
   text = ebb_memory_plan_to_string (plan);
   g_test_message ("%.3g bytes a second, least %" G_GUINT64_FORMAT ", %.6f s more of %.6f\n%s", rate,
@@ -115,14 +130,10 @@ open_sim (const char *name, double rate)
   return device;
 }
 
-#define HIGH 1e11
-#define MIDDLE 2e7
-#define LOW 1e4
-
 static void
 test_bandwidths (void)
 {
-  const Plain plain = train_plain (open_sim ("sim:1", HIGH));
+  const Plain plain = train_plain (open_sim ("sim:1", HIGH), FALSE);
   const guint64 budget = (plain.least + plain.most) / 2;
   g_autoptr (EbbMemoryPlan) high = train_planned (ebb_device_get ("sim:1", NULL), &plain, HIGH, budget);
   g_autoptr (EbbMemoryPlan) middle = train_planned (open_sim ("sim:2", MIDDLE), &plain, MIDDLE, budget);
@@ -143,7 +154,7 @@ static void
 test_least (void)
 {
   EbbDevice *device = open_sim ("sim:1", HIGH);
-  const Plain plain = train_plain (device);
+  const Plain plain = train_plain (device, FALSE);
   g_autoptr (EbbMemoryPlan) most = train_planned (device, &plain, HIGH, plain.most), least = NULL;
 
   g_assert_cmpuint (count (most).n_moved, ==, 0);
@@ -159,7 +170,7 @@ test_never_worse (void)
 {
   static const double rates[] = { HIGH, 1e8, MIDDLE, LOW };
   EbbDevice *device = open_sim ("sim:1", HIGH);
-  const Plain plain = train_plain (device);
+  const Plain plain = train_plain (device, FALSE);
 
   for (guint r = 0; r < G_N_ELEMENTS (rates); r++)
     for (guint i = 0; i < 3; i++)
@@ -168,7 +179,7 @@ test_never_worse (void)
         g_auto (TestPlanRun) run = { 0 };
         g_autoptr (EbbMemoryPlan) without = NULL, with = NULL;
 
-        init (&run, device);
+        init (&run, device, FALSE);
         without = plan_for (&run, 0, budget);
         with = plan_for (&run, rates[r], budget);
         g_test_message ("%.3g bytes a second, %" G_GUINT64_FORMAT ": %u moved, %u recomputed %.6f s and %.6f s without",
@@ -177,6 +188,43 @@ test_never_worse (void)
         g_assert_cmpuint (with->predicted_peak_bytes, <=, budget);
         g_assert_cmpfloat (with->seconds, <=, without->seconds);
       }
+}
+
+/* Real steps take the bytes that were planned, though a thread writes and reads meanwhile. */
+static void
+test_disk (gconstpointer name)
+{
+  EbbDevice *device = ebb_device_get (name, NULL);
+  const Plain plain = train_plain (device, TRUE);
+  const guint64 budget = (plain.least + plain.most) / 2;
+  g_autoptr (EbbMemoryPlan) high = train_planned (device, &plain, HIGH, budget);
+  g_autoptr (EbbMemoryPlan) middle = train_planned (device, &plain, MIDDLE, budget);
+  g_autoptr (EbbMemoryPlan) low = train_planned (device, &plain, LOW, budget), least = NULL;
+
+  g_assert_cmpuint (count (high).n_moved, >, 0);
+  g_assert_cmpuint (count (high).n_recomputed, ==, 0);
+  g_assert_cmpuint (count (low).n_moved, ==, 0);
+  g_assert_cmpfloat (high->seconds, <, middle->seconds);
+  g_assert_cmpfloat (middle->seconds, <=, low->seconds);
+  g_assert_cmpuint (high->least_bytes, <, plain.least);
+  least = train_planned (device, &plain, HIGH, high->least_bytes);
+  g_assert_cmpuint (least->predicted_peak_bytes, ==, high->least_bytes);
+}
+
+static void
+test_refused_store (void)
+{
+  g_auto (TestPlanRun) run = { 0 };
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (GError) error = NULL;
+
+  init (&run, ebb_device_get_cpu (), FALSE);
+  run.store = ebb_keep_store_new ();
+  plan = test_plan_run_try (&run, G_MAXUINT64, &error);
+  g_assert_null (plan);
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+  g_assert_cmpstr (error->message, ==,
+                   "a plan moves what blocks keep to a host store or a disk store, not to an EbbKeepStore");
 }
 
 /* Measured rates are those of the device, and are kept. */
@@ -197,6 +245,32 @@ test_rates (void)
   again = ebb_cost_table_new (costs->device);
   g_assert_cmpfloat_with_epsilon (again->host_rates.out, costs->host_rates.out, 1e-6 * MIDDLE);
   g_assert_cmpfloat_with_epsilon (again->host_rates.in, costs->host_rates.in, 1e-6 * MIDDLE);
+}
+
+static void
+test_rates_of_a_folder (void)
+{
+  g_autoptr (EbbCostTable) costs = NULL, again = NULL;
+  g_autofree char *folder = g_dir_make_tmp ("ebb a\nfolder-XXXXXX", NULL);
+  g_autoptr (GError) error = NULL;
+
+  g_remove (g_getenv ("EBB_COST_FILE"));
+  costs = ebb_cost_table_new (ebb_device_get_cpu ());
+  costs->host_seconds = 1e-6;
+  g_assert_true (ebb_cost_table_measure_folder (costs, folder, &error));
+  g_assert_no_error (error);
+  g_assert_cmpfloat (costs->disk_rates.out, >, 0);
+  g_assert_cmpfloat (costs->disk_rates.in, >, 0);
+  again = ebb_cost_table_new (costs->device);
+  g_assert_cmpstr (again->disk_folder, ==, folder);
+  again->disk_rates = costs->disk_rates = (EbbCostRates){ LOW, LOW };
+  g_assert_true (ebb_cost_table_measure_folder (again, folder, &error));
+  g_assert_cmpfloat (again->disk_rates.out, ==, LOW); /* not measured once more */
+  g_assert_true (ebb_cost_table_measure_folder (again, g_get_tmp_dir (), &error));
+  g_assert_cmpfloat (again->disk_rates.out, >, LOW);
+  g_rmdir (folder);
+  g_assert_false (ebb_cost_table_measure_folder (costs, "/no/such/folder", &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
 }
 
 /* A device may be opened by the same name with another bandwidth: by another process, since this one keeps it open. */
@@ -232,7 +306,11 @@ main (int argc, char **argv)
   g_test_add_func ("/plan/planner-places/moves-what-the-bandwidth-hides", test_bandwidths);
   g_test_add_func ("/plan/planner-places/least-is-below-that-of-recompute", test_least);
   g_test_add_func ("/plan/planner-places/never-slower-than-without-copies", test_never_worse);
+  g_test_add_data_func ("/plan/planner-places/disk/cpu", "cpu", test_disk);
+  g_test_add_data_func ("/plan/planner-places/disk/sim", "sim:1", test_disk);
+  g_test_add_func ("/plan/planner-places/refused-store", test_refused_store);
   g_test_add_func ("/plan/planner-places/rates-are-measured-once", test_rates);
+  g_test_add_func ("/plan/planner-places/rates-of-a-folder", test_rates_of_a_folder);
   g_test_add_func ("/plan/planner-places/rates-are-not-those-of-another-bandwidth", test_rates_of_another_bandwidth);
   status = g_test_run ();
   g_remove (file);

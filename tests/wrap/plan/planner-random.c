@@ -212,7 +212,7 @@ plan_for (Program *self,
   EbbMemoryPlan *plan;
 
   see_state (self, before);
-  plan = ebb_memory_plan_make (self->model, NULL, step, self, budget, 0, error);
+  plan = ebb_memory_plan_make (self->model, NULL, NULL, step, self, budget, 0, error);
   see_state (self, after);
   g_assert_cmpmem (before->data, before->len, after->data, after->len);
   return plan;

@@ -1,54 +1,47 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers one-thread */
-/* Plans beside the strategies that have a name, each with what it keeps in place or on the host: by a fixed table of
- * costs, in which copies are fast, as fast as computing, or slow. */
+/* Plans beside the strategies that have a name, each with what it keeps in place, on the host or on a disk: by a fixed
+ * table of costs, in which copies are fast, as fast as computing, or slow. */
 #include "support/device.h"
 #include "support/plan-runs.h"
 #include "wrap/plan/choices-private.h"
 
 #include <glib/gstdio.h>
 
+#define STAGING (256 * 1024)
+#define FAST 1e11
+#define AS_COMPUTING 2e7
+#define SLOW 1e4
+
 typedef struct
 {
   const char *name;
   EbbCheckpointOptions *(*make_options) (void); /* NULL: blocks aren't checkpointed */
-  EbbMemoryPlace place;                         /* of what blocks keep */
+  gboolean moves;                               /* what blocks keep, to the store */
 } Strategy;
 
-#define N_IN_PLACE 3
-
 static const Strategy strategies[] = {
-  { "none", NULL, EBB_MEMORY_PLACE_DEVICE },
-  { "selective", ebb_checkpoint_options_new_selective, EBB_MEMORY_PLACE_DEVICE },
-  { "full", ebb_checkpoint_options_new, EBB_MEMORY_PLACE_DEVICE },
-  { "none, host", NULL, EBB_MEMORY_PLACE_HOST },
-  { "selective, host", ebb_checkpoint_options_new_selective, EBB_MEMORY_PLACE_HOST },
-  { "full, host", ebb_checkpoint_options_new, EBB_MEMORY_PLACE_HOST },
+  { "none", NULL, FALSE },
+  { "selective", ebb_checkpoint_options_new_selective, FALSE },
+  { "full", ebb_checkpoint_options_new, FALSE },
+  { "none, moved", NULL, TRUE },
+  { "selective, moved", ebb_checkpoint_options_new_selective, TRUE },
+  { "full, moved", ebb_checkpoint_options_new, TRUE },
 };
 
-/* The CPU's memory is the host's. */
-static gboolean
-has_host (void)
-{
-  return !test_device ()->backend->host_memory;
-}
-
-static guint
-count_strategies (void)
-{
-  return has_host () ? G_N_ELEMENTS (strategies) : N_IN_PLACE;
-}
-
-/* Kernels have the figures of fixed rates. */
+/* Kernels have the figures of fixed rates. @rate: of copies to the host, or to the disk, where those to the host are
+ * fast. */
 static void
-write_costs (double rate)
+write_costs (double rate,
+             gboolean is_disk)
 {
   g_autoptr (EbbCostTable) costs = NULL;
 
   g_remove (g_getenv ("EBB_COST_FILE"));
   costs = ebb_cost_table_new (test_device ());
   costs->host_seconds = 1e-6;
-  costs->host_rates = (EbbCostRates){ rate, rate };
+  costs->host_rates = is_disk ? (EbbCostRates){ FAST, FAST } : (EbbCostRates){ rate, rate };
+  costs->disk_rates = (EbbCostRates){ rate, rate };
   ebb_cost_file_save (costs);
 }
 
@@ -98,7 +91,7 @@ static Outcome
 try_strategy (EbbPlanChoices *choices,
               const Strategy *strategy)
 {
-  g_autoptr (EbbSavedTensorHooks) store = strategy->place == EBB_MEMORY_PLACE_HOST ? ebb_host_store_new () : NULL;
+  EbbSavedTensorHooks *store = strategy->moves ? choices->store : NULL;
   g_autoptr (EbbCheckpointOptions) options = strategy->make_options != NULL ? strategy->make_options () : NULL;
   g_autoptr (EbbProbeStep) ran = NULL;
   g_autoptr (GError) error = NULL;
@@ -124,11 +117,11 @@ try_all (TestPlanRun *run,
          Outcome *outcomes)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbPlanChoices) choices = ebb_plan_choices_new (run->training->model, test_device (), NULL,
-                                                             test_plan_run_step, run, 0, 0, &error);
+  g_autoptr (EbbPlanChoices) choices = ebb_plan_choices_new (run->training->model, test_device (), run->store,
+                                                             NULL, test_plan_run_step, run, 0, 0, &error);
 
   g_assert_no_error (error);
-  for (guint i = 0; i < count_strategies (); i++)
+  for (guint i = 0; i < G_N_ELEMENTS (strategies); i++)
     {
       outcomes[i] = try_strategy (choices, &strategies[i]);
       g_test_message ("%s: %" G_GUINT64_FORMAT " bytes, %g s more", strategies[i].name, outcomes[i].peak,
@@ -148,35 +141,44 @@ check_budget (TestPlanRun *run,
   g_test_message ("budget %" G_GUINT64_FORMAT ": %" G_GUINT64_FORMAT " bytes, %g s more", budget,
                   plan->predicted_peak_bytes, plan->seconds);
   g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
-  for (guint i = 0; i < count_strategies (); i++)
+  for (guint i = 0; i < G_N_ELEMENTS (strategies); i++)
     if (outcomes[i].peak <= budget)
       g_assert_cmpfloat (plan->seconds, <=, outcomes[i].seconds * (1 + 1e-9));
 }
 
 /* Their own peaks are the budgets at which they are hardest to beat. */
 static void
-check_rate (double rate)
+check_rate (double rate,
+            gboolean is_disk)
 {
   g_auto (TestPlanRun) run = { 0 };
+  g_autoptr (GError) error = NULL;
   Outcome outcomes[G_N_ELEMENTS (strategies)];
 
   g_test_message ("copies of %g bytes a second", rate);
-  write_costs (rate);
+  write_costs (rate, is_disk);
   init (&run);
+  run.store = is_disk ? ebb_disk_store_new (NULL, &error) : ebb_host_store_new ();
+  g_assert_no_error (error);
+  if (is_disk)
+    g_object_set (run.store, "staging-limit", (guint64) STAGING, NULL);
   try_all (&run, outcomes);
-  for (guint i = 0; i < count_strategies (); i++)
+  for (guint i = 0; i < G_N_ELEMENTS (strategies); i++)
     check_budget (&run, outcomes, outcomes[i].peak);
 }
 
 static void
-test_never_worse (void)
+check_rates (gconstpointer is_disk)
 {
-  check_rate (2e7);
-  if (has_host ())
+  const double rates[] = { FAST, AS_COMPUTING, SLOW };
+
+  if (!GPOINTER_TO_INT (is_disk) && test_device ()->backend->host_memory)
     {
-      check_rate (1e11);
-      check_rate (1e4);
+      g_test_skip ("host memory is the device's");
+      return;
     }
+  for (guint i = 0; i < G_N_ELEMENTS (rates); i++)
+    check_rate (rates[i], GPOINTER_TO_INT (is_disk));
 }
 
 int
@@ -190,7 +192,10 @@ main (int argc,
   folder = g_dir_make_tmp ("ebb-strategies-XXXXXX", NULL);
   file = g_build_filename (folder, "costs", NULL);
   g_setenv ("EBB_COST_FILE", file, TRUE);
-  g_test_add_func ("/plan/never-worse-than-none-selective-full-each-with-host", test_never_worse);
+  g_test_add_data_func ("/plan/never-worse-than-none-selective-full-each-with/host", GINT_TO_POINTER (FALSE),
+                        check_rates);
+  g_test_add_data_func ("/plan/never-worse-than-none-selective-full-each-with/disk", GINT_TO_POINTER (TRUE),
+                        check_rates);
   status = g_test_run ();
   g_remove (file);
   g_rmdir (folder);

@@ -193,10 +193,10 @@ test_grads_have_none (void)
   g_autoptr (GError) error = NULL;
 
   init (&run, N_LAYERS);
-  most = ebb_memory_plan_make (run.training->model, test_device (), step_of_grads, &run, G_MAXUINT64, 0, &error);
+  most = ebb_memory_plan_make (run.training->model, test_device (), NULL, step_of_grads, &run, G_MAXUINT64, 0, &error);
   g_assert_no_error (error);
-  least =
-      ebb_memory_plan_make (run.training->model, test_device (), step_of_grads, &run, most->least_bytes, 0, &error);
+  least = ebb_memory_plan_make (run.training->model, test_device (), NULL, step_of_grads, &run, most->least_bytes, 0,
+                                &error);
   g_assert_no_error (error);
   g_assert_false (has_tiles (least));
 }

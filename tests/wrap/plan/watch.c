@@ -10,7 +10,7 @@
 static EbbMemoryPlan *
 make_plan (TestPlanned *self, GError **error)
 {
-  return ebb_memory_plan_make (self->model, test_device (), test_planned_step, self, G_MAXINT64, 0, error);
+  return ebb_memory_plan_make (self->model, test_device (), NULL, test_planned_step, self, G_MAXINT64, 0, error);
 }
 
 /* Plans by the training's own step. */

@@ -67,14 +67,15 @@ class MemoryPlan(Ebb.MemoryPlan):
     __str__ = table
 
 
-def plan_memory(model, step, budget, device=None, group=None, measured=False):
+def plan_memory(model, step, budget, device=None, group=None, measured=False, store=None):
     """The fastest plan that keeps a training step within a budget; plan.apply() makes the model follow it.
 
     step: one training step as the program does it, with the optimizer's step and zero_grad(); it runs dry, several
     times, and reads no values. budget: bytes of the device, or a text as "1.5GiB". device: where the step is to run;
     None stands for the default device. group: the ranks that run the step together, which all call this and get the
     same plan. measured: the step runs for real, so it may read values: some tens of steps, which train, and of which
-    the first ones need the memory of a step without a plan; without a group. A budget below the least that would do is
+    the first ones need the memory of a step without a plan; without a group. store: an Ebb.DiskStore or Ebb.HostStore
+    to which blocks may move what they keep; without measured. A budget below the least that would do is
     an Ebb.Error that names it.
     """
     function = run_step("plan_memory", model, step)
@@ -82,6 +83,10 @@ def plan_memory(model, step, budget, device=None, group=None, measured=False):
     n_bytes = get_bytes("plan_memory", budget)
     if measured and group is not None:
         raise ValueError("plan_memory: measured=True and a group: ranks plan by dry steps alone")
+    if measured and store is not None:
+        raise ValueError("plan_memory: measured=True and a store: what a real step waits for copies isn't known")
+    if measured:
+        return _new_measured(model, device, function, None, n_bytes)
     if group is None:
-        return (_new_measured if measured else _new)(model, device, function, None, n_bytes)
-    return _new_on_ranks(model, device, group, function, None, n_bytes)
+        return _new(model, device, store, function, None, n_bytes)
+    return _new_on_ranks(model, device, store, group, function, None, n_bytes)
