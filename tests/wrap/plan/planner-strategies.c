@@ -87,6 +87,28 @@ typedef struct
   double seconds; /* of recomputes and of waits for copies */
 } Outcome;
 
+/* A step waits for its disk as long as that writes and reads, but for what it computes meanwhile and for bytes that
+ * stay in staging memory. */
+static void
+check_disk (EbbPlanChoices *choices,
+            const EbbProbeStep *ran,
+            const Outcome *outcome)
+{
+  const double hidden = ebb_probe_get_seconds (choices->probe, ran) - outcome->seconds;
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < ran->copies->len; i++)
+    {
+      const EbbCopyEvent *event = &g_array_index (ran->copies, EbbProbeCopy, i).event;
+
+      if (event->kind == EBB_COPY_TO_DISK || event->kind == EBB_COPY_FROM_DISK)
+        n_bytes += event->n_bytes;
+    }
+  if (n_bytes > 4 * STAGING)
+    g_assert_cmpfloat (outcome->seconds + hidden, >=,
+                       (double) (n_bytes - 2 * STAGING) / choices->costs->disk_rates.out);
+}
+
 static Outcome
 try_strategy (EbbPlanChoices *choices,
               const Strategy *strategy)
@@ -109,6 +131,7 @@ try_strategy (EbbPlanChoices *choices,
   outcome.peak = ran->peak;
   for (guint i = 0; i < ran->n_stages; i++)
     outcome.seconds += ran->stages[i].seconds[EBB_PROBE_RECOMPUTE] + ran->stages[i].waited;
+  check_disk (choices, ran, &outcome);
   return outcome;
 }
 
