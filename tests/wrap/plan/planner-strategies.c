@@ -87,8 +87,8 @@ typedef struct
   double seconds; /* of recomputes and of waits for copies */
 } Outcome;
 
-/* While the forward goes on, about as much waits to be written as staging memory holds, and no more, if nothing of it is
- * freed before backward. */
+/* While the forward goes on, about as much waits to be written as staging memory holds, and no more, if nothing of it
+ * is freed before backward. */
 static void
 check_staging (const EbbProbeStep *step)
 {
