@@ -1,8 +1,10 @@
-# examples/NAME.c, or all sources in examples/NAME/, make the program examples/NAME in the build folder. Programs of one
-# file are there to be read and are not installed. A folder without a main.c is what programs share: a library for those
-# beside it, which include "FOLDER/FILE.h".
+# examples/NAME.c, or all sources in and below examples/NAME/, make the program examples/NAME in the build folder.
+# Programs of one file are there to be read and are not installed. A folder without a main.c is what programs share: a
+# library for those beside it, which include "FOLDER/FILE.h".
 file (GLOB example_files CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/examples/*.c")
-file (GLOB example_folder_files CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/examples/*/*.c")
+file (GLOB_RECURSE example_folder_files CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}/examples"
+  "${CMAKE_CURRENT_SOURCE_DIR}/examples/*.c")
+list (FILTER example_folder_files INCLUDE REGEX "/")
 
 set (EBB_EXAMPLES)
 set (shared_folders)
@@ -12,14 +14,13 @@ foreach (file IN LISTS example_files)
   set (sources_${name} "${file}")
 endforeach ()
 foreach (file IN LISTS example_folder_files)
-  cmake_path (GET file PARENT_PATH folder)
-  cmake_path (GET folder FILENAME name)
-  if (EXISTS "${folder}/main.c")
+  string (REGEX REPLACE "/.*" "" name "${file}")
+  if (EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/examples/${name}/main.c")
     list (APPEND EBB_EXAMPLES ${name})
   else ()
     list (APPEND shared_folders ${name})
   endif ()
-  list (APPEND sources_${name} "${file}")
+  list (APPEND sources_${name} "${CMAKE_CURRENT_SOURCE_DIR}/examples/${file}")
 endforeach ()
 list (REMOVE_DUPLICATES EBB_EXAMPLES)
 list (REMOVE_DUPLICATES shared_folders)

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The command lines of all example programs: name, --help, --version, sizes, devices, exit. */
-#include "command.h"
+#include "common/command.h"
 
 #include <ebb/ebb.h>
 

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Ctrl-C and SIGTERM: the first is noted, the second ends the program at once. */
-#include "interrupt.h"
+#include "common/interrupt.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,21 +1,21 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* A training from the command line to the exit status. */
-#include "job.h"
+#include "common/job.h"
 
-#include "command.h"
-#include "estimate.h"
-#include "evaluate.h"
-#include "interrupt.h"
-#include "keep.h"
-#include "launch.h"
-#include "launcher.h"
-#include "memory-timeline.h"
-#include "output.h"
-#include "planning.h"
-#include "profile.h"
-#include "report.h"
-#include "sample.h"
-#include "streams.h"
+#include "common/command.h"
+#include "common/interrupt.h"
+#include "common/launcher.h"
+#include "common/memory/estimate.h"
+#include "common/memory/keep.h"
+#include "common/memory/memory-timeline.h"
+#include "common/memory/planning.h"
+#include "common/ranks/launch.h"
+#include "common/report/profile.h"
+#include "common/report/report.h"
+#include "common/report/streams.h"
+#include "common/train/evaluate.h"
+#include "common/train/output.h"
+#include "common/train/sample.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "program.h"
+#include "common/program.h"
 
 /* Training a GPT on a text, from the command line to the exit status: 0, 1 for a failure, 2 for a wrong command
  * line, 128 + the signal's number after Ctrl-C or SIGTERM. */

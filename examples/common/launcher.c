@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Reads from the environment which processes mpirun, Slurm or another launcher started together. */
-#include "launcher.h"
+#include "common/launcher.h"
 
 /* The first of these variables that is a number; -1: none is. */
 static int

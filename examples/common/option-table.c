@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Reads, describes, checks and saves the options of a table. */
-#include "option-table.h"
+#include "common/option-table.h"
 
-#include "command.h"
+#include "common/command.h"
 
 #include <ebb/ebb.h>
 

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Prints text that a model wrote. */
-#include "print-text.h"
+#include "common/print-text.h"
 
 #include <stdio.h>
 

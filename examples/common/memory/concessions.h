@@ -1,0 +1,32 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "common/options/options.h"
+
+/* The options that --allow names: they change values or the order of sums, so they are taken only where no plan fits
+ * without them, and no more than are needed. */
+
+G_BEGIN_DECLS
+
+/* Whether the options fit as they are. *@is_too_little: they don't, and others may. */
+typedef gboolean (*ConcessionAttempt) (Options *options,
+                                       gpointer data,
+                                       gboolean *is_too_little,
+                                       GError **error);
+
+/* Refuses what --allow can't name. */
+gboolean concessions_check (const Options *options,
+                            GError **error);
+/* Changes the options until they fit, as --allow says. *@taken_names: of what was changed, owned by the caller; NULL:
+ * nothing. FALSE with the error of the last attempt that --allow permits, and with the names of concessions that would
+ * have been enough. */
+gboolean concessions_take (Options *options,
+                           guint n_ranks,
+                           ConcessionAttempt attempt,
+                           gpointer data,
+                           char **taken_names,
+                           GError **error);
+/* What a training has of these, by --allow or by options of its own. */
+char **concessions_list (const Options *options);
+
+G_END_DECLS

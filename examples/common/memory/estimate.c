@@ -1,0 +1,249 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The memory and the time of a training, from a dry run of its step. */
+#include "common/memory/estimate.h"
+
+#include "common/memory/memory-timeline.h"
+#include "common/memory/planning.h"
+#include "common/report/progress.h"
+#include "common/train/output.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static char *
+format_time (double seconds)
+{
+  if (seconds < 120)
+    return g_strdup_printf ("%.3g s", seconds);
+  return seconds < 7200 ? g_strdup_printf ("%.3g minutes", seconds / 60)
+                        : g_strdup_printf ("%.3g hours", seconds / 3600);
+}
+
+static void
+add_integer (JsonBuilder *builder,
+             const char *name,
+             gint64 value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, value);
+}
+
+/* What is said of a step: of the rank that needs most. */
+typedef struct
+{
+  gint64 peak, host_peak, extent, purposes[EBB_N_PURPOSES];
+  guint64 least;
+  double seconds;
+} Figures;
+
+static void
+take_figures (Figures *self,
+              EbbMemoryEstimate *estimate)
+{
+  self->peak = (gint64) ebb_memory_estimate_get_peak_total (estimate);
+  self->host_peak = (gint64) ebb_memory_estimate_get_host_peak_total (estimate);
+  self->extent = (gint64) ebb_memory_estimate_get_extent (estimate);
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    self->purposes[i] = (gint64) ebb_memory_estimate_get_peak (estimate, (EbbPurpose) i);
+}
+
+/* The largest of each number over the ranks. */
+static gboolean
+exchange (Ranks *ranks,
+          Figures *figures,
+          GError **error)
+{
+  enum
+  {
+    N = 3 + EBB_N_PURPOSES
+  };
+  gint64 mine[N] = { figures->peak, figures->host_peak, figures->extent };
+  g_autofree gint64 *all = NULL;
+
+  if (ranks == NULL)
+    return TRUE;
+  memcpy (mine + 3, figures->purposes, sizeof figures->purposes);
+  all = g_new (gint64, (gsize) ranks->size * N);
+  if (!ranks_exchange (ranks, mine, N, all, error))
+    return FALSE;
+  for (guint i = 0; i < ranks->size * N; i++)
+    mine[i % N] = MAX (mine[i % N], all[i]);
+  figures->peak = mine[0];
+  figures->host_peak = mine[1];
+  figures->extent = mine[2];
+  memcpy (figures->purposes, mine + 3, sizeof figures->purposes);
+  return TRUE;
+}
+
+static gboolean
+write_report (const Options *options,
+              EbbMemoryEstimate *estimate,
+              const Figures *figures,
+              GError **error)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (JsonGenerator) generator = json_generator_new ();
+  g_autoptr (JsonNode) root = NULL;
+  g_autofree char *json = NULL;
+  g_autofree char *text = NULL;
+
+  if (options->report == NULL)
+    return TRUE;
+  json_builder_begin_object (builder);
+  add_integer (builder, "predicted_peak_bytes", figures->peak);
+  add_integer (builder, "predicted_host_peak_bytes", figures->host_peak);
+  json_builder_set_member_name (builder, "peak_bytes_by_purpose");
+  json_builder_begin_object (builder);
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    add_integer (builder, progress_purposes[i], figures->purposes[i]);
+  json_builder_end_object (builder);
+  add_integer (builder, "heap_bytes", figures->extent);
+  if (figures->least > 0)
+    add_integer (builder, "least_bytes", (gint64) figures->least);
+  if (options->memory > 0)
+    add_integer (builder, "budget_bytes", (gint64) options->memory);
+  json_builder_set_member_name (builder, "step_seconds");
+  json_builder_add_double_value (builder, figures->seconds);
+  json_builder_set_member_name (builder, "seconds_are_disturbed");
+  json_builder_add_boolean_value (builder, ebb_memory_estimate_is_disturbed (estimate));
+  json_builder_set_member_name (builder, "run_seconds");
+  json_builder_add_double_value (builder, figures->seconds * (double) options->steps);
+  memory_timeline_write_json (ebb_memory_estimate_get_timeline (estimate), builder);
+  json_builder_set_member_name (builder, "config");
+  options_add_json (options, builder);
+  json_builder_end_object (builder);
+  root = json_builder_get_root (builder);
+  json_generator_set_root (generator, root);
+  json_generator_set_pretty (generator, TRUE);
+  json = json_generator_to_data (generator, NULL);
+  text = g_strconcat (json, "\n", NULL);
+  return output_write (options->report, text, error);
+}
+
+static void
+print_bytes (const char *name,
+             gint64 n_bytes)
+{
+  if (n_bytes > 0)
+    printf ("  %-12s %10.1f MiB\n", name, (double) n_bytes / (1 << 20));
+}
+
+static void
+print (const Options *options,
+       const Ranks *ranks,
+       EbbMemoryEstimate *estimate,
+       const Figures *figures)
+{
+  EbbMemoryTimeline *timeline = ebb_memory_estimate_get_timeline (estimate);
+  g_autofree char *table = ebb_memory_timeline_get_table (timeline, MEMORY_TIMELINE_HOLDERS);
+  const char *device = options->device != NULL ? options->device : "cpu";
+  g_autofree char *step = format_time (figures->seconds);
+  g_autofree char *run = format_time (figures->seconds * (double) options->steps);
+
+  printf ("A step needs %.1f MiB of %s%s, at most at one time:\n", (double) figures->peak / (1 << 20), device,
+          ranks != NULL ? " on the rank that needs most" : "");
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    print_bytes (progress_purposes[i], figures->purposes[i]);
+  printf ("With the gaps between them the heap needs %.1f MiB.\n", (double) figures->extent / (1 << 20));
+  if (figures->host_peak != figures->peak)
+    printf ("Host memory: %.1f MiB.\n", (double) figures->host_peak / (1 << 20));
+  if (figures->least > 0)
+    printf ("With --memory it needs at least %.1f MiB%s.\n", (double) figures->least / (1 << 20),
+            strcmp (device, "cpu") == 0 ? ", and what gaps between tensors and the program itself take" : "");
+  printf ("At the peak%s the largest are:%s", ranks != NULL ? " of rank 0" : "", strchr (table, '\n'));
+  printf ("A step computes for about %s, %" G_GINT64_FORMAT " steps for about %s.\n", step, options->steps, run);
+  if (ebb_memory_estimate_is_disturbed (estimate))
+    printf ("That is too long: other programs took the processor while kernels were timed. Estimate again when the "
+            "machine is quiet.\n");
+}
+
+/* The smallest budget for which there is a plan; on the CPU without what the process takes itself. */
+static gboolean
+find_least (Trainer *trainer,
+            Figures *figures,
+            GError **error)
+{
+  if (trainer->plan == NULL)
+    return planning_find_least (trainer, &figures->least, error);
+  g_object_get (trainer->plan, "least-bytes", &figures->least, NULL);
+  return TRUE;
+}
+
+static gboolean
+take_seconds (Trainer *trainer,
+              EbbMemoryEstimate *estimate,
+              Figures *figures,
+              GError **error)
+{
+  const gboolean measures = trainer->ranks == NULL || trainer->ranks->rank == 0;
+  GError *failure = NULL;
+
+  figures->seconds = ebb_memory_estimate_measure_seconds (estimate, measures ? PLANNING_MAX_SECONDS : 0, &failure);
+  if (failure != NULL)
+    g_propagate_error (error, failure);
+  return failure == NULL;
+}
+
+/* Of other ranks than the first the options name no file. */
+static gboolean
+save_timeline (Trainer *trainer,
+               EbbMemoryEstimate *estimate,
+               GError **error)
+{
+  EbbMemoryTimeline *timeline = ebb_memory_estimate_get_timeline (estimate);
+
+  ebb_memory_timeline_set_name (timeline, memory_timeline_get_title (trainer));
+  return trainer->options->memory_timeline == NULL || memory_timeline_save (timeline, trainer, error);
+}
+
+/* All parts of the training are made in a dry run. */
+static EbbMemoryEstimate *
+make_estimate (Options *options,
+               Ranks *ranks,
+               Figures *figures,
+               GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  Planning planning;
+  Trainer trainer;
+  gboolean ok;
+
+  if (!planning_init (&planning, options, ranks, error))
+    return NULL;
+  ebb_push_dry_run ();
+  ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error)
+       && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, trainer_run_step, &trainer, error))
+              != NULL;
+  if (ok)
+    take_figures (figures, estimate);
+  ok = ok && take_seconds (&trainer, estimate, figures, error) && find_least (&trainer, figures, error)
+       && save_timeline (&trainer, estimate, error);
+  trainer_clear (&trainer);
+  ebb_pop_dry_run ();
+  planning_clear (&planning);
+  return ok ? g_steal_pointer (&estimate) : NULL;
+}
+
+gboolean
+estimate_run (Options *options,
+              Ranks *ranks,
+              GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  Figures figures = { 0 };
+  gboolean ok;
+
+  estimate = make_estimate (options, ranks, &figures, error);
+  ok = ranks != NULL ? ranks_agree (ranks, estimate != NULL, error) : estimate != NULL;
+  if (!ok)
+    return FALSE;
+  if (!exchange (ranks, &figures, error))
+    return FALSE;
+  if (ranks != NULL && ranks->rank > 0)
+    return TRUE;
+  if (!options->quiet)
+    print (options, ranks, estimate, &figures);
+  if (!options->quiet && options->memory_timeline != NULL)
+    printf ("Picture of the memory of a step: %s\n", options->memory_timeline);
+  return write_report (options, estimate, &figures, error);
+}

@@ -1,0 +1,585 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* From a budget of bytes to a plan for the training, and the plan's effect on it. */
+#include "common/memory/planning.h"
+
+#include "common/memory/concessions.h"
+#include "common/train/output.h"
+#include "common/train/store.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (1024.0 * 1024.0)
+/* What a process takes during a training beside tensors: stacks, tables, libraries' own memory. */
+#define RESERVE ((guint64) 18 << 20)
+/* By so much that differs from one start to the next. */
+#define OWN_VARIES ((guint64) 1 << 20)
+/* How many limits are tried before the plan that needs least is taken. */
+#define N_LIMITS 10
+/* oneDNN packs matrices on each thread, in memory of malloc: at most so many bytes, and of a small model's one for so
+ * many of the heap, as far as was seen. */
+#define PACKED ((guint64) 10 << 20)
+#define PART_PACKED 16
+/* Ranks that are threads have one heap, in which blocks of one are in the way of others'. Of its bytes, so much is
+ * lost. */
+#define PART_LOST_AMONG_THREADS 8
+
+/* -- the budget ---------------------------------------------------------------------------------------------------- */
+
+/* Resident bytes of this process. */
+static guint64
+get_own_bytes (void)
+{
+  g_autofree char *text = NULL;
+  guint64 n_all, n_resident = 0;
+
+  if (g_file_get_contents ("/proc/self/statm", &text, NULL, NULL)
+      && sscanf (text, "%" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, &n_all, &n_resident) != 2)
+    n_resident = 0;
+  return n_resident * (guint64) sysconf (_SC_PAGESIZE);
+}
+
+/* How many ranks share this one's device: those of its machine on the CPU. */
+static gboolean
+count_sharers (Ranks *ranks,
+               EbbDevice *device,
+               guint *n,
+               GError **error)
+{
+  g_autofree char *place = g_strdup_printf ("%s %s", g_get_host_name (), ebb_device_get_name (device));
+  g_autofree gint64 *places = ranks != NULL ? g_new (gint64, ranks->size) : NULL;
+  const gint64 own = g_str_hash (place);
+
+  *n = ranks == NULL;
+  if (ranks == NULL)
+    return TRUE;
+  if (!ranks_exchange (ranks, &own, 1, places, error))
+    return FALSE;
+  for (guint i = 0; i < ranks->size; i++)
+    *n += places[i] == own;
+  return TRUE;
+}
+
+/* All that is free where the training computes; of what other processes' ranks share, this one's part. */
+static gboolean
+find_budget (Planning *self,
+             EbbDevice *device,
+             GError **error)
+{
+  const guint64 available = ebb_memory_get_available (device);
+  guint n_sharers;
+
+  if (!count_sharers (self->ranks, device, &n_sharers, error))
+    return FALSE;
+  self->budget = (device == ebb_device_get_cpu () ? get_own_bytes () : 0) + available / n_sharers * self->n_here;
+  return TRUE;
+}
+
+/* The largest of all ranks. */
+static gboolean
+take_largest (Ranks *ranks,
+              guint64 *n_bytes,
+              GError **error)
+{
+  g_autofree gint64 *all = ranks != NULL ? g_new (gint64, ranks->size) : NULL;
+  const gint64 own = (gint64) *n_bytes;
+
+  if (ranks == NULL)
+    return TRUE;
+  if (!ranks_exchange (ranks, &own, 1, all, error))
+    return FALSE;
+  for (guint i = 0; i < ranks->size; i++)
+    *n_bytes = MAX (*n_bytes, (guint64) all[i]);
+  return TRUE;
+}
+
+static guint64
+get_bytes (EbbMemoryPlan *plan,
+           const char *property)
+{
+  guint64 n_bytes;
+
+  g_object_get (plan, property, &n_bytes, NULL);
+  return n_bytes;
+}
+
+/* -- planning ------------------------------------------------------------------------------------------------------ */
+
+/* What of the budget isn't for tensors, as it is at first: what planning leaves behind is used again by the training.
+ */
+static gboolean
+find_own_bytes (Planning *self,
+                const Trainer *trainer,
+                GError **error)
+{
+  if (self->own > 0 || trainer->device != ebb_device_get_cpu ())
+    return TRUE;
+  self->own = get_own_bytes () + RESERVE;
+  return take_largest (self->ranks, &self->own, error);
+}
+
+/* A plan of a file has no store of its own. */
+static void
+set_store (const Trainer *trainer,
+           EbbMemoryPlan *plan)
+{
+  EbbSavedTensorHooks *store = store_for_plan (trainer->options, trainer->store);
+
+  if (store != NULL)
+    ebb_memory_plan_set_store (
+        plan, trainer->options->store_kind == STORE_DISK ? EBB_MEMORY_PLACE_DISK : EBB_MEMORY_PLACE_HOST, store);
+}
+
+static EbbMemoryPlan *
+plan_limit (Trainer *trainer,
+            guint64 limit,
+            GError **error)
+{
+  EbbSavedTensorHooks *store = store_for_plan (trainer->options, trainer->store);
+
+  return trainer->ranks != NULL
+             ? ebb_memory_plan_new_on_ranks (trainer->model, trainer->device, store, trainer->ranks->control,
+                                             trainer_run_step, trainer, limit, error)
+             : ebb_memory_plan_new (trainer->model, trainer->device, store, trainer_run_step, trainer, limit, error);
+}
+
+/* The bytes of a dry run with a plan, of the rank that needs most, and those that its heap needs. */
+static gboolean
+measure (Trainer *trainer,
+         EbbMemoryPlan *plan,
+         guint64 *peak,
+         guint64 *extent,
+         GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+
+  if (ebb_memory_plan_apply (plan, error))
+    {
+      estimate = ebb_memory_estimate_new (trainer->model, trainer->device, trainer_run_step, trainer, error);
+      ebb_memory_plan_unapply (plan);
+    }
+  if (trainer->ranks != NULL ? !ranks_agree (trainer->ranks, estimate != NULL, error) : estimate == NULL)
+    return FALSE;
+  *peak = ebb_memory_estimate_get_peak_total (estimate);
+  *extent = trainer->device == ebb_device_get_cpu () ? ebb_memory_estimate_get_extent (estimate) : *peak;
+  if (trainer->device == ebb_device_get_cpu () && trainer->options->ranks.n_ranks > 1)
+    *extent += *extent / PART_LOST_AMONG_THREADS;
+  return take_largest (trainer->ranks, peak, error) && take_largest (trainer->ranks, extent, error);
+}
+
+/* A plan for @limit, and the bytes of a dry run of the step with it. */
+static EbbMemoryPlan *
+plan_within (Trainer *trainer,
+             guint64 limit,
+             guint64 *peak,
+             guint64 *extent,
+             GError **error)
+{
+  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, limit, error);
+
+  return plan != NULL && measure (trainer, plan, peak, extent, error) ? g_steal_pointer (&plan) : NULL;
+}
+
+/* The bytes of all ranks of this process. */
+static double
+count_mib (const Planning *self,
+           guint64 n_bytes)
+{
+  return (double) n_bytes * self->n_here / MIB;
+}
+
+/* The bytes that libraries take beside a heap of @extent bytes. */
+static guint64
+count_libraries (const Trainer *trainer,
+                 guint64 extent)
+{
+  return trainer->device == ebb_device_get_cpu ()
+             ? MIN (extent / PART_PACKED, (guint64) ebb_get_num_threads () * PACKED)
+             : 0;
+}
+
+/* The plan that needs least. Where even that is too much, the error says what would do. */
+static EbbMemoryPlan *
+plan_least (Planning *self,
+            Trainer *trainer,
+            GError **error)
+{
+  g_autoptr (EbbMemoryPlan) least = NULL;
+  guint64 extent, peak;
+  double own;
+
+  if (!planning_find_least (trainer, &self->limit, error))
+    return NULL;
+  least = plan_within (trainer, self->limit, &peak, &extent, error);
+  if (least == NULL || extent <= self->heap)
+    return g_steal_pointer (&least);
+  self->is_too_little = TRUE;
+  own = (double) self->own / MIB + count_mib (self, count_libraries (trainer, extent));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+               "%.1f MiB is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, "
+               "the program itself %.1f)",
+               (double) self->budget / MIB, ceil ((count_mib (self, extent) + own) * 10) / 10,
+               self->n_here > 1 ? " of its ranks" : "", count_mib (self, peak), count_mib (self, extent - peak), own);
+  return NULL;
+}
+
+/* On the CPU a budget is one of resident bytes, so the gaps between tensors need some of it. Each limit may have
+ * another plan with other gaps, larger or smaller: limits are tried from the highest one down, since a lower one has no
+ * faster plan. Near the least budget only the plan that needs least may be left. */
+static EbbMemoryPlan *
+plan_with_gaps (Planning *self,
+                Trainer *trainer,
+                GError **error)
+{
+  const guint64 room = self->heap;
+
+  for (guint i = 0; i < N_LIMITS; i++)
+    {
+      guint64 peak, extent;
+      GError *failure = NULL;
+      g_autoptr (EbbMemoryPlan) plan = plan_within (trainer, self->limit, &peak, &extent, &failure);
+
+      if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+        {
+          g_error_free (failure);
+          break;
+        }
+      if (plan == NULL)
+        {
+          g_propagate_error (error, failure);
+          return NULL;
+        }
+      if (extent <= room)
+        return g_steal_pointer (&plan);
+      self->limit = MIN (self->limit, peak) - MIN (self->limit / 2, MAX ((extent - room) / 3, room / 128));
+    }
+  return plan_least (self, trainer, error);
+}
+
+/* Memory that runs out while kernels are timed is another failure than a budget that no plan keeps. */
+static EbbMemoryPlan *
+plan_for_device (Planning *self,
+                 Trainer *trainer,
+                 GError **error)
+{
+  EbbMemoryPlan *plan = plan_limit (trainer, self->limit, error);
+  guint64 least;
+
+  if (plan == NULL && g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+    self->is_too_little = planning_find_least (trainer, &least, NULL) && least > self->limit;
+  return plan;
+}
+
+/* Divides the budget between the heap and what is beside it. */
+static void
+divide_budget (Planning *self,
+               const Trainer *trainer)
+{
+  const guint64 room = (self->budget - MIN (self->budget, self->own)) / self->n_here;
+
+  self->heap = room - count_libraries (trainer, room);
+  self->limit = self->heap;
+}
+
+/* A plan that was made with changes keeps its budget only with them. */
+static gboolean
+check_changes (EbbMemoryPlan *plan,
+               const Options *options,
+               GError **error)
+{
+  g_auto (GStrv) has = concessions_list (options), needs = NULL;
+
+  g_object_get (plan, "needs", &needs, NULL);
+  for (guint i = 0; needs != NULL && needs[i] != NULL; i++)
+    if (!g_strv_contains ((const char *const *) has, needs[i]))
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                     "--plan %s: the plan was made with %s, which this training doesn't have", options->plan, needs[i]);
+        return FALSE;
+      }
+  return TRUE;
+}
+
+static gboolean
+make_plan (Planning *self,
+           Trainer *trainer,
+           GError **error)
+{
+  const Options *options = trainer->options;
+  g_autofree char *name = options->memory_text != NULL ? g_strdup_printf ("--memory %s", options->memory_text)
+                                                       : g_strdup ("--checkpoint auto");
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_auto (GStrv) changes = concessions_list (options);
+
+  self->budget = options->memory;
+  if (!find_own_bytes (self, trainer, error)
+      || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
+    return FALSE;
+  divide_budget (self, trainer);
+  plan = trainer->device == ebb_device_get_cpu () ? plan_with_gaps (self, trainer, error)
+                                                  : plan_for_device (self, trainer, error);
+  if (plan == NULL)
+    {
+      if (self->n_here > 1 && trainer->device != ebb_device_get_cpu ())
+        g_prefix_error (error, "%s, shared by %u ranks: ", name, self->n_here);
+      else
+        g_prefix_error (error, "%s: ", name);
+      return FALSE;
+    }
+  g_object_set (plan, "needs", changes, NULL);
+  self->json = ebb_memory_plan_to_json (plan);
+  self->text = ebb_memory_plan_to_string (plan);
+  return TRUE;
+}
+
+/* A plan that was made earlier must do for this training. */
+static gboolean
+check_plan (Planning *self,
+            Trainer *trainer,
+            GError **error)
+{
+  const Options *options = trainer->options;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  guint64 peak, extent;
+
+  if (!find_own_bytes (self, trainer, error))
+    return FALSE;
+  plan = self->ranks != NULL
+             ? ebb_memory_plan_load_on_ranks (trainer->model, self->ranks->control, options->plan, error)
+             : ebb_memory_plan_load (trainer->model, options->plan, error);
+  if (plan != NULL)
+    set_store (trainer, plan);
+  self->is_too_little = plan != NULL && !check_changes (plan, options, error);
+  if (plan == NULL || self->is_too_little || !measure (trainer, plan, &peak, &extent, error)
+      || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
+    return FALSE;
+  self->is_from_file = TRUE;
+  self->limit = get_bytes (plan, "budget-bytes");
+  self->heap = MAX (self->limit, extent);
+  extent = (extent + count_libraries (trainer, extent)) * self->n_here + self->own;
+  self->is_too_little = peak > self->limit || (self->budget > 0 && extent > self->budget + OWN_VARIES);
+  if (peak > self->limit)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                 "--plan %s: with it a step of this training needs %.1f MiB, and it was made for %.1f MiB: remove the "
+                 "file to plan again",
+                 options->plan, (double) peak / MIB, (double) self->limit / MIB);
+  else if (self->is_too_little)
+    g_set_error (
+        error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+        "--plan %s: with it a training needs %.1f MiB, and --memory is %.1f MiB: remove the file to plan again",
+        options->plan, (double) extent / MIB, (double) self->budget / MIB);
+  else
+    {
+      if (self->budget > 0)
+        divide_budget (self, trainer);
+      self->limit = MAX (peak, self->limit);
+      self->heap = MAX (peak, self->heap);
+      self->json = ebb_memory_plan_to_json (plan);
+      self->text = ebb_memory_plan_to_string (plan);
+    }
+  return self->json != NULL;
+}
+
+/* The step without the plan, to be drawn beside the one with it. */
+static gboolean
+record_unplanned (Planning *self,
+                  Trainer *trainer,
+                  GError **error)
+{
+  g_autoptr (EbbMemoryEstimate) estimate = NULL;
+  GError *failure = NULL;
+
+  if (!self->draws)
+    return TRUE;
+  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, trainer_run_step, trainer, error);
+  if (estimate == NULL)
+    return FALSE;
+  if (trainer->options->memory_timeline != NULL) /* on ranks the first one's; mostly the planner has measured them */
+    ebb_memory_estimate_measure_seconds (estimate, PLANNING_MAX_SECONDS, &failure);
+  if (failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  self->unplanned = g_object_ref (ebb_memory_estimate_get_timeline (estimate));
+  ebb_memory_timeline_set_name (self->unplanned, "none");
+  return TRUE;
+}
+
+/* Peaks are those of the training, not of measuring kernels. */
+static void
+reset_peaks (const Options *options)
+{
+  EbbDevice *device = ebb_device_get (options->device, NULL);
+
+  if (device != NULL)
+    ebb_memory_reset_peaks (device);
+  ebb_memory_reset_peaks (NULL);
+}
+
+/* Whether there is a plan to read; on ranks the first one reads it. */
+static gboolean
+find_file (Planning *self,
+           const Options *options,
+           gboolean *is_there,
+           GError **error)
+{
+  const gint64 own = options->plan != NULL && g_file_test (options->plan, G_FILE_TEST_EXISTS);
+  g_autofree gint64 *all = self->ranks != NULL ? g_new (gint64, self->ranks->size) : NULL;
+
+  if (self->ranks != NULL && !ranks_exchange (self->ranks, &own, 1, all, error))
+    return FALSE;
+  *is_there = (all != NULL ? all[0] : own) != 0;
+  return TRUE;
+}
+
+/* A ConcessionAttempt: one plan, for the options as they are. On ranks all fail together, with the same error. */
+static gboolean
+attempt (Options *options,
+         gpointer data,
+         gboolean *is_too_little,
+         GError **error)
+{
+  Planning *self = data;
+  Trainer trainer;
+  gboolean has_file, ok;
+
+  planning_clear (self); /* of an earlier attempt */
+  self->is_too_little = *is_too_little = FALSE;
+  if (!find_file (self, options, &has_file, error))
+    return FALSE;
+  if (!has_file && options->memory == 0 && !options->memory_is_auto)
+    return options_refuse (error, "--plan %s: there is no such file; say --memory SIZE to make it", options->plan);
+  ebb_push_dry_run ();
+  ok = trainer_init (&trainer, options, self->ranks, error);
+  if (self->ranks != NULL)
+    ok = ranks_agree (self->ranks, ok, error);
+  ok = ok && (has_file ? check_plan : make_plan) (self, &trainer, error) && record_unplanned (self, &trainer, error);
+  trainer_clear (&trainer);
+  ebb_pop_dry_run ();
+  if (self->ranks != NULL)
+    ranks_forget_models (self->ranks);
+  *is_too_little = self->is_too_little;
+  return ok;
+}
+
+gboolean
+planning_init (Planning *self,
+               Options *options,
+               Ranks *ranks,
+               GError **error)
+{
+  GError *failure = NULL;
+  gboolean ok;
+
+  *self = (Planning){ .ranks = ranks,
+                      .budget = options->memory,
+                      .n_here = (guint) MAX (options->ranks.n_ranks, 1),
+                      .draws = options->memory_timeline != NULL };
+  ok = concessions_check (options, &failure);
+  if (ok && options_have_plan (options) && options->steps > 0)
+    {
+      ok = concessions_take (options, ranks != NULL ? ranks->size : 1, attempt, self, &self->taken, &failure);
+      reset_peaks (options);
+    }
+  if (ok)
+    return TRUE;
+  if (ranks != NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_PROCESS_GROUP))
+    ranks->failure_shared = TRUE; /* it is the same on all */
+  g_propagate_error (error, failure);
+  planning_clear (self);
+  return FALSE;
+}
+
+void
+planning_clear (Planning *self)
+{
+  g_clear_pointer (&self->json, g_free);
+  g_clear_pointer (&self->text, g_free);
+  g_clear_pointer (&self->taken, g_free);
+  g_clear_object (&self->unplanned);
+}
+
+/* -- applying ------------------------------------------------------------------------------------------------------ */
+
+gboolean
+planning_apply (Planning *self,
+                Trainer *trainer,
+                GError **error)
+{
+  const Options *options = trainer->options;
+
+  if (options->steps == 0)
+    return TRUE;
+  if (options->checkpoint_kind == CHECKPOINT_AUTO && self->json == NULL)
+    return options_refuse (
+        error, "--resume %s: this training had --checkpoint auto: say it again, or --checkpoint none", options->resume);
+  if (self->json == NULL)
+    return TRUE;
+  trainer->plan = ebb_memory_plan_new_from_json (trainer->model, self->json, error);
+  if (trainer->plan != NULL)
+    set_store (trainer, trainer->plan);
+  if (trainer->plan == NULL || !ebb_memory_plan_apply (trainer->plan, error)
+      || (options->plan != NULL && !self->is_from_file && (self->ranks == NULL || self->ranks->rank == 0)
+          && !ebb_memory_plan_save (trainer->plan, options->plan, error)))
+    return FALSE;
+  trainer->budget = self->budget > 0 ? self->budget : self->limit * self->n_here + self->own;
+  trainer->limit = self->limit;
+  trainer->heap = self->heap;
+  g_set_object (&trainer->unplanned, self->unplanned);
+  if (self->heap > 0)
+    ebb_memory_set_limit (trainer->device, self->heap * self->n_here);
+  if (!options->quiet)
+    printf ("%s%s%s\n", self->text, self->taken != NULL ? "taken, as --allow says: " : "",
+            self->taken != NULL ? self->taken : "");
+  return TRUE;
+}
+
+/* -- without a budget ---------------------------------------------------------------------------------------------- */
+
+gboolean
+planning_find_least (Trainer *trainer,
+                     guint64 *least,
+                     GError **error)
+{
+  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, G_MAXINT64, error);
+
+  if (plan != NULL)
+    *least = get_bytes (plan, "least-bytes");
+  return plan != NULL;
+}
+
+/* -- the report ---------------------------------------------------------------------------------------------------- */
+
+static void
+add_bytes (JsonBuilder *builder,
+           const char *name,
+           guint64 n_bytes)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, (gint64) n_bytes);
+}
+
+void
+planning_add_json (const Trainer *trainer,
+                   JsonBuilder *builder)
+{
+  g_autofree char *json = NULL;
+
+  if (trainer->plan == NULL)
+    return;
+  json = ebb_memory_plan_to_json (trainer->plan);
+  add_bytes (builder, "budget_bytes",
+             trainer->budget > 0 ? trainer->budget : get_bytes (trainer->plan, "budget-bytes"));
+  add_bytes (builder, "predicted_peak_bytes", get_bytes (trainer->plan, "predicted-peak-bytes"));
+  add_bytes (builder, "least_bytes", get_bytes (trainer->plan, "least-bytes"));
+  json_builder_set_member_name (builder, "plan");
+  json_builder_add_value (builder, json_from_string (json, NULL));
+  json_builder_set_member_name (builder, "corrections");
+  json_builder_begin_array (builder);
+  for (guint i = 0; i < trainer->corrections->len; i++)
+    json_builder_add_string_value (builder, trainer->corrections->pdata[i]);
+  json_builder_end_array (builder);
+}

@@ -1,0 +1,49 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "common/train/trainer.h"
+
+/* --memory, --plan and --checkpoint auto: a memory plan for the training. */
+
+G_BEGIN_DECLS
+
+/* How long kernels are timed that this machine hasn't timed before. */
+#define PLANNING_MAX_SECONDS 5
+
+typedef struct
+{
+  Ranks *ranks;                 /* each has a Planning with the same figures; NULL: one process trains alone */
+  guint64 budget; /* bytes; on the CPU of the whole process. 0: the plan is that of a file, without a budget */
+  guint n_here;                 /* ranks that share it, as threads of this process */
+  guint64 heap;                 /* what of it is for tensors and the gaps between them, of each rank */
+  guint64 limit;                /* the tensors of the plan are within so many bytes */
+  guint64 own;                  /* what is not; 0 on an accelerator */
+  gboolean draws;               /* the step without the plan, too */
+  char *json;                   /* the plan; NULL: there is none */
+  char *text;                   /* the same as a table */
+  char *taken;                  /* of what --allow names; NULL: nothing */
+  gboolean is_too_little;       /* the last attempt failed as no plan does for these options, with which others may */
+  gboolean is_from_file;        /* the plan is that of --plan */
+  EbbMemoryTimeline *unplanned; /* of a step without the plan, by a dry run, for --memory-timeline; or NULL */
+} Planning;
+
+/* Plans, by dry runs of the training, before any memory is taken for it. Refuses a budget that is too small. @ranks:
+ * NULL where one process trains alone. */
+gboolean planning_init (Planning *self,
+                        Options *options,
+                        Ranks *ranks,
+                        GError **error);
+void planning_clear (Planning *self);
+/* Puts the plan onto the model, writes it to the file of --plan, and prints it. From then on tensors have the limit. */
+gboolean planning_apply (Planning *self,
+                         Trainer *trainer,
+                         GError **error);
+/* The smallest number of bytes for which the training has a plan. Collective. */
+gboolean planning_find_least (Trainer *trainer,
+                              guint64 *least,
+                              GError **error);
+/* Adds budget, prediction and plan to a report. */
+void planning_add_json (const Trainer *trainer,
+                        JsonBuilder *builder);
+
+G_END_DECLS

@@ -1,0 +1,377 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Shows the progress of a training: one line that changes on a terminal, plain lines elsewhere. */
+#include "common/report/progress.h"
+
+#include "common/train/evaluate.h"
+#include "common/train/store.h"
+#include "common/train/wrapping.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define MIB (1024.0 * 1024.0)
+#define N_PLAIN_LINES 10
+#define PLAIN_INTERVAL (30 * G_USEC_PER_SEC)
+#define LIVE_INTERVAL (G_USEC_PER_SEC / 10)
+#define RECENT 10
+
+/* mpirun gives its ranks terminals of size 0, even if its own output is a file. */
+static guint
+get_columns (guint fallback)
+{
+  struct winsize size;
+
+  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : fallback;
+}
+
+void
+progress_init (Progress *self,
+               const Trainer *trainer)
+{
+  *self = (Progress){
+    .trainer = trainer,
+    .quiet = trainer->options->quiet,
+    .live = isatty (STDOUT_FILENO) && (trainer->ranks == NULL || get_columns (0) > 0),
+    .losses = g_array_new (FALSE, FALSE, sizeof (double)),
+    .seconds = g_array_new (FALSE, FALSE, sizeof (double)),
+  };
+}
+
+void
+progress_clear (Progress *self)
+{
+  g_array_unref (self->losses);
+  g_array_unref (self->seconds);
+}
+
+void
+progress_note (Progress *self,
+               const char *format,
+               ...)
+{
+  va_list args;
+
+  if (self->quiet)
+    return;
+  va_start (args, format);
+  vprintf (format, args);
+  va_end (args);
+  putchar ('\n');
+  fflush (stdout);
+}
+
+static int
+compare_doubles (gconstpointer a,
+                 gconstpointer b)
+{
+  double x = *(const double *) a, y = *(const double *) b;
+
+  return (x > y) - (x < y);
+}
+
+static double
+get_median (const double *values,
+            guint n)
+{
+  g_autofree double *sorted = g_memdup2 (values, sizeof (double) * n);
+
+  qsort (sorted, n, sizeof (double), compare_doubles);
+  return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static double
+get_step_tokens (const Progress *self)
+{
+  const Options *options = self->trainer->options;
+
+  return (double) options->batch * options->context * options->accumulate;
+}
+
+double
+progress_get_speed (const Progress *self)
+{
+  guint n = self->seconds->len;
+
+  return n == 0 ? 0 : get_step_tokens (self) / get_median ((const double *) (gpointer) self->seconds->data, n);
+}
+
+static char *
+format_time (double seconds)
+{
+  guint64 s = (guint64) (seconds + 0.5);
+
+  if (s >= 3600)
+    return g_strdup_printf ("%" G_GUINT64_FORMAT ":%02u:%02u", s / 3600, (guint) (s / 60 % 60), (guint) (s % 60));
+  return g_strdup_printf ("%u:%02u", (guint) (s / 60), (guint) (s % 60));
+}
+
+/* -- the line ------------------------------------------------------------------------------------------------------ */
+
+#define ROOMY 120
+
+static void
+append_memory (GString *line,
+               const char *name,
+               guint64 n_bytes)
+{
+  double mib = (double) n_bytes / MIB;
+
+  g_string_append_printf (line, " %s %.*f", name, mib < 10 ? 1 : 0, mib);
+}
+
+/* Names the ranks whose memory is printed. */
+const char *const progress_purposes[EBB_N_PURPOSES] = { "parameters", "gradients", "optimizer",
+                                                        "activations", "cache", "workspace" };
+
+static const char *
+get_owner (const Trainer *trainer)
+{
+  return trainer->ranks != NULL && trainer->ranks->size > 1 ? " of rank 0" : "";
+}
+
+/* The full line if it fits; the most important figures come first. */
+static char *
+format_line (Progress *self,
+             gboolean roomy)
+{
+  static const char *const short_names[EBB_N_PURPOSES] = { "p", "g", "o", "a", "c", "w" };
+  const Trainer *trainer = self->trainer;
+  guint n = self->losses->len, n_recent = MIN (n, RECENT);
+  const double *seconds = (const double *) (gpointer) self->seconds->data;
+  double recent = get_median (seconds + n - n_recent, n_recent);
+  gint64 n_steps = trainer->options->steps;
+  int digits = (int) g_snprintf (NULL, 0, "%" G_GINT64_FORMAT, n_steps);
+  g_autofree char *left = format_time (recent * (double) (n_steps - trainer->step));
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (trainer->device);
+  const char *gap = roomy ? "  " : " ";
+  GString *line = g_string_new (roomy ? "step " : NULL);
+
+  g_string_append_printf (line, "%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "%sloss %.4f%s%.0f %s%s%s left%sMiB%s:",
+                          digits, trainer->step, n_steps, gap, g_array_index (self->losses, double, n - 1), gap,
+                          get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left, gap,
+                          get_owner (trainer));
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    if (i != EBB_PURPOSE_CACHE || ebb_memory_stats_get_peak (stats, i) > 0) /* training itself has none */
+      append_memory (line, (roomy ? progress_purposes : short_names)[i], ebb_memory_stats_get_peak (stats, i));
+  if (roomy)
+    append_memory (line, "peak", ebb_memory_stats_get_peak_total (stats));
+  return g_string_free (line, FALSE);
+}
+
+void
+progress_step (Progress *self,
+               double loss,
+               double seconds)
+{
+  gint64 now = g_get_monotonic_time ();
+  gint64 step = self->trainer->step, n_steps = self->trainer->options->steps;
+  gint64 every = MAX (1, n_steps / N_PLAIN_LINES);
+  gboolean due = step == n_steps || self->losses->len == 0;
+  g_autofree char *line = NULL;
+  guint columns;
+
+  g_array_append_val (self->losses, loss);
+  g_array_append_val (self->seconds, seconds);
+  due = due
+        || (self->live ? now - self->shown >= LIVE_INTERVAL : step % every == 0 || now - self->shown >= PLAIN_INTERVAL);
+  if (self->quiet || !due)
+    return;
+  self->shown = now;
+  columns = self->live ? get_columns (80) : ROOMY;
+  line = format_line (self, columns >= ROOMY);
+  if (self->live)
+    printf ("\r%.*s\033[K", (int) columns - 1, line);
+  else
+    printf ("%s\n", line);
+  fflush (stdout);
+}
+
+void
+progress_evaluation (Progress *self)
+{
+  const GArray *all = self->trainer->evaluations;
+  const Evaluation *last;
+
+  if (all->len == self->n_evaluations)
+    return;
+  self->n_evaluations = all->len;
+  last = &g_array_index (all, Evaluation, all->len - 1);
+  if (self->live && !self->quiet)
+    printf ("\r\033[K");
+  if (last->step == 0)
+    progress_note (self, "Held out: loss %.4f, perplexity %.2f", last->loss, evaluate_get_perplexity (last->loss));
+  else
+    progress_note (self, "Held out, after step %" G_GINT64_FORMAT ": loss %.4f, perplexity %.2f%s", last->step,
+                   last->loss, evaluate_get_perplexity (last->loss), last->is_best ? ", the best so far" : "");
+}
+
+/* -- before and after ---------------------------------------------------------------------------------------------- */
+
+static void
+print_ranks (Progress *self)
+{
+  const Ranks *ranks = self->trainer->ranks;
+  const RankOptions *options = &self->trainer->options->ranks;
+  g_autofree char *among = NULL;
+  g_autofree char *shard = NULL;
+  g_autofree char *tensor = NULL;
+  g_autofree char *each = NULL;
+  const guint n = (guint) options->tensor_parallel;
+
+  if (ranks == NULL)
+    return;
+  if (n < ranks->size)
+    each = g_strdup_printf (": each %u of them", n);
+  if (n > 1)
+    tensor = g_strdup_printf ("%s share one model, layer by layer%s", each != NULL ? each : "",
+                              options->sequence_parallel ? ", and its tokens"
+                              : options->partition       ? ", and what its blocks keep"
+                                                         : "");
+  if (options->shard_kind == SHARD_HYBRID)
+    among = g_strdup_printf (" among %d", options->shard_size);
+  if (self->trainer->options->program->on_ranks)
+    shard = g_strdup_printf (", shard %s%s", options->shard, among != NULL ? among : "");
+  progress_note (self, "%u rank%s (%s)%s%s", ranks->size, ranks->size == 1 ? "" : "s",
+                 ebb_process_group_get_backend (ranks->group), shard != NULL ? shard : "",
+                 tensor != NULL ? tensor : "");
+}
+
+static void
+print_documents (Progress *self)
+{
+  const Trainer *trainer = self->trainer;
+  const gint64 context = trainer->options->context;
+  g_autofree char *split = NULL;
+  EbbDocumentDataset *data;
+  gint64 n_split, n_documents, n_rows;
+
+  if (!EBB_IS_DOCUMENT_DATASET (trainer->dataset))
+    return;
+  data = EBB_DOCUMENT_DATASET (trainer->dataset);
+  n_split = ebb_document_dataset_count_split (data, context);
+  n_documents = ebb_document_dataset_get_n_documents (data);
+  n_rows = ebb_dataset_get_n_rows (trainer->dataset, context);
+  if (n_split > 0)
+    split = g_strdup_printf ("; %" G_GINT64_FORMAT " %s longer than a row and %s split", n_split,
+                             n_split == 1 ? "is" : "are", n_split == 1 ? "is" : "are");
+  progress_note (self, "%" G_GINT64_FORMAT " document%s, packed into %" G_GINT64_FORMAT " row%s%s", n_documents,
+                 n_documents == 1 ? "" : "s", n_rows, n_rows == 1 ? "" : "s",
+                 split != NULL ? split : "");
+}
+
+/* "Llama" of LlamaForCausalLM; a GPT came from no folder. */
+static char *
+name_model (const Trainer *trainer)
+{
+  const char *architecture = ebb_model_get_architecture (trainer->model);
+  const char *end = architecture != NULL ? strstr (architecture, "For") : NULL;
+
+  if (trainer->options->program->is_masked)
+    return g_strdup ("BERT");
+  if (end == NULL)
+    return g_strdup (architecture != NULL ? "GPT-2" : "GPT");
+  return g_strndup (architecture, (gsize) (end - architecture));
+}
+
+void
+progress_begin (Progress *self)
+{
+  const Trainer *trainer = self->trainer;
+  const Options *options = trainer->options;
+  g_autofree char *name = name_model (trainer);
+
+  self->began = g_get_monotonic_time ();
+  if (trainer->dataset == NULL || trainer->step >= options->steps)
+    return;
+  progress_note (self,
+                 "%s of %d layer%s, width %d, %d head%s, context %d, vocabulary %d: %" G_GUINT64_FORMAT " parameters",
+                 name, options->layers, options->layers == 1 ? "" : "s", options->width, options->heads,
+                 options->heads == 1 ? "" : "s", options->context, options->vocab,
+                 trainer->n_parameters);
+  progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d thread%s on %s",
+                 ebb_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
+                 options->checkpoint, options->threads, options->threads == 1 ? "" : "s",
+                 ebb_device_get_name (trainer->device));
+  print_documents (self);
+  print_ranks (self);
+  if (trainer->first_step > 0)
+    progress_note (self, "Resuming from step %" G_GINT64_FORMAT " in %s", trainer->first_step, options->resume);
+}
+
+static void
+print_checkpointing (Progress *self,
+                     EbbMemoryStats *stats)
+{
+  const Trainer *trainer = self->trainer;
+  double now = (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
+  double plain = trainer->plain_activations;
+
+  if (trainer->options->checkpoint_kind == CHECKPOINT_NONE || plain <= 0)
+    return;
+  progress_note (self,
+                 "Checkpointing (%s): activations %.1f MiB instead of about %.1f, %.0f %% less; blocks recomputed: "
+                 "%" G_GUINT64_FORMAT,
+                 trainer->options->checkpoint, now / MIB, plain / MIB, 100 * (1 - now / plain),
+                 wrapping_count_recomputes (trainer->model));
+}
+
+/* The table of all wrapped blocks, on a terminal. */
+static void
+print_report (Progress *self)
+{
+  g_autofree char *table = NULL;
+
+  if (!self->live || self->trainer->options->checkpoint_kind == CHECKPOINT_NONE)
+    return;
+  table = ebb_checkpoint_report (self->trainer->model);
+  progress_note (self, "%s", g_strchomp (table));
+}
+
+static void
+print_store (Progress *self)
+{
+  g_autofree char *line = store_describe (self->trainer->store, self->trainer->options, self->trainer->device);
+
+  if (line != NULL)
+    progress_note (self, "%s", line);
+}
+
+void
+progress_end (Progress *self)
+{
+  guint n = self->losses->len;
+  g_autoptr (EbbMemoryStats) stats = NULL;
+  g_autofree char *time = NULL;
+
+  if (self->quiet)
+    return;
+  if (n == 0)
+    {
+      if (self->trainer->options->steps > 0)
+        progress_note (self, "Nothing to train: %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " steps were taken",
+                       self->trainer->step, self->trainer->options->steps);
+      return;
+    }
+  if (self->live)
+    putchar ('\n');
+  stats = ebb_memory_get_stats (self->trainer->device);
+  time = format_time ((double) (g_get_monotonic_time () - self->began) / G_USEC_PER_SEC);
+  progress_note (self, "%u step%s in %s: loss %.4f to %.4f, %.0f tokens/s", n, n == 1 ? "" : "s", time,
+                 g_array_index (self->losses, double, 0), g_array_index (self->losses, double, n - 1),
+                 progress_get_speed (self));
+  progress_note (self,
+                 "Peak memory%s %.1f MiB (each by itself: parameters %.1f, gradients %.1f, optimizer %.1f, activations "
+                 "%.1f, workspace %.1f)",
+                 get_owner (self->trainer),
+                 (double) ebb_memory_stats_get_peak_total (stats) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_PARAMETER) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_GRADIENT) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_OPTIMIZER) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE) / MIB);
+  print_checkpointing (self, stats);
+  print_store (self);
+  print_report (self);
+}

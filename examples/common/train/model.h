@@ -1,0 +1,76 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "common/options/options.h"
+
+/* The model that the options describe, and its files. */
+
+G_BEGIN_DECLS
+
+/* The byte tokenizer, or that of a folder: --model's, unless --tokenizer names another one. */
+EbbTokenizer *model_make_tokenizer (const Options *options,
+                                    GError **error);
+
+/* Whether --model is trained with the tokenizer of another folder. */
+gboolean model_has_other_tokenizer (const Options *options);
+/* Whether weights of --load are trained with bytes though a tokenizer's files are beside them. */
+gboolean model_check_loaded_tokenizer (const Options *options,
+                                       GError **error);
+/* Whether the model's and the tokenizer's folders still exist that @saved names, the options of a resumed training.
+ * @saved may be NULL. */
+gboolean model_check_remembered (const Options *options,
+                                 const char *saved,
+                                 GError **error);
+
+/* The source of the model: a configuration, or a folder that was opened. */
+typedef struct
+{
+  EbbGptConfig *gpt;
+  EbbBertConfig *bert; /* one of both */
+  EbbModule *opened;   /* of --model, with parameters in f32; it is given to the first model_make () */
+} ModelSource;
+
+/* Finds the sizes that the options, the folder of --model, the file of --load, the state of --resume and the preset
+ * give, in this order, and gives them to @options. @weights, @metadata and @saved may be NULL. */
+gboolean model_find (Options *options,
+                     EbbTokenizer *tokenizer,
+                     EbbArgs *weights,
+                     EbbArgs *metadata,
+                     const char *saved,
+                     ModelSource *source,
+                     GError **error);
+/* The model, on the CPU, with @weights if it is not NULL. */
+EbbModule *model_make (const Options *options,
+                       ModelSource *source,
+                       EbbArgs *weights,
+                       GError **error);
+void model_source_clear (ModelSource *source);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (ModelSource, model_source_clear)
+/* A model like @model that no rank shares, with the full weights of @state. */
+EbbModule *model_make_full (EbbModule *model,
+                            EbbArgs *state,
+                            GError **error);
+
+/* Whether parameters, gradients and optimizer state of each of @n_ranks and the activations that a step needs at least
+ * fit in the device's memory. */
+gboolean model_check_memory (const Options *options,
+                             EbbDevice *device,
+                             guint n_ranks,
+                             GError **error);
+/* Whether the ranks of --tensor-parallel can share a model of these sizes. */
+gboolean model_check_tensor_ranks (const Options *options,
+                                   GError **error);
+/* The mean loss of the targets that there are. @starts may be NULL. */
+EbbTensor *model_loss (EbbModule *model,
+                       EbbTensor *tokens,
+                       EbbTensor *targets,
+                       EbbTensor *starts,
+                       GError **error);
+/* As a file, or, with --model, as a folder whose weights have the dtype of that one. All ranks call it for a folder of
+ * a model that they share. */
+gboolean model_save (EbbModule *model,
+                     const Options *options,
+                     const char *path,
+                     GError **error);
+
+G_END_DECLS

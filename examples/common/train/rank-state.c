@@ -1,0 +1,115 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* --resume and --save of a model that is divided among ranks. */
+#include "common/train/rank-state.h"
+
+#include "common/ranks/fault.h"
+#include "common/train/model.h"
+#include "common/train/output.h"
+
+/* -- the state ----------------------------------------------------------------------------------------------------- */
+
+static gboolean
+fail (GError **error)
+{
+  g_prefix_error (error, "--resume: ");
+  return FALSE;
+}
+
+char *
+rank_state_read_config (const char *folder,
+                        GError **error)
+{
+  char *config = ebb_training_state_read_sharded_config (folder, error);
+
+  if (config == NULL)
+    fail (error);
+  return config;
+}
+
+gboolean
+rank_state_seed (Trainer *self,
+                 GError **error)
+{
+  EbbGenerator *generator = ebb_generator_get_default ();
+  const guint64 seed = (guint64) self->options->seed, offset = ebb_generator_get_offset (generator);
+
+  if (!(self->ranks->tensor != NULL ? ebb_model_parallel_manual_seed (seed, G_OBJECT (self->ranks->tensor), error)
+                                    : ebb_seed_rank (seed, self->ranks->data, error)))
+    return FALSE;
+  ebb_generator_set_state (generator, ebb_generator_get_seed (generator), offset);
+  return TRUE;
+}
+
+gboolean
+rank_state_load (Trainer *self,
+                 GError **error)
+{
+  const Options *options = self->options;
+  g_autofree char *config = options_to_json (options);
+
+  if (options->resume == NULL)
+    return TRUE;
+  self->state = ebb_training_state_new (self->model, self->optimizer, self->dataset);
+  if (self->whole_optimizer != NULL || (self->found & FOUND_INDEX) != 0)
+    {
+      if (!(self->whole_optimizer != NULL
+                ? ebb_load_full_optimizer_state (self->optimizer, self->whole_optimizer, FALSE, error)
+                : ebb_training_state_load_sharded (self->state, options->resume, &self->step, error)))
+        return fail (error);
+      g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
+      if (!trainer_set_optimizer (self, error))
+        return FALSE;
+    }
+  g_object_set (self->state, "config", config, NULL);
+  trainer_take_best (self);
+  self->first_step = self->saved_step = self->step;
+  return TRUE;
+}
+
+gboolean
+rank_state_save (Trainer *self,
+                 GError **error)
+{
+  GError *failure = NULL;
+
+  if (!fault_meet (self->ranks, "save", self->step, error))
+    return FALSE;
+  if (!ebb_training_state_save_sharded (self->state, self->options->resume, self->step, &failure))
+    {
+      /* Ranks compare this flag. */
+      self->ranks->failure_shared = g_error_matches (failure, EBB_ERROR, EBB_ERROR_IO);
+      g_propagate_error (error, failure);
+      return fail (error);
+    }
+  if (self->ranks->rank == 0)
+    output_remove_whole_states (self->options->resume);
+  return TRUE;
+}
+
+/* -- the weights --------------------------------------------------------------------------------------------------- */
+
+gboolean
+rank_state_save_weights (Trainer *self,
+                         const char *path,
+                         GError **error)
+{
+  const Options *options = self->options;
+  gboolean sharded = options->ranks.shard_kind != SHARD_NONE || self->ranks->tensor != NULL, ok = TRUE;
+  g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (EbbModule) full = NULL;
+
+  if (sharded && options->model[0] != '\0') /* weight by weight */
+    return model_save (self->model, options, path, error);
+  if (sharded)
+    {
+      state = ebb_get_full_state_dict (self->model, TRUE, error);
+      if (state == NULL)
+        return FALSE;
+    }
+  if (self->ranks->rank == 0)
+    {
+      full = sharded ? model_make_full (self->model, state, error) : g_object_ref (self->model);
+      ok = full != NULL && model_save (full, options, path, error);
+    }
+  return ranks_agree (self->ranks, ok, error);
+}
