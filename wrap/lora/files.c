@@ -2,6 +2,8 @@
 /* Saves adapters as PEFT's folders, adapter_config.json and adapter_model.safetensors, and loads such folders. */
 #include "wrap/lora/lora-private.h"
 
+#include "dist/agree-private.h"
+#include "dist/init.h"
 #include "nn/args-private.h"
 #include "nn/files/atomic-folder-private.h"
 #include "nn/files/json-private.h"
@@ -17,6 +19,7 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/tensor-private.h"
+#include "wrap/shard/state/local-shard-private.h"
 
 #include <math.h>
 #include <string.h>
@@ -53,7 +56,8 @@ get_file_path (const EbbArchitecture *architecture,
                const char *path,
                GError **error)
 {
-  EbbTensor *weight = ((EbbLinear *) layer)->weight;
+  const EbbLinear *linear = (EbbLinear *) layer;
+  const gint64 shape[] = { linear->out_features, linear->in_features };
   g_autofree char *name = g_strconcat (path, ".weight", NULL);
   g_autoptr (EbbWeightMap) map = NULL;
   const EbbWeight *found;
@@ -61,7 +65,7 @@ get_file_path (const EbbArchitecture *architecture,
   if (architecture == NULL)
     return g_strdup (path);
   map = ebb_weight_map_new (architecture);
-  ebb_weight_map_add (map, name, weight->view.shape, (guint) weight->view.n_dims, weight->view.dtype);
+  ebb_weight_map_add (map, name, shape, 2, EBB_DTYPE_F32);
   found = &g_array_index (map->weights, EbbWeight, 0);
   if (map->weights->len == 1 && !is_joined (architecture, path))
     return g_strndup (found->name, strlen (found->name) - strlen (".weight"));
@@ -178,46 +182,102 @@ make_config (EbbModule *model,
 }
 
 static gboolean
-check_full (EbbTensor *weight,
-            const char *path,
-            GError **error)
+collect_paths (const EbbArchitecture *architecture,
+               const GArray *places,
+               GPtrArray *file_paths,
+               GError **error)
 {
-  if (weight->owner == NULL && weight->partition == NULL)
-    return TRUE;
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_STATE,
-      "lora: the branch of %s is split over ranks: load the full state dict into a model that is not, and save "
-      "that",
-      path);
-  return FALSE;
-}
-
-/* The file's tensors, and its names for the layers. */
-static EbbArgs *
-collect_tensors (const EbbArchitecture *architecture,
-                 const GArray *places,
-                 const char *adapter,
-                 GPtrArray *file_paths,
-                 GError **error)
-{
-  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
-
   for (guint i = 0; i < places->len; i++)
     {
       const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
-      const EbbLoraBranch *branch = ebb_lora_layer_find (ebb_lora_layer_get (place->module), adapter);
-      EbbTensor *a = ebb_lora_factor_get_weight (branch->a), *b = ebb_lora_factor_get_weight (branch->b);
       char *file_path = get_file_path (architecture, place->module, place->path, error);
-      g_autofree char *key_a = file_path != NULL ? get_key (file_path, "lora_A") : NULL;
-      g_autofree char *key_b = file_path != NULL ? get_key (file_path, "lora_B") : NULL;
 
       if (file_path == NULL)
-        return NULL;
+        return FALSE;
       g_ptr_array_add (file_paths, file_path);
-      if (!check_full (a, place->path, error) || !check_full (b, place->path, error))
-        return NULL;
-      ebb_args_add_tensor (tensors, key_a, a);
-      ebb_args_add_tensor (tensors, key_b, b);
+    }
+  return TRUE;
+}
+
+/* An adapter's A and B, in the order of its places, and the ranks among which they are split. */
+typedef struct
+{
+  EbbGatherItem *items;
+  guint n;
+  gboolean is_split, is_writer;
+} Factors;
+
+static void
+factors_init (Factors *self,
+              const GArray *places,
+              const char *adapter)
+{
+  *self = (Factors){ .items = g_new0 (EbbGatherItem, 2 * places->len + 1), .is_writer = TRUE };
+  for (guint i = 0; i < places->len; i++)
+    {
+      const EbbLoraBranch *branch =
+          ebb_lora_layer_find (ebb_lora_layer_get (g_array_index (places, EbbLoraPlace, i).module), adapter);
+      EbbTensor *factors[] = { ebb_lora_factor_get_weight (branch->a), ebb_lora_factor_get_weight (branch->b) };
+
+      for (guint k = 0; k < 2; k++)
+        {
+          EbbGatherItem *item = &self->items[self->n++];
+
+          ebb_local_shard_init (&item->shard, factors[k]);
+          item->local = item->shard.tensor;
+          item->dtype = item->local->view.dtype;
+          self->is_split = self->is_split || ebb_local_shard_is_split (&item->shard);
+        }
+    }
+  if (self->is_split)
+    self->is_writer = ebb_process_group_get_rank (ebb_process_group_get_default ()) == 0;
+}
+
+static gboolean
+check_released (const Factors *self,
+                const GArray *places,
+                GError **error)
+{
+  for (guint i = 0; i < self->n; i++)
+    {
+      const EbbShardUnit *unit = self->items[i].shard.unit;
+
+      if (unit == NULL || unit->n_summoned == 0)
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "lora: full parameters of %s are summoned: call ebb_release_full_params () first",
+                   g_array_index (places, EbbLoraPlace, i / 2).path);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* The file's tensors; NULL without an error on a rank that doesn't write. */
+static EbbArgs *
+collect_tensors (Factors *self,
+                 const GPtrArray *file_paths,
+                 GError *failure,
+                 GError **error)
+{
+  g_autoptr (EbbArgs) tensors = NULL;
+
+  if (failure != NULL && !self->is_split)
+    {
+      g_propagate_error (error, failure);
+      return NULL;
+    }
+  if (self->is_split
+      && !ebb_gather_full_tensors (ebb_process_group_get_default (), self->items, self->n, self->is_writer, failure,
+                                   error))
+    return NULL;
+  if (!self->is_writer)
+    return NULL;
+  tensors = ebb_args_new (EBB_ARGS_DICT);
+  for (guint i = 0; i < self->n; i++)
+    {
+      g_autofree char *key = get_key (g_ptr_array_index (file_paths, i / 2), i % 2 == 0 ? "lora_A" : "lora_B");
+
+      ebb_args_add_tensor (tensors, key, self->is_split ? self->items[i].full : self->items[i].local);
     }
   return g_steal_pointer (&tensors);
 }
@@ -249,6 +309,39 @@ write_folder (const char *path,
   return FALSE;
 }
 
+/* All ranks that split the adapter succeed, or none does. */
+static gboolean
+save (EbbModule *model,
+      const char *folder,
+      EbbLoraOptions *options,
+      GError **error)
+{
+  const EbbArchitecture *architecture = find_architecture (model);
+  g_autoptr (GPtrArray) file_paths = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (GArray) places = ebb_lora_model_list_places (model, options->adapter);
+  g_autoptr (EbbArgs) tensors = NULL;
+  g_autofree char *config = NULL;
+  GError *failure = NULL;
+  Factors factors;
+  gboolean ok;
+
+  factors_init (&factors, places, options->adapter);
+  if (collect_paths (architecture, places, file_paths, &failure))
+    check_released (&factors, places, &failure);
+  tensors = collect_tensors (&factors, file_paths, failure, error);
+  ok = tensors != NULL || (!factors.is_writer && *error == NULL);
+  failure = NULL;
+  if (tensors != NULL)
+    {
+      config = make_config (model, architecture, options, places, file_paths);
+      ok = write_folder (folder, config, tensors, factors.is_split ? &failure : error);
+    }
+  if (factors.is_split && (ok || failure != NULL))
+    ok = ebb_agree_no_failure (ebb_process_group_get_default (), failure, error);
+  ebb_gather_items_free (factors.items, factors.n);
+  return ok;
+}
+
 /**
  * ebb_lora_save:
  * @model: a model with adapters
@@ -259,9 +352,11 @@ write_folder (const char *path,
  * Saves an adapter as PEFT does, `adapter_config.json` and `adapter_model.safetensors`, with PEFT's names for the
  * layers, so that PEFT and ebb_lora_load() load it. Both files appear together or not at all.
  *
- * Returns: %FALSE with %EBB_ERROR_STATE if there is no such adapter or its parameters are split over ranks, with
- *   %EBB_ERROR_NOT_SUPPORTED if folders of the model's architecture join or divide a layer that has a branch, with
- *   %EBB_ERROR_IO if a file can't be written
+ * The ranks of the process' default group call it together where they shard the adapter or divide its layers; rank 0
+ * writes.
+ *
+ * Returns: %FALSE with %EBB_ERROR_STATE if there is no such adapter, with %EBB_ERROR_NOT_SUPPORTED if folders of the
+ *   model's architecture join or divide a layer that has a branch, with %EBB_ERROR_IO if a file can't be written
  */
 gboolean
 ebb_lora_save (EbbModule *model,
@@ -269,11 +364,7 @@ ebb_lora_save (EbbModule *model,
                const char *adapter,
                GError **error)
 {
-  g_autoptr (GPtrArray) file_paths = g_ptr_array_new_with_free_func (g_free);
-  g_autoptr (GArray) places = NULL;
-  g_autoptr (EbbArgs) tensors = NULL;
-  g_autofree char *config = NULL;
-  const EbbArchitecture *architecture;
+  g_autoptr (GError) failure = NULL;
   EbbLoraOptions *options;
   EbbLoraModel *self;
 
@@ -292,13 +383,30 @@ ebb_lora_save (EbbModule *model,
   options = adapter != NULL ? ebb_lora_model_find (self, adapter, error) : self->active;
   if (options == NULL)
     return FALSE;
-  places = ebb_lora_model_list_places (model, options->adapter);
-  architecture = find_architecture (model);
-  tensors = collect_tensors (architecture, places, options->adapter, file_paths, error);
-  if (tensors == NULL)
-    return FALSE;
-  config = make_config (model, architecture, options, places, file_paths);
-  return write_folder (folder, config, tensors, error);
+  if (save (model, folder, options, &failure))
+    return TRUE;
+  g_propagate_error (error, g_steal_pointer (&failure));
+  return FALSE;
+}
+
+/* A model's folder has no place for branches. */
+static gboolean
+check_no_adapters (EbbModule *model,
+                   GError **error)
+{
+  if (!ebb_lora_is_wrapped (model))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "lora: this %s has adapters: ebb_lora_save () saves one; to save the model, with one merged or without, "
+               "call ebb_lora_unwrap () first",
+               ebb_module_get_type_name (model));
+  return FALSE;
+}
+
+static void __attribute__ ((constructor))
+register_check (void)
+{
+  ebb_model_set_save_check_func (check_no_adapters);
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
@@ -419,7 +527,7 @@ look_up (EbbModule *module,
   g_autofree char *file_path = NULL;
   g_autofree char *key_a = NULL;
   g_autofree char *key_b = NULL;
-  const EbbView *weight;
+  const EbbLinear *linear = (EbbLinear *) module;
   int a, b;
 
   if (!EBB_IS_LINEAR (module))
@@ -433,9 +541,8 @@ look_up (EbbModule *module,
   b = ebb_args_find (loading->tensors, key_b);
   if (a < 0 || b < 0)
     return TRUE;
-  weight = &((EbbLinear *) module)->weight->view;
-  if (!check_shape (loading, a, loading->options->rank, weight->shape[1])
-      || !check_shape (loading, b, weight->shape[0], loading->options->rank))
+  if (!check_shape (loading, a, loading->options->rank, linear->in_features)
+      || !check_shape (loading, b, linear->out_features, loading->options->rank))
     return FALSE;
   g_ptr_array_add (loading->layers, module);
   g_array_append_val (loading->indices, a);
@@ -492,9 +599,13 @@ copy_values (Loading *loading,
       for (guint k = 0; ok && k < 2; k++)
         {
           const guint index = (guint) g_array_index (loading->indices, int, 2 * i + k);
-          EbbTensor *source = ebb_args_peek_tensor (loading->tensors, index);
-          g_autoptr (EbbTensor) moved = ebb_to_device (source, ebb_tensor_get_device (targets[k]), error);
+          EbbLocalShard shard;
+          g_autoptr (EbbTensor) source = NULL;
+          g_autoptr (EbbTensor) moved = NULL;
 
+          ebb_local_shard_init (&shard, targets[k]);
+          source = ebb_local_shard_extract (&shard, ebb_args_peek_tensor (loading->tensors, index), error);
+          moved = source != NULL ? ebb_to_device (source, ebb_tensor_get_device (targets[k]), error) : NULL;
           ok = moved != NULL && ebb_tensor_copy_from (targets[k], moved, error);
         }
     }

@@ -5,9 +5,7 @@
 #include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/activation.h"
-#include "tensor/ops/loss.h"
 #include "tensor/ops/pointwise.h"
-#include "tensor/ops/product-private.h"
 #include "tensor/ops/product.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -58,14 +56,15 @@ ebb_lora_factor_get_weight (EbbModule *factor)
 static EbbTensor *
 project (EbbModule *module,
          const EbbLoraBranch *branch,
-         EbbTensor *x,
+         const EbbLoraOperands *operands,
          GError **error)
 {
-  EbbTensor *a = ebb_lora_factor_get_weight (branch->a);
-  g_autoptr (EbbTensor) dropped =
-      branch->dropout > 0 && ebb_module_get_training (module) ? ebb_dropout (x, branch->dropout, TRUE, NULL, error)
-                                                              : ebb_tensor_ref (x);
+  EbbTensor *x = operands->x, *a = operands->factors[0];
+  g_autoptr (EbbTensor) dropped = branch->dropout > 0 && ebb_module_get_training (module)
+                                      ? ebb_lora_ranks_drop (module, x, branch->dropout, error)
+                                      : ebb_tensor_ref (x);
   g_autoptr (EbbTensor) cast = NULL;
+  g_autoptr (EbbTensor) part = NULL;
   g_autoptr (EbbTensor) low = NULL;
   EbbDType dtype;
 
@@ -74,7 +73,8 @@ project (EbbModule *module,
   /* The product is of the dtype of x, which is the larger one to cast. */
   cast = a->view.dtype == x->view.dtype || ebb_autocast_get (&dtype) ? ebb_tensor_ref (a)
                                                                      : ebb_cast (a, x->view.dtype, error);
-  low = ebb_linear (dropped, cast, NULL, error);
+  part = ebb_linear (dropped, cast, NULL, error);
+  low = part != NULL ? ebb_lora_ranks_leave (module, part, error) : NULL;
   if (low == NULL || branch->scale == 1)
     return g_steal_pointer (&low);
   return ebb_mul_scalar (low, branch->scale, error);
@@ -83,27 +83,48 @@ project (EbbModule *module,
 /* The result of the layer without its branch, as the only reference. */
 static EbbTensor *
 call_base (EbbModule *module,
-           EbbArgs *args,
+           EbbTensor *x,
+           gboolean add_bias,
            const EbbForwardChain *inside,
            GError **error)
 {
-  g_autoptr (EbbArgs) result = ebb_forward_chain_call (inside, module, args, error);
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbArgs) result = NULL;
 
+  ebb_args_add_tensor (args, NULL, x);
+  if (!add_bias)
+    ebb_args_add_boolean (args, "add_bias", FALSE);
+  result = ebb_forward_chain_call (inside, module, args, error);
   return ebb_module_take_only_tensor (module, result, error);
 }
 
 /* Of the product with its branch as logits: a layer that computes the loss itself never makes them. */
 static EbbTensor *
-compute_loss (EbbTensor *logits,
+compute_loss (EbbModule *module,
+              EbbTensor *logits,
               EbbTensor *targets,
               double softcap,
               GError **error)
 {
   g_autoptr (EbbTensor) capped = softcap != 0 ? ebb_soft_cap (logits, softcap, error) : ebb_tensor_ref (logits);
 
-  return capped != NULL
-             ? ebb_cross_entropy_full (capped, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error)
-             : NULL;
+  return capped != NULL ? ebb_lora_ranks_loss (module, capped, targets, error) : NULL;
+}
+
+/* The branch comes before the layer's own product: backward then has given away the gradient of y when it makes that of
+ * x here. */
+static EbbTensor *
+call_with_branch (EbbModule *module,
+                  const EbbLoraBranch *branch,
+                  const EbbLoraOperands *operands,
+                  gboolean add_bias,
+                  const EbbForwardChain *inside,
+                  GError **error)
+{
+  g_autoptr (EbbTensor) low = project (module, branch, operands, error);
+  g_autoptr (EbbTensor) y = low != NULL ? call_base (module, operands->x, add_bias, inside, error) : NULL;
+
+  return y != NULL ? ebb_lora_ranks_add (module, y, low, operands->factors[1], error) : NULL;
 }
 
 static EbbArgs *
@@ -113,7 +134,8 @@ branched_forward (EbbModule *module,
                   gpointer user_data,
                   GError **error)
 {
-  EbbLoraBranch *branch = g_atomic_pointer_get (&((EbbLoraLayer *) user_data)->active);
+  const EbbLoraLayer *self = user_data;
+  EbbLoraBranch *branch = g_atomic_pointer_get (&self->active);
   EbbTensor *x, *targets = NULL;
   gboolean add_bias = TRUE;
   double softcap = 0;
@@ -121,9 +143,8 @@ branched_forward (EbbModule *module,
                                      { "add_bias", EBB_PARAMETER_FLAG, &add_bias },
                                      { "targets", EBB_PARAMETER_OPTIONAL_TENSOR, &targets },
                                      { "softcap", EBB_PARAMETER_DOUBLE, &softcap } };
-  g_autoptr (EbbArgs) plain = NULL;
-  g_autoptr (EbbTensor) low = NULL;
-  g_autoptr (EbbTensor) y = NULL;
+  EbbTensor *factors[2];
+  EbbLoraOperands operands;
   g_autoptr (EbbTensor) sum = NULL;
   g_autoptr (EbbTensor) loss = NULL;
 
@@ -131,16 +152,15 @@ branched_forward (EbbModule *module,
     return ebb_forward_chain_call (inside, module, args, error);
   if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
     return NULL;
-  plain = targets != NULL ? ebb_args_new_for_tensor (x) : ebb_args_ref (args);
-  /* Before the layer's own product: backward then has given away the gradient of y when it makes that of x here. */
-  low = project (module, branch, x, error);
-  y = low != NULL ? call_base (module, plain, inside, error) : NULL;
-  if (y == NULL)
+  factors[0] = ebb_lora_factor_get_weight (branch->a);
+  factors[1] = ebb_lora_factor_get_weight (branch->b);
+  if (!ebb_lora_ranks_enter (module, self->enters, x, factors, &operands, error))
     return NULL;
-  sum = ebb_add_linear_over (y, low, ebb_lora_factor_get_weight (branch->b), error);
+  sum = call_with_branch (module, branch, &operands, add_bias, inside, error);
+  ebb_lora_operands_clear (&operands);
   if (sum == NULL || targets == NULL)
     return sum != NULL ? ebb_args_new_for_tensor (sum) : NULL;
-  loss = compute_loss (sum, targets, softcap, error);
+  loss = compute_loss (module, sum, targets, softcap, error);
   return loss != NULL ? ebb_args_new_for_tensor (loss) : NULL;
 }
 
@@ -158,6 +178,7 @@ ebb_lora_branch_free (gpointer data)
   EbbLoraBranch *branch = data;
 
   g_free (branch->adapter);
+  g_clear_pointer (&branch->cut, ebb_cut_unref);
   g_object_unref (branch->a);
   g_object_unref (branch->b);
   g_free (branch);
@@ -208,25 +229,26 @@ new_factor (EbbTensor *weight,
   return g_steal_pointer (&factor);
 }
 
-/* A is Kaiming-uniform with a = sqrt (5), as PEFT draws it, and B zero: the branch changes nothing at first. */
+/* A is Kaiming-uniform with a = sqrt (5), as PEFT draws it, and B zero: the branch changes nothing at first. Tensor
+ * ranks draw all of A, so that the numbers don't depend on how many they are. */
 EbbLoraBranch *
 ebb_lora_branch_new (EbbModule *module,
                      EbbLoraOptions *options,
                      GError **error)
 {
-  EbbTensor *weight = ((EbbLinear *) module)->weight;
-  const gint64 n_in = weight->view.shape[1], n_out = weight->view.shape[0];
-  EbbModule *a = new_factor (weight, EBB_INIT_UNIFORM, 1 / sqrt ((double) n_in), options->rank, n_in, error);
-  EbbModule *b = a != NULL ? new_factor (weight, EBB_INIT_CONSTANT, 0, n_out, options->rank, error) : NULL;
+  const EbbLinear *layer = (EbbLinear *) module;
+  g_autoptr (EbbModule) a = new_factor (layer->weight, EBB_INIT_UNIFORM, 1 / sqrt ((double) layer->in_features),
+                                        options->rank, layer->in_features, error);
+  g_autoptr (EbbModule) b =
+      a != NULL ? new_factor (layer->weight, EBB_INIT_CONSTANT, 0, layer->out_features, options->rank, error) : NULL;
   EbbLoraBranch *branch;
+  EbbCut *cut;
 
-  if (b == NULL)
-    {
-      g_clear_object (&a);
-      return NULL;
-    }
+  if (b == NULL
+      || !ebb_lora_ranks_cut (module, ebb_lora_factor_get_weight (a), ebb_lora_factor_get_weight (b), &cut, error))
+    return NULL;
   branch = g_new0 (EbbLoraBranch, 1);
-  *branch = (EbbLoraBranch){ g_strdup (options->adapter), a, b,
+  *branch = (EbbLoraBranch){ g_strdup (options->adapter), g_steal_pointer (&a), g_steal_pointer (&b), cut,
                              ebb_lora_options_get_alpha (options)
                                  / (options->rslora ? sqrt (options->rank) : options->rank),
                              options->dropout };
@@ -264,7 +286,9 @@ ebb_lora_layer_add (EbbModule *module,
   if (self == NULL)
     {
       self = g_new0 (EbbLoraLayer, 1);
+      self->module = module;
       self->branches = g_ptr_array_new_with_free_func (ebb_lora_branch_free);
+      self->enters = ebb_lora_ranks_lets_enter (module);
       ebb_module_add_idle_interceptor (module, LORA_INTERCEPTOR, branched_forward, is_idle, self, layer_free, NULL);
     }
   g_ptr_array_add (self->branches, branch);
@@ -277,12 +301,21 @@ ebb_lora_layer_remove (EbbModule *module)
 {
   guint id = ebb_module_find_interceptor (module, LORA_INTERCEPTOR);
 
+  ebb_lora_layer_activate (ebb_module_get_interceptor_data (module, id), NULL);
   ebb_module_remove_interceptor (module, id);
   ebb_module_register_child (module, NAME_A, NULL, NULL);
   ebb_module_register_child (module, NAME_B, NULL, NULL);
 }
 
-/* Chooses a branch: it alone is trained. NULL: none. */
+void
+ebb_lora_layer_activate (EbbLoraLayer *self,
+                         EbbLoraBranch *branch)
+{
+  g_atomic_pointer_set (&self->active, branch);
+  if (self->enters)
+    ebb_lora_ranks_set_entered (self->module, branch != NULL);
+}
+
 void
 ebb_lora_layer_choose (EbbLoraLayer *self,
                        const char *adapter)
@@ -296,5 +329,5 @@ ebb_lora_layer_choose (EbbLoraLayer *self,
       ebb_tensor_set_requires_grad (ebb_lora_factor_get_weight (branch->a), branch == chosen, NULL);
       ebb_tensor_set_requires_grad (ebb_lora_factor_get_weight (branch->b), branch == chosen, NULL);
     }
-  g_atomic_pointer_set (&self->active, chosen);
+  ebb_lora_layer_activate (self, chosen);
 }

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "dist/tensor-parallel/partition-private.h"
 #include "nn/module-private.h"
 #include "wrap/lora/options.h"
 #include "wrap/lora/wrapper.h"
@@ -18,6 +19,7 @@ struct _EbbLoraOptions
   double dropout;
   gboolean rslora;
   char **targets;
+  char **exclude;
   char *adapter;
 };
 
@@ -31,14 +33,17 @@ typedef struct
 {
   char *adapter;
   EbbModule *a, *b; /* the modules below the layer that hold A [rank, in] and B [out, rank] */
+  EbbCut *cut;      /* of the factor that tensor ranks divide; NULL: none */
   double scale, dropout;
 } EbbLoraBranch;
 
 /* A linear layer with branches: the data of its interceptor. */
 typedef struct
 {
+  EbbModule *module;     /* the layer, which owns this */
   GPtrArray *branches;   /* of EbbLoraBranch */
   EbbLoraBranch *active; /* NULL: none, or its product is merged */
+  gboolean enters;       /* while one is, the input enters the ranks' computation before the layer's own call */
 } EbbLoraLayer;
 
 /* What the root of a model with adapters holds. */
@@ -76,9 +81,58 @@ void ebb_lora_layer_add (EbbModule *module,
                          EbbLoraBranch *branch);
 /* Takes all branches off. */
 void ebb_lora_layer_remove (EbbModule *module);
-/* Chooses a branch: it alone is computed and trained. NULL: none. */
+/* Chooses a branch: it alone is trained. NULL: none. */
 void ebb_lora_layer_choose (EbbLoraLayer *self,
                             const char *adapter);
+/* Has the chosen branch computed or not. */
+void ebb_lora_layer_activate (EbbLoraLayer *self,
+                              EbbLoraBranch *branch);
+
+/* -- ranks.c: layers that tensor ranks share; of any other layer nothing is divided, entered or left */
+
+/* What the products of a call take: references. */
+typedef struct
+{
+  EbbTensor *x, *factors[2]; /* A and B */
+} EbbLoraOperands;
+
+/* Cuts the factor that the layer's ranks divide. */
+gboolean ebb_lora_ranks_cut (EbbModule *module,
+                             EbbTensor *a,
+                             EbbTensor *b,
+                             EbbCut **cut,
+                             GError **error);
+/* Whether the layer has its input enter, which who calls it may do in its place. */
+gboolean ebb_lora_ranks_lets_enter (EbbModule *module);
+void ebb_lora_ranks_set_entered (EbbModule *module,
+                                 gboolean is_entered);
+gboolean ebb_lora_ranks_enter (EbbModule *module,
+                               gboolean enters,
+                               EbbTensor *x,
+                               EbbTensor *factors[2],
+                               EbbLoraOperands *operands,
+                               GError **error);
+void ebb_lora_operands_clear (EbbLoraOperands *self);
+EbbTensor *ebb_lora_ranks_drop (EbbModule *module,
+                                EbbTensor *x,
+                                double dropout,
+                                GError **error);
+/* The sum of the ranks' x A^T, which only the caller holds and reads no more. */
+EbbTensor *ebb_lora_ranks_leave (EbbModule *module,
+                                 EbbTensor *low,
+                                 GError **error);
+/* y + low B^T, for the layer's result y, which only the caller holds and reads no more. */
+EbbTensor *ebb_lora_ranks_add (EbbModule *module,
+                               EbbTensor *y,
+                               EbbTensor *low,
+                               EbbTensor *b,
+                               GError **error);
+/* The mean cross entropy of the layer's result as logits. */
+EbbTensor *ebb_lora_ranks_loss (EbbModule *module,
+                                EbbTensor *logits,
+                                EbbTensor *targets,
+                                GError **error);
+
 /* A or B, not owned. */
 EbbTensor *ebb_lora_factor_get_weight (EbbModule *factor);
 /* The layers of @model that have branches in @adapter, in the order of the tree, with their paths. */

@@ -27,7 +27,8 @@ EbbLoraOptions *
 ebb_lora_options_copy (EbbLoraOptions *self)
 {
   return g_object_new (EBB_TYPE_LORA_OPTIONS, "rank", self->rank, "alpha", self->alpha, "dropout", self->dropout,
-                       "rslora", self->rslora, "targets", self->targets, "adapter", self->adapter, NULL);
+                       "rslora", self->rslora, "targets", self->targets, "exclude", self->exclude, "adapter",
+                       self->adapter, NULL);
 }
 
 gboolean
@@ -63,6 +64,7 @@ ebb_lora_options_finalize (GObject *object)
   EbbLoraOptions *self = EBB_LORA_OPTIONS (object);
 
   g_strfreev (self->targets);
+  g_strfreev (self->exclude);
   g_free (self->adapter);
   G_OBJECT_CLASS (ebb_lora_options_parent_class)->finalize (object);
 }
@@ -121,6 +123,15 @@ ebb_lora_options_class_init (EbbLoraOptionsClass *klass)
    */
   g_object_class_install_property (object_class, offsetof (EbbLoraOptions, targets),
                                    g_param_spec_boxed ("targets", NULL, "Linear layers that get a branch", G_TYPE_STRV,
+                                                       flags));
+  /**
+   * EbbLoraOptions:exclude:
+   *
+   * Layers among the targets that get no branch (PEFT's `exclude_modules`), named as in #EbbLoraOptions:targets. Names
+   * that match nothing are ignored. %NULL for none.
+   */
+  g_object_class_install_property (object_class, offsetof (EbbLoraOptions, exclude),
+                                   g_param_spec_boxed ("exclude", NULL, "Targets that get no branch", G_TYPE_STRV,
                                                        flags));
   /**
    * EbbLoraOptions:adapter:

@@ -8,6 +8,8 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/product.h"
 #include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
+#include "wrap/shard/unit-private.h"
 
 #include <string.h>
 
@@ -147,15 +149,12 @@ check_layer (EbbModule *module,
              const char *path,
              GError **error)
 {
-  if (((EbbLinear *) module)->weight->owner != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "lora: the weight of %s is split over ranks; wrap before ebb_fully_shard () and ebb_replicate ()",
-                 path);
-  else if (((EbbLinear *) module)->weight->partition != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "lora: the weight of %s is divided among tensor ranks, whose layers have no low-rank branches", path);
-  else
+  if (((EbbLinear *) module)->weight->owner == NULL)
     return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "lora: the weight of %s is sharded or replicated already: wrap before ebb_fully_shard () and "
+               "ebb_replicate ()",
+               path);
   return FALSE;
 }
 
@@ -274,7 +273,9 @@ matches (const char *target,
 typedef struct
 {
   char **targets;      /* NULL: all but the head */
+  char **exclude;      /* NULL: none */
   gboolean *is_used;   /* by target */
+  gboolean is_any;     /* a layer is picked */
   GHashTable *endings; /* the last parts of the paths of linear layers */
 } Targets;
 
@@ -292,14 +293,15 @@ is_target (EbbModule *layer,
            gpointer user_data)
 {
   Targets *targets = user_data;
-  gboolean is_picked = FALSE;
+  gboolean is_picked = targets->targets == NULL && strcmp (get_last_part (path), "lm_head") != 0;
 
   g_hash_table_add (targets->endings, g_strdup (get_last_part (path)));
-  if (targets->targets == NULL)
-    return strcmp (get_last_part (path), "lm_head") != 0;
-  for (guint i = 0; targets->targets[i] != NULL; i++)
+  for (guint i = 0; targets->targets != NULL && targets->targets[i] != NULL; i++)
     if (matches (targets->targets[i], path))
       targets->is_used[i] = is_picked = TRUE;
+  for (guint i = 0; is_picked && targets->exclude != NULL && targets->exclude[i] != NULL; i++)
+    is_picked = !matches (targets->exclude[i], path);
+  targets->is_any = targets->is_any || is_picked;
   return is_picked;
 }
 
@@ -325,15 +327,19 @@ check_targets (EbbModule *model,
   ebb_module_visit (model, collect_targets, targets);
   for (guint i = 0; unused == NULL && targets->targets != NULL && targets->targets[i] != NULL; i++)
     unused = targets->is_used[i] ? NULL : targets->targets[i];
-  if (unused == NULL && g_hash_table_size (targets->endings) > 0
-      && (targets->targets == NULL || targets->targets[0] != NULL))
+  if (unused == NULL && targets->is_any)
     return TRUE;
   endings = g_list_sort (g_hash_table_get_keys (targets->endings), (GCompareFunc) strcmp);
   for (GList *i = endings; i != NULL; i = i->next)
     g_string_append_printf (text, "%s%s", i == endings ? "" : ", ", (char *) i->data);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "lora: the target \"%s\" matches no linear layer of this %s; it has %s", unused != NULL ? unused : "",
-               ebb_module_get_type_name (model), text->len > 0 ? text->str : "none");
+  if (unused != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "lora: the target \"%s\" matches no linear layer of this %s; it has %s", unused,
+                 ebb_module_get_type_name (model), text->len > 0 ? text->str : "none");
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "lora: no linear layer of this %s is a target that is not excluded; it has %s",
+                 ebb_module_get_type_name (model), text->len > 0 ? text->str : "none");
   return FALSE;
 }
 
@@ -352,11 +358,13 @@ check_targets (EbbModule *model,
  * for them. Their names don't change, and those of the branches are PEFT's, `h.0.attn.c_attn.lora_A.default.weight`.
  * Wrapping again with another name adds another adapter. The last one added is chosen; see ebb_lora_set_adapter().
  *
- * The model is wrapped before ebb_fully_shard() and ebb_replicate(), and before an optimizer is made of its parameters.
+ * The model is wrapped after ebb_parallelize(), before ebb_fully_shard() and ebb_replicate(), and before an optimizer
+ * is made of its parameters. Tensor ranks whose generators have the same state draw the same adapter, however many they
+ * are.
  *
  * Returns: (transfer full) (nullable): @model; %NULL with %EBB_ERROR_INVALID_ARGUMENT for a target that matches nothing
  *   or an option out of range, with %EBB_ERROR_STATE if there is an adapter of that name, one is merged, or the weights
- *   are split over ranks already
+ *   are sharded or replicated already
  */
 EbbModule *
 ebb_lora_wrap (EbbModule *model,
@@ -366,7 +374,7 @@ ebb_lora_wrap (EbbModule *model,
   g_autoptr (EbbLoraOptions) used = NULL;
   g_autoptr (GHashTable) endings = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
   g_autofree gboolean *is_used = NULL;
-  Targets targets = { NULL, NULL, endings };
+  Targets targets = { .endings = endings };
 
   g_return_val_if_fail (model == NULL || EBB_IS_MODULE (model), NULL);
   g_return_val_if_fail (options == NULL || EBB_IS_LORA_OPTIONS (options), NULL);
@@ -375,6 +383,7 @@ ebb_lora_wrap (EbbModule *model,
     return NULL;
   used = options != NULL ? ebb_lora_options_copy (options) : ebb_lora_options_new ();
   targets.targets = used->targets;
+  targets.exclude = used->exclude;
   targets.is_used = is_used = g_new0 (gboolean, used->targets != NULL ? g_strv_length (used->targets) + 1 : 1);
   if (!check_targets (model, &targets, error) || !ebb_lora_model_add (model, used, is_target, &targets, error))
     return NULL;
@@ -466,6 +475,24 @@ ebb_lora_set_adapter (EbbModule *model,
   return TRUE;
 }
 
+/* Ranks that share the branches would miss them. */
+static gboolean
+check_unowned (const GArray *places,
+               GError **error)
+{
+  for (guint i = 0; i < places->len; i++)
+    {
+      const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
+
+      if (((EbbLinear *) place->module)->weight->owner == NULL)
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "lora: %s is sharded or replicated with its branches, which can't be removed from it", place->path);
+      return FALSE;
+    }
+  return TRUE;
+}
+
 /**
  * ebb_lora_unwrap:
  * @model: a model with adapters
@@ -474,7 +501,7 @@ ebb_lora_set_adapter (EbbModule *model,
  * Removes all adapters. The parameters that required a gradient before do so again. If one is merged, its product stays
  * in the weights: so does a fine-tuned model become one that ebb_model_save() saves and other programs open.
  *
- * Returns: %FALSE with %EBB_ERROR_STATE if the model has no adapters
+ * Returns: %FALSE with %EBB_ERROR_STATE if the model has no adapters, or is sharded or replicated with them
  */
 gboolean
 ebb_lora_unwrap (EbbModule *model,
@@ -491,6 +518,8 @@ ebb_lora_unwrap (EbbModule *model,
   if (self == NULL)
     return FALSE;
   places = ebb_lora_model_list_places (model, NULL);
+  if (!check_unowned (places, error))
+    return FALSE;
   for (guint i = 0; i < places->len; i++)
     ebb_lora_layer_remove (g_array_index (places, EbbLoraPlace, i).module);
   for (guint i = 0; i < self->frozen->len; i++)
@@ -526,11 +555,17 @@ add_products (EbbModule *model,
 
   for (guint i = 0; ok && i < places->len; i++)
     {
-      EbbModule *module = g_array_index (places, EbbLoraPlace, i).module;
+      const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
 
-      ok = check_layer (module, g_array_index (places, EbbLoraPlace, i).path, error);
+      if (ebb_shard_unit_of (((EbbLinear *) place->module)->weight, NULL) == NULL)
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "lora: the weight of %s is sharded: save the adapter, and merge it into a model that is not",
+                   place->path);
+      ok = FALSE;
     }
   ebb_push_grad_enabled (FALSE);
+  ebb_push_autocast (FALSE, EBB_DTYPE_BF16);
   for (; ok && n < places->len; n += ok)
     {
       EbbModule *module = g_array_index (places, EbbLoraPlace, n).module;
@@ -546,12 +581,13 @@ add_products (EbbModule *model,
       add_product (((EbbLinear *) module)->weight,
                    ebb_lora_layer_find (ebb_lora_layer_get (module), self->active->adapter), -sign, NULL);
     }
+  ebb_pop_autocast ();
   ebb_pop_grad_enabled ();
   for (guint i = 0; ok && i < places->len; i++)
     {
       EbbLoraLayer *layer = ebb_lora_layer_get (g_array_index (places, EbbLoraPlace, i).module);
 
-      g_atomic_pointer_set (&layer->active, sign > 0 ? NULL : ebb_lora_layer_find (layer, self->active->adapter));
+      ebb_lora_layer_activate (layer, sign > 0 ? NULL : ebb_lora_layer_find (layer, self->active->adapter));
     }
   if (ok)
     self->is_merged = sign > 0;
@@ -566,8 +602,7 @@ add_products (EbbModule *model,
  * Adds the product of the chosen adapter's branches to the weights of their layers, W += scale · B A, which then cost
  * no more than they did without it. The model is not for training until ebb_lora_unmerge() or ebb_lora_unwrap().
  *
- * Returns: %FALSE with %EBB_ERROR_STATE if an adapter is merged already, none is chosen, or the weights are split over
- *   ranks
+ * Returns: %FALSE with %EBB_ERROR_STATE if an adapter is merged already, none is chosen, or the weights are sharded
  */
 gboolean
 ebb_lora_merge (EbbModule *model,

@@ -155,6 +155,14 @@ function _init() {
         return {nthProduct: n};
     };
 
+    // -- LoRA
+
+    // Adds an adapter to a model. Options may be an object, as {rank: 8, targets: ['q_proj', 'v_proj']}.
+    Ebb.lora = (model, options = null) => Ebb.lora_wrap(model,
+        _isPlainObject(options) ? new Ebb.LoraOptions(options) : options);
+    withDefaults('lora_load', none, none, 'default');
+    withDefaults('lora_save', none, none, null);
+
     // -- many ranks
 
     // Options may be an object, as {flatten: true, reshard_after_forward: false, compute_dtype: Ebb.DType.BF16};

@@ -74,5 +74,9 @@ typedef gboolean (*EbbModelSaveSplitFunc) (EbbModule *model,
                                            gboolean *is_split,
                                            GError **error);
 void ebb_model_set_save_split_func (EbbModelSaveSplitFunc func);
+/* FALSE with an error for a model with parameters that no folder has; wrap/ sets it when the library is loaded. */
+typedef gboolean (*EbbModelSaveCheckFunc) (EbbModule *model,
+                                           GError **error);
+void ebb_model_set_save_check_func (EbbModelSaveCheckFunc func);
 
 G_END_DECLS

@@ -589,11 +589,18 @@ ebb_model_save_from (EbbModule *model,
 /* -- of a model with full parameters ------------------------------------------------------------------------------- */
 
 static EbbModelSaveSplitFunc save_split;
+static EbbModelSaveCheckFunc save_check;
 
 void
 ebb_model_set_save_split_func (EbbModelSaveSplitFunc func)
 {
   save_split = func;
+}
+
+void
+ebb_model_set_save_check_func (EbbModelSaveCheckFunc func)
+{
+  save_check = func;
 }
 
 static gboolean
@@ -684,6 +691,8 @@ ebb_model_save_full (EbbModule *model,
                    dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype) : "no dtype");
       return FALSE;
     }
+  if (save_check != NULL && !save_check (model, error))
+    return FALSE;
   if (save_split != NULL)
     done = save_split (model, folder, dtype, max_file_size, &is_split, error);
   return is_split ? done : save_model (model, folder, dtype, max_file_size, error);

@@ -1,0 +1,79 @@
+"""LoRA from Python: adapters of a model from a folder, their options, files and mistakes."""
+import os
+import tempfile
+import unittest
+
+from support import Ebb, main
+
+_MODEL = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "fixtures", "chat-model")
+
+
+def train(model, n_steps=2):
+    tokens = Ebb.open_tokenizer(_MODEL)("Why is the sky blue?")["tokens"]
+    optimizer = Ebb.AdamW(model, 1e-2)
+    for _ in range(n_steps):
+        loss = model.loss(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
+class Lora(unittest.TestCase):
+    def setUp(self):
+        Ebb.manual_seed(1)
+        self.model = Ebb.open_model(_MODEL)
+
+    def test_branches_alone_are_trained(self):
+        names = [name for name, _ in self.model.named_parameters()]
+        self.assertIs(Ebb.lora(self.model, rank=4, alpha=8, targets=["q_proj", "v_proj"]), self.model)
+        trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        self.assertEqual([name for name in trained if ".lora_" not in name], [])
+        self.assertEqual({name.split(".")[-4] for name in trained}, {"q_proj", "v_proj"})
+        self.assertLess(set(names), {name for name, _ in self.model.named_parameters()})
+        self.assertLess(train(self.model, 8), train(Ebb.lora(Ebb.open_model(_MODEL), rank=4), 1))
+
+    def test_layers_are_excluded(self):
+        Ebb.lora(self.model, targets="all-linear", exclude=["layers.0.*", "down_proj"])
+        paths = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        self.assertTrue(paths)
+        self.assertEqual([path for path in paths if "layers.0." in path or "down_proj" in path], [])
+
+    def test_a_folder_brings_the_adapter_back(self):
+        train(Ebb.lora(self.model, rank=2, adapter="mine"))
+        tokens = Ebb.open_tokenizer(_MODEL)("Why?")["tokens"]
+        with tempfile.TemporaryDirectory() as folder:
+            Ebb.lora_save(self.model, folder)
+            other = Ebb.lora_load(Ebb.open_model(_MODEL), folder)
+            self.assertEqual(Ebb.lora_get_adapters(other), ["default"])
+            self.assertEqual(other(tokens).tolist(), self.model(tokens).tolist())
+            with self.assertRaisesRegex(Ebb.Error, "there is an adapter \"default\" already"):
+                Ebb.lora_load(other, folder)
+            Ebb.lora_merge(other)
+            with self.assertRaisesRegex(Ebb.Error, "the adapter \"default\" is merged: merge again after"):
+                Ebb.lora_merge(other)
+            with self.assertRaisesRegex(Ebb.Error, "^[^\n]*lora[^\n]*$"):
+                Ebb.save_model(self.model, os.path.join(folder, "model"))
+            Ebb.lora_unwrap(other)
+            Ebb.save_model(other, os.path.join(folder, "model"))
+
+    def test_mistakes_are_named(self):
+        with self.assertRaisesRegex(TypeError, r"lora\(\) has no option 'r': write rank="):
+            Ebb.lora(self.model, r=8)
+        with self.assertRaisesRegex(TypeError, "lora.. has no option 'target_modules': write targets="):
+            Ebb.lora(self.model, target_modules=["q_proj"])
+        with self.assertRaisesRegex(TypeError, "lora.. has no option 'modules_to_save': set requires_grad"):
+            Ebb.lora(self.model, modules_to_save=["lm_head"])
+        with self.assertRaisesRegex(TypeError, "rank is 0.5: must be an int"):
+            Ebb.lora(self.model, rank=0.5)
+        with self.assertRaisesRegex(Ebb.Error, "the target \"c_attn\" matches no linear layer of this Gpt; it has"):
+            Ebb.lora(self.model, targets=["c_attn"])
+        with self.assertRaisesRegex(Ebb.Error, "no linear layer of this Gpt is a target that is not excluded"):
+            Ebb.lora(self.model, exclude=["*"])
+        with self.assertRaisesRegex(TypeError, "lora.*model"):
+            Ebb.lora("a model")
+        self.assertFalse(Ebb.lora_is_wrapped(self.model))
+
+
+if __name__ == "__main__":
+    main()
