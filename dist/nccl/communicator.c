@@ -95,14 +95,16 @@ ebb_nccl_open (EbbNcclGroup *self,
                GError **error)
 {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  const int previous = ebb_cuda_enter (self->device);
+  gboolean ok;
 
   config.blocking = 0;
-  if (!ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", error)
-      || !ebb_nccl_check_cuda (cudaStreamCreateWithFlags (&self->stream, cudaStreamNonBlocking), "cudaStreamCreate",
-                               error))
-    return FALSE;
-  return ebb_nccl_check (self, ncclCommInitRankConfig (&self->comm, (int) self->size, *id, (int) self->rank, &config),
-                         "ncclCommInitRankConfig", error);
+  ok = ebb_nccl_check_cuda (cudaStreamCreateWithFlags (&self->stream, cudaStreamNonBlocking), "cudaStreamCreate", error)
+       && ebb_nccl_check (self,
+                          ncclCommInitRankConfig (&self->comm, (int) self->size, *id, (int) self->rank, &config),
+                          "ncclCommInitRankConfig", error);
+  ebb_cuda_leave (previous);
+  return ok;
 }
 
 gboolean
@@ -112,14 +114,18 @@ ebb_nccl_split (EbbNcclGroup *self,
                 GError **error)
 {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  const int previous = ebb_cuda_enter (self->device);
+  gboolean ok;
 
   config.blocking = 0;
-  return ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", error)
-         && ebb_nccl_check_cuda (cudaStreamCreateWithFlags (&child->stream, cudaStreamNonBlocking), "cudaStreamCreate",
-                                 error)
-         && ebb_nccl_check (self, ncclCommSplit (self->comm, (int) color, (int) self->rank, &child->comm, &config),
-                            "ncclCommSplit", error)
-         && wait_until (child, NULL, "ncclCommSplit", error);
+  ok = ebb_nccl_check_open (self, error)
+       && ebb_nccl_check_cuda (cudaStreamCreateWithFlags (&child->stream, cudaStreamNonBlocking), "cudaStreamCreate",
+                               error)
+       && ebb_nccl_check (self, ncclCommSplit (self->comm, (int) color, (int) self->rank, &child->comm, &config),
+                          "ncclCommSplit", error)
+       && wait_until (child, NULL, "ncclCommSplit", error);
+  ebb_cuda_leave (previous);
+  return ok;
 }
 
 gboolean
@@ -179,8 +185,8 @@ free_memory (EbbNcclMemory *self)
 void
 ebb_nccl_close (EbbNcclGroup *self)
 {
-  if (self->stream != NULL || self->comm != NULL)
-    cudaSetDevice (self->device);
+  const int previous = self->stream != NULL || self->comm != NULL ? ebb_cuda_enter (self->device) : -1;
+
   if (self->comm != NULL && ebb_nccl_check (self, ncclCommFinalize (self->comm), "ncclCommFinalize", NULL))
     ncclCommDestroy (g_steal_pointer (&self->comm));
   if (self->comm != NULL)
@@ -191,6 +197,7 @@ ebb_nccl_close (EbbNcclGroup *self)
     cudaStreamDestroy (self->stream);
   free_memory (&self->memory);
   free_memory (&self->host_memory);
+  ebb_cuda_leave (previous);
   g_clear_error (&self->failure);
 }
 

@@ -33,12 +33,13 @@ exchange (EbbNcclGroup *self,
           GError **error)
 {
   const gsize size = sizeof (EbbAnnouncement), n_bytes = size * self->size;
-  char *memory = ebb_nccl_get_memory (&self->memory, n_bytes, error);
-  char *own = memory + size * self->rank;
+  char *memory = ebb_nccl_get_memory (&self->memory, n_bytes, error), *own;
 
-  if (memory == NULL
-      || !ebb_nccl_check_cuda (cudaMemcpyAsync (own, &messages[self->rank], size, cudaMemcpyHostToDevice, self->stream),
-                               "cudaMemcpyAsync", error)
+  if (memory == NULL)
+    return FALSE;
+  own = memory + size * self->rank;
+  if (!ebb_nccl_check_cuda (cudaMemcpyAsync (own, &messages[self->rank], size, cudaMemcpyHostToDevice, self->stream),
+                            "cudaMemcpyAsync", error)
       || !ebb_nccl_check (self, ncclGroupStart (), "ncclGroupStart", error))
     return FALSE;
   if (!ebb_collective_is_pair (call->which))
@@ -108,14 +109,12 @@ fail (EbbProcessGroup *group,
       const GError *reason)
 {
   EbbNcclGroup *self = (EbbNcclGroup *) group;
-
-  int previous = 0;
+  int previous;
 
   pthread_mutex_lock (&self->lock);
-  cudaGetDevice (&previous);
-  cudaSetDevice (self->device);
+  previous = ebb_cuda_enter (self->device);
   fail_locked (self, reason);
-  cudaSetDevice (previous);
+  ebb_cuda_leave (previous);
   pthread_mutex_unlock (&self->lock);
 }
 
@@ -141,21 +140,19 @@ run (EbbProcessGroup *group,
 {
   EbbNcclGroup *self = (EbbNcclGroup *) group;
   GError *failure = NULL;
-  int previous = 0;
   gboolean ok;
+  int previous;
 
   pthread_mutex_lock (&self->calls);
   pthread_mutex_lock (&self->lock);
   /* Calls come from several threads, and the current device is each thread's own. */
-  cudaGetDevice (&previous);
-  ok = ebb_nccl_check_open (self, &failure)
-       && ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", &failure)
-       && announce (self, call, &failure)
+  previous = ebb_cuda_enter (self->device);
+  ok = ebb_nccl_check_open (self, &failure) && announce (self, call, &failure)
        && (call->device != NULL ? ebb_nccl_run_on_device (self, call, &failure)
                                 : ebb_nccl_run_staged (self, call, &failure));
   if (!ok)
     fail_locked (self, failure);
-  cudaSetDevice (previous);
+  ebb_cuda_leave (previous);
   pthread_mutex_unlock (&self->lock);
   pthread_mutex_unlock (&self->calls);
   if (!ok)
@@ -197,8 +194,13 @@ split (EbbProcessGroup *group,
   EbbNcclGroup *self = (EbbNcclGroup *) group;
   g_autofree char *name = g_strdup_printf ("%s/%u", ebb_nccl_host->get_name (group), color);
   EbbNcclGroup *child = new_group (name, rank, n_members, self->device);
-  gboolean good = ebb_nccl_split (self, child, color, error);
+  gboolean good;
 
+  pthread_mutex_lock (&self->calls);
+  pthread_mutex_lock (&self->lock);
+  good = ebb_nccl_split (self, child, color, error);
+  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->calls);
   if (good && self->mpi != NULL)
     {
       child->mpi = get_mpi_funcs (self->mpi)->split (self->mpi, color, members, n_members, rank, error);

@@ -3,8 +3,8 @@
 
 #include "dist/group/process-group-private.h"
 #include "tensor/backend/backend-private.h"
+#include "tensor/cuda/current-private.h"
 
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <pthread.h>
 

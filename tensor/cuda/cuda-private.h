@@ -4,11 +4,13 @@
 #include <pthread.h>
 
 #include "tensor/backend/module-private.h"
+#include "tensor/cuda/current-private.h"
 #include "tensor/cuda/kernels-private.h"
 #include "tensor/util/block-heap-private.h"
 
-/* NVIDIA GPUs as devices: the host's half. Each device has one mutex, which is held while work is enqueued and never
- * while the host waits for the device.
+/* NVIDIA GPUs as devices: the host's half. Each device has one mutex, which is held while work is enqueued. What a
+ * caller waits for is waited for without it; with it the host waits where nothing may be enqueued meanwhile: to report
+ * a fault, to take memory that no tensor reaches, to time a launch, and where a trace has become long.
  *
  * The module is not linked to the library, whose functions it finds in ebb_cuda_host. The same files make the module
  * of the emulated GPU, under another name and over a stand-in for CUDA. */
@@ -362,10 +364,6 @@ guint64 ebb_cuda_fail (int index,
 /* TRUE: it is the one that was asked to fail. With the device locked. */
 gboolean ebb_cuda_take_failure (EbbCudaDevice *device,
                                 EbbFailure what);
-
-/* Makes @index CUDA's current device of this thread and gives the one that was, for ebb_cuda_leave (). */
-int ebb_cuda_enter (int index);
-void ebb_cuda_leave (int previous);
 
 /* Locks the device, current. FALSE with @error set and nothing locked if it has ended or has an index fault to report;
  * without a place for the error only if it has ended. */

@@ -37,26 +37,7 @@ ebb_cuda_get_loss_chunk_bytes (int index)
   return MIN (LOSS_CHUNK, ebb_cuda_device_get (index)->heap.blocks.capacity / LOSS_CHUNK_FRACTION);
 }
 
-/* -- the current device of a thread -------------------------------------------------------------------------------- */
-
-/* CUDA keeps one for each thread, and other libraries of the process set it as well. */
-int
-ebb_cuda_enter (int index)
-{
-  int current = 0;
-
-  if (cudaGetDevice (&current) == cudaSuccess && current == index)
-    return -1;
-  cudaSetDevice (index);
-  return current;
-}
-
-void
-ebb_cuda_leave (int previous)
-{
-  if (G_UNLIKELY (previous >= 0))
-    cudaSetDevice (previous);
-}
+/* -- one call at a time -------------------------------------------------------------------------------------------- */
 
 gboolean
 ebb_cuda_begin_unreported (EbbCudaDevice *device,
@@ -233,23 +214,9 @@ find_function (const char *name,
                int index,
                GError **error)
 {
-  enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  void *address = NULL;
-  cudaError_t status;
-
-#if CUDART_VERSION >= 12050
-  status = cudaGetDriverEntryPointByVersion (name, &address, LEAST_CUDA, cudaEnableDefault, &found);
-#else
-  status = cudaGetDriverEntryPoint (name, &address, cudaEnableDefault, &found);
-#endif
-  if (status != cudaSuccess || found != cudaDriverEntryPointSuccess || address == NULL)
-    {
-      cudaGetLastError ();
-      return fail (index, error, "the NVIDIA driver has no function %s; a driver for CUDA %d.%d or newer is needed",
-                   name, LEAST_CUDA / 1000, LEAST_CUDA % 1000 / 10);
-    }
-  memcpy (function, &address, sizeof address);
-  return TRUE;
+  return ebb_cuda_find_function (name, function)
+         || fail (index, error, "the NVIDIA driver has no function %s; a driver for CUDA %d.%d or newer is needed",
+                  name, LEAST_CUDA / 1000, LEAST_CUDA % 1000 / 10);
 }
 
 static gboolean

@@ -34,7 +34,7 @@ enqueue_copy (void *destination,
               cudaStream_t stream)
 {
   const void *host_data;
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   Item item = {};
 
   if (state != cudaSuccess || size == 0)
@@ -77,7 +77,7 @@ cudaMemcpy (void *destination,
 {
   std::unique_lock<std::mutex> guard (lock);
   const void *host_data;
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   if (state != cudaSuccess || size == 0)
     return finish (state);
@@ -97,7 +97,7 @@ static cudaError_t
 check_set (const void *data,
            size_t size)
 {
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   if (state == cudaSuccess && size > 0 && !is_device_memory (data, size) && !is_pinned_memory (data, size))
     {

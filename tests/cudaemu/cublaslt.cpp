@@ -88,6 +88,13 @@ complain (const char *what)
   return false;
 }
 
+/* It works in the thread's context and makes none. */
+bool
+check_context ()
+{
+  return cudaemu::has_context () || complain ("this thread has no context: cudaSetDevice () gives it one");
+}
+
 /* -- elements ------------------------------------------------------------------------------------------------------ */
 
 float
@@ -335,6 +342,8 @@ cublasLtGetStatusString (cublasStatus_t status)
 cublasStatus_t
 cublasLtCreate (cublasLtHandle_t *handle)
 {
+  if (!check_context ())
+    return CUBLAS_STATUS_NOT_INITIALIZED;
   *handle = new cublasLtContext ();
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -472,6 +481,8 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle,
   Algorithm algorithm = { MARK, preference->workspace_size >= WORKSPACE ? WORKSPACE : 0, {} };
 
   *n_results = 0;
+  if (!check_context ())
+    return CUBLAS_STATUS_NOT_INITIALIZED;
   if (handle == nullptr || n_wanted < 1 || !check (product, a, b, c, d))
     return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy (algorithm.alignments, preference->alignments, sizeof algorithm.alignments);
@@ -505,6 +516,8 @@ cublasLtMatmul (cublasLtHandle_t handle,
   Algorithm chosen = {};
   Product self = {};
 
+  if (!check_context ())
+    return CUBLAS_STATUS_NOT_INITIALIZED;
   if (handle == nullptr || !check (product, a, b, c, d))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (product->pointer_mode != CUBLASLT_POINTER_MODE_HOST)

@@ -6,6 +6,7 @@
 #include "cuda.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +24,7 @@ static const char *const failure_names[N_FAILURES] = { "no-driver", "old-driver"
 struct Settings
 {
   int n_devices = 1;
+  int n_contexts = MAX_DEVICES; /* devices that a process may use */
   std::size_t memory = (std::size_t) 2 << 30;
   std::size_t shared = 163 * 1024; /* that a block may have */
   bool idle = false;
@@ -57,6 +59,17 @@ parse (const char *name,
   if (end == value || *end != '\0' || number == 0)
     refuse (name, value, wanted);
   return number;
+}
+
+static int
+parse_devices (const char *name,
+               const char *value)
+{
+  std::uint64_t n = parse (name, value, "a number from 1 to 16", false);
+
+  if (n > MAX_DEVICES)
+    refuse (name, value, "a number from 1 to 16");
+  return (int) n;
 }
 
 static void
@@ -96,13 +109,9 @@ get_settings ()
   if (const char *value = std::getenv ("EBB_CUDAEMU_MEMORY"))
     settings->memory = parse ("EBB_CUDAEMU_MEMORY", value, "a size such as 64M", true);
   if (const char *value = std::getenv ("EBB_CUDAEMU_DEVICES"))
-    {
-      std::uint64_t n = parse ("EBB_CUDAEMU_DEVICES", value, "a number from 1 to 16", false);
-
-      if (n > MAX_DEVICES)
-        refuse ("EBB_CUDAEMU_DEVICES", value, "a number from 1 to 16");
-      settings->n_devices = (int) n;
-    }
+    settings->n_devices = parse_devices ("EBB_CUDAEMU_DEVICES", value);
+  if (const char *value = std::getenv ("EBB_CUDAEMU_CONTEXTS"))
+    settings->n_contexts = parse_devices ("EBB_CUDAEMU_CONTEXTS", value);
   if (const char *value = std::getenv ("EBB_CUDAEMU_FAIL"))
     read_failures (settings, value);
   if (const char *value = std::getenv ("EBB_CUDAEMU_SHARED"))
@@ -172,6 +181,8 @@ take_failure (Failure failure)
 
 static thread_local cudaError_t last_error;
 static thread_local int current_device;
+static thread_local bool has_current_context;
+static std::atomic<bool> contexts[MAX_DEVICES]; /* somebody has used the device */
 
 cudaError_t
 finish (cudaError_t error)
@@ -197,6 +208,32 @@ get_state ()
   if (take_failure (FAIL_NO_DEVICE))
     return cudaErrorNoDevice;
   return get_context_error ();
+}
+
+static void
+bind_context ()
+{
+  has_current_context = contexts[current_device] = true;
+  if (std::count (contexts, contexts + MAX_DEVICES, true) <= get_settings ()->n_contexts)
+    return;
+  explain ("device %d gets a context, and EBB_CUDAEMU_CONTEXTS allows no more", current_device);
+  std::abort ();
+}
+
+cudaError_t
+enter_context ()
+{
+  cudaError_t state = get_state ();
+
+  if (state == cudaSuccess && !has_current_context)
+    bind_context ();
+  return state;
+}
+
+bool
+has_context ()
+{
+  return has_current_context;
 }
 
 void
@@ -356,7 +393,10 @@ cudaSetDevice (int device)
   cudaError_t state = check_device (device);
 
   if (state == cudaSuccess)
-    current_device = device;
+    {
+      current_device = device;
+      bind_context (); /* since CUDA 12 */
+    }
   return finish (state);
 }
 
@@ -428,6 +468,25 @@ cudaDeviceGetPCIBusId (char *text,
   return finish (state);
 }
 
+CUresult
+cuCtxGetCurrent (CUcontext *context)
+{
+  *context = has_context () ? reinterpret_cast<CUcontext> (&contexts[current_device]) : nullptr;
+  return CUDA_SUCCESS;
+}
+
+CUresult
+cuDevicePrimaryCtxGetState (CUdevice device,
+                            unsigned int *flags,
+                            int *is_active)
+{
+  if (device < 0 || device >= get_settings ()->n_devices)
+    return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *is_active = contexts[device];
+  return CUDA_SUCCESS;
+}
+
 /* Of the driver's functions, which the library does not link. */
 cudaError_t
 cudaGetDriverEntryPoint (const char *symbol,
@@ -452,6 +511,8 @@ cudaGetDriverEntryPointByVersion (const char *symbol,
   } entries[] = {
     { "cuGetErrorName", reinterpret_cast<void *> (cuGetErrorName) },
     { "cuGetErrorString", reinterpret_cast<void *> (cuGetErrorString) },
+    { "cuCtxGetCurrent", reinterpret_cast<void *> (cuCtxGetCurrent) },
+    { "cuDevicePrimaryCtxGetState", reinterpret_cast<void *> (cuDevicePrimaryCtxGetState) },
     { "cuMemAddressReserve", reinterpret_cast<void *> (cuMemAddressReserve) },
     { "cuMemAddressFree", reinterpret_cast<void *> (cuMemAddressFree) },
     { "cuMemCreate", reinterpret_cast<void *> (cuMemCreate) },

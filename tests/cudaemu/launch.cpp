@@ -50,7 +50,7 @@ enqueue (const Call &call,
          cudaStream_t stream)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   Item item = {};
 
   if (state == cudaSuccess)
@@ -77,7 +77,7 @@ cudaFuncSetAttribute (const void *function,
                       int value)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   if (state == cudaSuccess && attribute == cudaFuncAttributeMaxDynamicSharedMemorySize)
     {

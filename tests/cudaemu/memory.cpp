@@ -254,7 +254,7 @@ cudaMemGetInfo (size_t *n_free,
                 size_t *n_total)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   *n_total = get_memory_size ();
   *n_free = *n_total - n_used[get_device ()];
@@ -268,7 +268,7 @@ cudaMalloc (void **data,
             size_t size)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   std::size_t pages = round_up (size, PAGE);
 
   *data = nullptr;
@@ -288,7 +288,7 @@ cudaError_t
 cudaFree (void *data)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   if (state != cudaSuccess || data == nullptr)
     return finish (state);
@@ -321,7 +321,7 @@ cudaHostAlloc (void **data,
                unsigned int flags)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   std::size_t pages = round_up (size, PAGE);
 
   (void) flags;
@@ -372,7 +372,7 @@ cudaHostRegister (void *data,
                   unsigned int flags)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   (void) flags;
   if (state == cudaSuccess && is_pinned_memory (data, size))
@@ -410,7 +410,7 @@ cudaHostGetDevicePointer (void **device_data,
 
   (void) flags;
   *device_data = data;
-  return finish (is_pinned_memory (data, 1) ? get_state () : cudaErrorInvalidValue);
+  return finish (is_pinned_memory (data, 1) ? enter_context () : cudaErrorInvalidValue);
 }
 
 cudaError_t
@@ -425,7 +425,7 @@ cudaPointerGetAttributes (struct cudaPointerAttributes *attributes,
     *attributes = { cudaMemoryTypeDevice, range->second.device, const_cast<void *> (data), nullptr };
   else if (is_pinned_memory (data, 1))
     *attributes = { cudaMemoryTypeHost, get_device (), const_cast<void *> (data), const_cast<void *> (data) };
-  return finish (get_state ());
+  return finish (enter_context ());
 }
 
 /* -- addresses and memory apart: the driver's functions ------------------------------------------------------------ */

@@ -327,6 +327,12 @@ enqueue_item (cudaStream_t handle,
       free_item (&item);
       return cudaErrorInvalidResourceHandle;
     }
+  if (stream->device != get_device () && item.kind != ITEM_WAIT)
+    {
+      explain ("work is enqueued to a stream of device %d while the thread's is %d", stream->device, get_device ());
+      free_item (&item);
+      return cudaErrorInvalidResourceHandle;
+    }
   if (is_idle () && item.kind != ITEM_RECORD && item.kind != ITEM_WAIT)
     {
       free_item (&item);
@@ -349,7 +355,7 @@ enqueue_work (cudaStream_t stream,
               std::function<bool ()> run)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   Item item = {};
 
   if (state != cudaSuccess)

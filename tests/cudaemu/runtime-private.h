@@ -42,6 +42,10 @@ bool is_idle ();
 cudaError_t finish (cudaError_t error);
 /* Unless it is cudaSuccess, a function of the runtime does nothing and returns it. */
 cudaError_t get_state ();
+/* The same for a function that works in a context: a thread that has none gets that of its device. */
+cudaError_t enter_context ();
+/* Of this thread. Functions of cuBLASLt make none. */
+bool has_context ();
 int get_device ();
 /* A line on stderr about a mistake of the caller that CUDA's errors don't explain. */
 void explain (const char *format,

@@ -19,7 +19,7 @@ cudaDeviceGetStreamPriorityRange (int *least,
 {
   *least = 0;
   *greatest = -5;
-  return finish (get_state ());
+  return finish (enter_context ());
 }
 
 cudaError_t
@@ -41,7 +41,7 @@ cudaStreamCreateWithPriority (cudaStream_t *stream,
                               int priority)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   (void) priority;
   *stream = nullptr;
@@ -70,7 +70,7 @@ cudaError_t
 cudaStreamSynchronize (cudaStream_t stream)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   Stream *queue = find_stream (stream);
 
   if (state != cudaSuccess)
@@ -86,7 +86,7 @@ cudaError_t
 cudaStreamQuery (cudaStream_t stream)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   Stream *queue = find_stream (stream);
   bool is_done;
 
@@ -106,7 +106,7 @@ cudaError_t
 cudaDeviceSynchronize ()
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   if (state != cudaSuccess)
     return finish (state);
@@ -137,7 +137,7 @@ cudaError_t
 cudaEventCreateWithFlags (cudaEvent_t *event,
                           unsigned int flags)
 {
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   *event = nullptr;
   if (state == cudaSuccess && (flags & ~(cudaEventBlockingSync | cudaEventDisableTiming)) != 0)
@@ -165,7 +165,7 @@ cudaEventRecord (cudaEvent_t event,
                  cudaStream_t stream)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   Item item = {};
 
   if (state != cudaSuccess)
@@ -184,7 +184,7 @@ cudaStreamWaitEvent (cudaStream_t stream,
                      unsigned int flags)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   Item item = {};
 
   if (state != cudaSuccess)
@@ -202,7 +202,7 @@ cudaError_t
 cudaEventQuery (cudaEvent_t event)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
   bool is_reached;
 
   if (state != cudaSuccess)
@@ -221,7 +221,7 @@ cudaError_t
 cudaEventSynchronize (cudaEvent_t event)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   if (state != cudaSuccess)
     return finish (state);
@@ -242,7 +242,7 @@ cudaEventElapsedTime (float *milliseconds,
                       cudaEvent_t end)
 {
   std::unique_lock<std::mutex> guard (lock);
-  cudaError_t state = get_state ();
+  cudaError_t state = enter_context ();
 
   *milliseconds = 0;
   if (state != cudaSuccess)

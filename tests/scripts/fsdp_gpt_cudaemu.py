@@ -52,7 +52,8 @@ class FsdpGptOnGpu(unittest.TestCase):
     def test_losses_are_those_of_the_cpu_and_of_a_gpu_for_each_rank(self):
         words = ["--dropout", 0.1, "--checkpoint", "full", "--store", "host"]
         losses = self.check(2, *words)
-        self.assertEqual(self.run_on_gpu(2, *words, EBB_CUDAEMU_DEVICES="2"), losses)
+        # No process may make a context on the other's GPU.
+        self.assertEqual(self.run_on_gpu(2, *words, EBB_CUDAEMU_DEVICES="2", EBB_CUDAEMU_CONTEXTS="1"), losses)
 
     def test_four_ranks_in_two_groups(self):
         self.check(4, "--shard", "hybrid", "--shard-size", 2)

@@ -2,7 +2,7 @@
 #pragma once
 
 /* Stands in for the CUDA toolkit's header of the same name: the functions of the driver that map memory into reserved
- * addresses. cudaGetDriverEntryPoint () finds them. */
+ * addresses and know of contexts. cudaGetDriverEntryPoint () finds them. */
 
 #include <stddef.h>
 
@@ -92,6 +92,10 @@ CUresult cuGetErrorName (CUresult error,
                          const char **name);
 CUresult cuGetErrorString (CUresult error,
                            const char **text);
+CUresult cuCtxGetCurrent (CUcontext *context);
+CUresult cuDevicePrimaryCtxGetState (CUdevice device,
+                                     unsigned int *flags,
+                                     int *is_active);
 CUresult cuMemGetAllocationGranularity (size_t *granularity,
                                         const CUmemAllocationProp *properties,
                                         CUmemAllocationGranularity_flags option);
