@@ -78,6 +78,9 @@ void ebb_cuda_free_host (int index,
                          void *data,
                          gsize size);
 guint64 ebb_cuda_get_pinned (void);
+/* For a fork of the process, before the lock of any device. */
+void ebb_cuda_lock_host_memory (void);
+void ebb_cuda_unlock_host_memory (void);
 
 /* -- points and events (event.c) ----------------------------------------------------------------------------------- */
 

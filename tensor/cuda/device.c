@@ -319,6 +319,7 @@ device_free (EbbCudaDevice *device)
 static void
 lock_all (void)
 {
+  ebb_cuda_lock_host_memory ();
   for (int i = 0; i < EBB_CUDA_MAX_DEVICES; i++)
     if (devices[i] != NULL)
       pthread_mutex_lock (&devices[i]->lock);
@@ -330,6 +331,7 @@ unlock_all (void)
   for (int i = 0; i < EBB_CUDA_MAX_DEVICES; i++)
     if (devices[i] != NULL)
       pthread_mutex_unlock (&devices[i]->lock);
+  ebb_cuda_unlock_host_memory ();
 }
 
 static void

@@ -225,6 +225,18 @@ ebb_cuda_free_host (int index,
   g_return_if_fail (block != NULL);
 }
 
+void
+ebb_cuda_lock_host_memory (void)
+{
+  pthread_mutex_lock (&memory.lock);
+}
+
+void
+ebb_cuda_unlock_host_memory (void)
+{
+  pthread_mutex_unlock (&memory.lock);
+}
+
 guint64
 ebb_cuda_get_pinned (void)
 {

@@ -171,7 +171,8 @@ ebb_cuda_copy_now (int index,
 
   if (size == 0)
     return TRUE;
-  if (take_failure (device, size, to_host, error))
+  /* In a process that was forked amid a copy nobody gives the lock back. */
+  if (!ebb_cuda_check_alive (device, error) || take_failure (device, size, to_host, error))
     return FALSE;
   pthread_mutex_lock (&device->staging.lock);
   ok = ebb_cuda_begin (device, &previous, error);

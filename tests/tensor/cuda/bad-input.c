@@ -2,6 +2,7 @@
 /* test: private-headers cpu-only */
 #include "support/tensors.h"
 #include "tensor/backend/backend-private.h"
+#include "tensor/tensor-private.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -207,7 +208,52 @@ spare_pinned_memory_gives_way (void)
   g_test_trap_assert_passed ();
 }
 
-/* A child of this process has its memory, but no GPU. */
+/* -- children ------------------------------------------------------------------------------------------------------ */
+
+#define N_CHILDREN 40
+#define PINNED 5000
+
+static int has_ended; /* atomic */
+
+/* Has the backend's locks at most times, and none of the library's. */
+static gpointer
+pin_and_copy (gpointer data)
+{
+  const EbbTensor *x = data;
+  const EbbBackend *backend = x->storage->device->backend;
+  const int index = x->storage->device->index;
+  char here[1000];
+
+  while (!g_atomic_int_get (&has_ended))
+    {
+      g_autoptr (GError) error = NULL;
+
+      g_assert_true (backend->copy (index, here, x->view.data, sizeof here, TRUE, &error));
+      for (int i = 0; i < 100; i++)
+        backend->streams->free_host (index, backend->streams->alloc_host (index, PINNED, &error), PINNED);
+      g_assert_no_error (error);
+    }
+  return NULL;
+}
+
+static void
+live_without_a_device (EbbTensor *x,
+                       void *pinned)
+{
+  EbbDevice *device = x->storage->device;
+  g_autoptr (GError) error = NULL, again = NULL;
+
+  alarm (20);
+  g_assert_null (ebb_add (x, x, &error));
+  test_assert_error (error, EBB_ERROR_DEVICE, "cudaemu does no work in this process: it was forked");
+  g_assert_null (ebb_to_device (x, NULL, &again));
+  g_assert_nonnull (strstr (again->message, "it was forked"));
+  device->backend->streams->free_host (device->index, pinned, PINNED);
+  compute_on_the_cpu ();
+  _exit (EXIT_SUCCESS);
+}
+
+/* A child of this process has its memory, but no GPU, and waits for no lock that another thread of its parent had. */
 static void
 a_forked_process_has_no_device (void)
 {
@@ -216,20 +262,23 @@ a_forked_process_has_no_device (void)
       g_autoptr (GError) error = NULL;
       EbbDevice *device = ebb_device_get ("cudaemu", &error);
       g_autoptr (EbbTensor) x = make (device, &error);
-      int status = -1;
-      pid_t child;
+      void *pinned = device->backend->streams->alloc_host (device->index, PINNED, &error);
+      GThread *thread = g_thread_new ("busy", pin_and_copy, x);
 
       g_assert_no_error (error);
-      child = fork ();
-      if (child == 0)
+      for (int i = 0; i < N_CHILDREN; i++)
         {
-          g_assert_null (ebb_add (x, x, &error));
-          test_assert_error (error, EBB_ERROR_DEVICE, "cudaemu does no work in this process: it was forked");
-          compute_on_the_cpu ();
-          _exit (EXIT_SUCCESS);
+          pid_t child = fork ();
+          int status = -1;
+
+          if (child == 0)
+            live_without_a_device (x, pinned);
+          g_assert_cmpint (waitpid (child, &status, 0), ==, child);
+          g_assert_cmpint (status, ==, 0);
         }
-      g_assert_cmpint (waitpid (child, &status, 0), ==, child);
-      g_assert_cmpint (status, ==, 0);
+      g_atomic_int_set (&has_ended, TRUE);
+      g_thread_join (thread);
+      device->backend->streams->free_host (device->index, pinned, PINNED);
       g_assert_cmpfloat (test_at (x, 0), ==, 2);
       return;
     }
