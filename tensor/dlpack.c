@@ -148,7 +148,7 @@ expose (EbbTensor *tensor, guint64 *address, GError **error)
  * Shows the tensor's data to another library without a copy. The storage is pinned, as by ebb_tensor_get_address(), and
  * lives until the other library calls the structure's deleter; ebb_dlpack_release() does that for a binding whose
  * capsule nobody took. On a GPU this waits until all work is done that the device was asked for, so the data is ready
- * for any stream.
+ * for any stream; the deleter waits again, for the other library's streams.
  *
  * Returns: the address of a `DLManagedTensor`, owned by the caller; 0 with an error if no other library can use the
  * data
@@ -303,14 +303,18 @@ ebb_tensor_new_from_dlpack (guint64 address, GError **error)
 
 /* -- freeing ------------------------------------------------------------------------------------------------------- */
 
+/* On a GPU, what either library has asked for may still use the memory: work of the other one here, Ebb's own below. */
 static void
 export_free (DLManagedTensor *managed)
 {
-  ebb_tensor_unref (managed->context);
+  EbbTensor *tensor = managed->context;
+
+  if (!tensor->storage->device->backend->host_memory)
+    ebb_device_synchronize (tensor->storage->device, NULL);
+  ebb_tensor_unref (tensor);
   g_free (managed);
 }
 
-/* What the device was asked for may still use the memory. */
 static void
 import_free (gpointer data)
 {

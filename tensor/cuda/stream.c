@@ -157,15 +157,15 @@ ebb_cuda_synchronize (int index,
                       GError **error)
 {
   EbbCudaDevice *device = ebb_cuda_device_get (index);
-  cudaError_t status = cudaSuccess;
+  cudaError_t status;
   gboolean ok;
   int previous;
 
   if (!ebb_cuda_check_alive (device, error))
     return FALSE;
   previous = ebb_cuda_enter (index);
-  for (int i = 0; i < EBB_N_STREAMS && status == cudaSuccess; i++)
-    status = cudaStreamSynchronize (device->streams[i].stream);
+  /* Streams of other libraries, too: they may use memory of ours that they were shown (tensor/dlpack.c). */
+  status = cudaDeviceSynchronize ();
   ebb_cuda_leave (previous);
   if (!ebb_cuda_begin (device, &previous, error))
     return FALSE;
