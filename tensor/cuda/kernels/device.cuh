@@ -44,10 +44,14 @@ ebb_cuda_launch (const char *,
                  cudaStream_t stream,
                  A &&...arguments)
 {
-  /* clang-format off */
-  kernel<<<grid, block, shared_bytes, stream>>> (static_cast<A &&> (arguments)...);
-  /* clang-format on */
-  return cudaGetLastError ();
+  cudaLaunchConfig_t config = {};
+
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  /* Its own result: cudaGetLastError () might be what another library has left. */
+  return cudaLaunchKernelEx (&config, kernel, static_cast<A &&> (arguments)...);
 }
 #else
 template <typename... A>
