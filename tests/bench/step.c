@@ -28,6 +28,7 @@ static const GOptionEntry entries[] = {
   { "width", 0, 0, G_OPTION_ARG_INT, &settings.width, "Width instead of the preset's", "N" },
   { "heads", 0, 0, G_OPTION_ARG_INT, &settings.heads, "Attention heads instead of the preset's", "N" },
   { "vocab", 0, 0, G_OPTION_ARG_INT, &settings.vocab, "Different tokens instead of the preset's", "N" },
+  { "lora", 0, 0, G_OPTION_ARG_INT, &settings.lora, "Train branches of this rank, instead of the model", "N" },
   { "checkpoint", 0, 0, G_OPTION_ARG_STRING, &settings.strategy, "none (default), selective or full", "HOW" },
   { "offload", 0, 0, G_OPTION_ARG_NONE, &offloads, "Keep what is saved for backward in host memory", NULL },
   { "batch", 0, 0, G_OPTION_ARG_INT, &settings.batch, "Sequences a step", "N" },

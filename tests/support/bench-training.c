@@ -152,6 +152,21 @@ wrap_blocks (EbbModule *model,
 }
 
 static gboolean
+add_branches (EbbModule *model,
+              const BenchSettings *settings,
+              GError **error)
+{
+  g_autoptr (EbbLoraOptions) options = ebb_lora_options_new ();
+  g_autoptr (EbbModule) same = NULL;
+
+  if (settings->lora == 0)
+    return TRUE;
+  g_object_set (options, "rank", settings->lora, "dropout", settings->dropout, NULL);
+  same = ebb_lora_wrap (model, options, error);
+  return same != NULL;
+}
+
+static gboolean
 check_settings (const BenchSettings *settings,
                 GError **error)
 {
@@ -189,7 +204,8 @@ bench_training_new (const BenchSettings *settings,
   self->model = make_model (settings, &vocab, error);
   if (settings->store != NULL)
     g_object_ref (settings->store);
-  if (self->model == NULL || !wrap_blocks (self->model, settings, error)
+  if (self->model == NULL || !add_branches (self->model, settings, error)
+      || !wrap_blocks (self->model, settings, error)
       || !ebb_module_to_device (self->model, self->settings.device, error))
     return NULL;
   self->optimizer = ebb_adamw_new (self->model, LEARNING_RATE, error);

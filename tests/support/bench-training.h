@@ -14,6 +14,7 @@ typedef struct
   int layers, width, heads, vocab; /* 0: the preset's */
   int batch, context;
   double dropout;
+  int lora;             /* rank of the branches that are trained in place of the model; 0: the model is */
   const char *strategy; /* none (or NULL), selective, full */
   gboolean bf16;        /* products in bf16 */
   const char *residual; /* with bf16, of GPT: f32 (or NULL), bf16 */

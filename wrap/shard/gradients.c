@@ -114,8 +114,8 @@ make_flags (EbbShardUnit *self,
   self->reduction->present = g_new0 (gboolean, (gsize) n + 1);
   for (gint64 i = 0; i < n_all; i++)
     {
-      self->reduction->present[i % n] =
-          *ebb_shard_full_grad (self, &self->entries[i % n]) != NULL;
+      self->reduction->present[i % n] = !self->entries[i % n].tensor->requires_grad /* nobody asks for it */
+                                        || *ebb_shard_full_grad (self, &self->entries[i % n]) != NULL;
       values[i] = self->reduction->present[i % n] ? one : 0;
       all_present = all_present && self->reduction->present[i % n];
     }

@@ -8,8 +8,9 @@
  * which is split evenly, wherever a parameter begins or ends.
  *
  * A collective moves full buffers: the shards of all ranks, one after the other. Unflattened there is one buffer for
- * each parameter. Flattened there is one for all, and a second one if only some of the parameters are split by tensor
- * parallelism: the size of these differs by rank, while the others must be split at the same places on all ranks. */
+ * each parameter. Flattened there is one for each class of parameters. Those that tensor parallelism splits are a
+ * class: their size differs by rank, while the others must be split at the same places on all ranks. So are frozen
+ * ones, since a buffer's gradients are reduced as a whole, and those of each dtype. */
 
 G_BEGIN_DECLS
 
@@ -33,14 +34,14 @@ typedef struct
   gint64 *counts;     /* [n_buffers][n_ranks] */
 } EbbShardLayout;
 
-/* @shapes and @n_dims are those of the full parameters; @are_split says which are split by tensor parallelism; NULL:
- * none. */
+/* @shapes and @n_dims are those of the full parameters; those with different @classes don't share a buffer; NULL: all
+ * may. */
 EbbShardLayout *ebb_shard_layout_new (guint n_ranks,
                                       gboolean flatten,
                                       guint n_parameters,
                                       const gint64 *const *shapes,
                                       const guint *n_dims,
-                                      const gboolean *are_split);
+                                      const guint *classes);
 void ebb_shard_layout_free (EbbShardLayout *self);
 /* [n_ranks]: how many elements of @buffer each rank holds. */
 const gint64 *ebb_shard_layout_get_counts (const EbbShardLayout *self,

@@ -21,17 +21,22 @@ get_n_rows (const EbbShardParameter *parameter)
 /* Flattened there is at least one buffer, though it may be empty. */
 static guint
 choose_buffers (EbbShardLayout *self,
-                const gboolean *are_split)
+                const guint *classes)
 {
-  guint n_split = 0;
+  guint n = self->flatten ? 1 : self->n_parameters;
 
   for (guint p = 0; p < self->n_parameters; p++)
-    n_split += are_split != NULL && are_split[p];
-  for (guint p = 0; p < self->n_parameters; p++)
-    self->parameters[p].buffer = !self->flatten ? p : n_split > 0 && n_split < self->n_parameters && are_split[p];
-  if (!self->flatten)
-    return self->n_parameters;
-  return n_split > 0 && n_split < self->n_parameters ? 2 : 1;
+    {
+      guint like = 0;
+
+      while (self->flatten && classes != NULL && classes[like] != classes[p])
+        like++;
+      if (!self->flatten)
+        self->parameters[p].buffer = p;
+      else if (p > 0)
+        self->parameters[p].buffer = like < p ? self->parameters[like].buffer : n++;
+    }
+  return n;
 }
 
 static void
@@ -56,7 +61,7 @@ ebb_shard_layout_new (guint n_ranks,
                       guint n_parameters,
                       const gint64 *const *shapes,
                       const guint *n_dims,
-                      const gboolean *are_split)
+                      const guint *classes)
 {
   EbbShardLayout *self = g_new0 (EbbShardLayout, 1);
 
@@ -65,7 +70,7 @@ ebb_shard_layout_new (guint n_ranks,
   self->flatten = flatten;
   self->n_parameters = n_parameters;
   self->parameters = g_new0 (EbbShardParameter, n_parameters + 1);
-  self->n_buffers = choose_buffers (self, are_split);
+  self->n_buffers = choose_buffers (self, classes);
   self->n_elements = g_new0 (gint64, self->n_buffers + 1);
   for (guint p = 0; p < n_parameters; p++)
     {

@@ -77,7 +77,6 @@ search_module (Search *search,
 static gboolean
 check_parameter (const EbbShardEntry *entry,
                  const EbbShardEntry *first,
-                 gboolean flatten,
                  GError **error)
 {
   EbbTensor *tensor = entry->tensor, *other = first->tensor;
@@ -97,10 +96,6 @@ check_parameter (const EbbShardEntry *entry,
     g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s is on %s and %s on %s: a unit is on one device", first->name,
                  ebb_device_get_name (other->storage->device), entry->name,
                  ebb_device_get_name (tensor->storage->device));
-  else if (flatten && tensor->view.dtype != other->view.dtype)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-                 "%s is %s and %s is %s: parameters that are flattened together have one dtype", first->name,
-                 ebb_dtype_get_name (other->view.dtype), entry->name, ebb_dtype_get_name (tensor->view.dtype));
   else
     return TRUE;
   return FALSE;
@@ -109,7 +104,6 @@ check_parameter (const EbbShardEntry *entry,
 static gboolean
 take_parameters (EbbShardUnit *self,
                  EbbModule *module,
-                 gboolean flatten,
                  GError **error)
 {
   g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
@@ -121,7 +115,7 @@ take_parameters (EbbShardUnit *self,
   self->entries = (EbbShardEntry *) (gpointer) g_array_free (entries, FALSE);
   self->device = self->n_entries > 0 ? self->entries[0].tensor->storage->device : ebb_device_get_cpu ();
   for (guint i = 0; ok && i < self->n_entries; i++)
-    if (!check_parameter (&self->entries[i], &self->entries[0], flatten, error))
+    if (!check_parameter (&self->entries[i], &self->entries[0], error))
       return FALSE;
   return ok;
 }
@@ -195,16 +189,19 @@ lay_out (EbbShardUnit *self,
 {
   g_autofree const gint64 **shapes = g_new (const gint64 *, self->n_entries + 1);
   g_autofree guint *n_dims = g_new (guint, self->n_entries + 1);
-  g_autofree gboolean *are_split = g_new (gboolean, self->n_entries + 1);
+  g_autofree guint *classes = g_new (guint, self->n_entries + 1);
 
   for (guint i = 0; i < self->n_entries; i++)
     {
-      are_split[i] = self->entries[i].tensor->partition != NULL;
-      shapes[i] = self->entries[i].tensor->view.shape;
-      n_dims[i] = (guint) self->entries[i].tensor->view.n_dims;
+      const EbbTensor *tensor = self->entries[i].tensor;
+
+      classes[i] =
+          (guint) tensor->view.dtype << 2 | (tensor->partition != NULL ? 2 : 0) | (tensor->requires_grad ? 0 : 1);
+      shapes[i] = tensor->view.shape;
+      n_dims[i] = (guint) tensor->view.n_dims;
     }
   self->layout = ebb_shard_layout_new (ebb_process_group_get_size (self->group), flatten, self->n_entries, shapes,
-                                       n_dims, are_split);
+                                       n_dims, classes);
   self->buffers = g_new0 (EbbShardBuffer, self->layout->n_buffers + 1);
 }
 
@@ -264,7 +261,7 @@ shard_parameters (EbbShardUnit *self,
   g_autoptr (GError) failure = NULL;
 
   g_object_get (options, "flatten", &flatten, "synchronize-weights", &synchronize_weights, NULL);
-  take_parameters (self, module, flatten, &failure);
+  take_parameters (self, module, &failure);
   state = get_state (self, module);
   if (!check_ranks (self, state, flatten, failure, error)
       || (synchronize_weights && !synchronize (self, state, error)))

@@ -1,12 +1,16 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: cpu-only */
 #include "support/decoders.h"
+#include "support/device.h"
+#include "support/model-folders.h"
+#include "support/random-stores.h"
+#include "support/ranks.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
 /* Adapted models together with checkpoints, stores and autocast: outputs and gradients are the same bit for bit. The
- * tokens require no gradient, and no parameter before the first branch does. */
+ * tokens require no gradient, and no parameter before the first branch does. Then what a frozen base costs, and how a
+ * training of branches goes on. */
 
 static void
 randomize (EbbModule *model)
@@ -45,10 +49,9 @@ new_adapted (const char *targets)
 static void
 wrap_blocks (EbbModule *model,
              gboolean checkpoints,
-             gboolean stores)
+             EbbSavedTensorHooks *store)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbSavedTensorHooks) store = test_disk_store_new (g_get_tmp_dir ());
 
   for (guint i = 0; i < 2; i++)
     {
@@ -59,7 +62,7 @@ wrap_blocks (EbbModule *model,
       g_assert_nonnull (block);
       if (checkpoints)
         test_wrap (block, NULL);
-      if (stores)
+      if (store != NULL)
         same = ebb_offload_wrapper (block, store, &error);
       g_assert_no_error (error);
     }
@@ -67,7 +70,7 @@ wrap_blocks (EbbModule *model,
 
 static void
 compare (gboolean checkpoints,
-         gboolean stores,
+         EbbSavedTensorHooks *store,
          const char *targets)
 {
   g_autoptr (EbbModule) plain = new_adapted (targets);
@@ -76,7 +79,7 @@ compare (gboolean checkpoints,
   g_autoptr (TestOutcome) expected = NULL;
   g_autoptr (TestOutcome) outcome = NULL;
 
-  wrap_blocks (wrapped, checkpoints, stores);
+  wrap_blocks (wrapped, checkpoints, store);
   expected = test_train1 (plain, tokens);
   outcome = test_train1 (wrapped, tokens);
   test_assert_same_outcome (expected, outcome);
@@ -85,38 +88,202 @@ compare (gboolean checkpoints,
 static void
 with_checkpoints (void)
 {
-  compare (TRUE, FALSE, "*");
+  compare (TRUE, NULL, "*");
 }
 
-/* Nothing in the first block is trained. */
+/* Nothing in the first block is trained, and nothing that enters the second one requires a gradient
+ * (deepspeedai/DeepSpeed#8148). */
 static void
 with_checkpoints_of_a_frozen_block (void)
 {
-  compare (TRUE, FALSE, "layers.1.*");
+  compare (TRUE, NULL, "layers.1.*");
+}
+
+/* Nothing behind the first block is trained: its backward goes through frozen blocks. */
+static void
+with_checkpoints_below_frozen_blocks (void)
+{
+  compare (TRUE, NULL, "layers.0.self_attn.q_proj");
 }
 
 static void
-with_a_store (void)
+compare_stores (EbbProcessGroup *group)
 {
-  compare (FALSE, TRUE, "*");
+  TestStores stores = { .group = group };
+
+  test_stores_open (&stores);
+  for (guint i = 0; i < TEST_N_STORES; i++)
+    for (guint checkpoints = 0; checkpoints < 2; checkpoints++)
+      compare (checkpoints, stores.stores[i], "*");
+  test_stores_assert_used (&stores, test_device_is_cpu ());
+  test_stores_settle (&stores);
+  test_stores_close (&stores);
 }
 
 static void
-with_checkpoints_and_autocast (void)
+with_each_store (void)
 {
-  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
-  compare (TRUE, FALSE, "*");
-  ebb_pop_autocast ();
+  compare_stores (NULL);
+}
+
+static gboolean
+compare_partitioned (EbbProcessGroup *group,
+                     gpointer user_data,
+                     GError **error)
+{
+  compare_stores (group);
+  return TRUE;
+}
+
+static void
+with_each_partitioned_store (void)
+{
+  test_ranks_run (2, compare_partitioned, NULL);
+}
+
+static void
+with_autocast (void)
+{
+  for (guint checkpoints = 0; checkpoints < 2; checkpoints++)
+    {
+      ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+      compare (checkpoints, NULL, "*");
+      ebb_pop_autocast ();
+    }
+}
+
+/* -- what the base costs ------------------------------------------------------------------------------------------- */
+
+static guint64
+count_trained_bytes (EbbModule *model)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < n; i++)
+    {
+      if (ebb_tensor_get_requires_grad (parameters[i]))
+        n_bytes += ebb_tensor_get_n_bytes (parameters[i]);
+      ebb_tensor_unref (parameters[i]);
+    }
+  return n_bytes;
+}
+
+static guint64
+get_bytes (EbbPurpose purpose)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
+
+  return ebb_memory_stats_get_current (stats, purpose);
+}
+
+static void
+step (EbbModule *model,
+      EbbOptimizer *optimizer,
+      guint64 seed)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) tokens = test_tokens (seed, 64, 2, 9, -1);
+  g_autoptr (EbbTensor) y = ebb_module_call1 (model, tokens, &error);
+  g_autoptr (EbbTensor) loss = test_loss (y);
+
+  test_backward (loss);
+  g_assert_true (ebb_optimizer_step (optimizer, &error));
+  g_assert_no_error (error);
+}
+
+/* The allocator rounds each tensor up by less than this. */
+#define ROUNDING 256
+
+static void
+the_base_has_no_gradients_and_no_moments (void)
+{
+  const guint64 gradients = get_bytes (EBB_PURPOSE_GRADIENT), moments = get_bytes (EBB_PURPOSE_OPTIMIZER);
+  g_autoptr (EbbModule) model = new_adapted ("*");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbOptimizer) optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-2, &error));
+  const guint64 trained = count_trained_bytes (model);
+  const guint64 slack = (trained / 64) + 28 * 2 * ROUNDING;
+
+  g_assert_no_error (error);
+  step (model, optimizer, 3);
+  g_assert_cmpuint (get_bytes (EBB_PURPOSE_GRADIENT) - gradients, >=, trained);
+  g_assert_cmpuint (get_bytes (EBB_PURPOSE_GRADIENT) - gradients, <=, trained + slack);
+  g_assert_cmpuint (get_bytes (EBB_PURPOSE_OPTIMIZER) - moments, >=, 2 * trained);
+  g_assert_cmpuint (get_bytes (EBB_PURPOSE_OPTIMIZER) - moments, <=, 2 * (trained + slack));
+}
+
+/* -- going on ------------------------------------------------------------------------------------------------------ */
+
+static void
+run (EbbModule *model,
+     EbbOptimizer *optimizer,
+     guint64 first,
+     guint64 last)
+{
+  for (guint64 i = first; i < last; i++)
+    {
+      ebb_optimizer_zero_grad (optimizer);
+      step (model, optimizer, i);
+    }
+}
+
+/* With dropout in the branches, whose draws go on where they were. */
+static void
+goes_on_where_it_was (void)
+{
+  g_autofree char *folder = test_scratch_path ("state");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = new_adapted ("*");
+  g_autoptr (EbbModule) other = new_adapted ("*");
+  g_autoptr (EbbOptimizer) optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-2, &error));
+  g_autoptr (EbbOptimizer) other_optimizer = EBB_OPTIMIZER (ebb_adamw_new (other, 1e-2, &error));
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (model, optimizer, NULL);
+  g_autoptr (EbbTrainingState) other_state = ebb_training_state_new (other, other_optimizer, NULL);
+  gint64 n_steps = 0;
+  guint n;
+  g_autofree EbbTensor **a = NULL;
+  g_autofree EbbTensor **b = NULL;
+
+  ebb_manual_seed (4);
+  run (model, optimizer, 0, 3);
+  g_assert_true (ebb_training_state_save (state, folder, 3, &error));
+  run (model, optimizer, 3, 6);
+  ebb_manual_seed (5);
+  g_assert_true (ebb_training_state_load (other_state, folder, &n_steps, &error));
+  g_assert_no_error (error);
+  g_assert_cmpint (n_steps, ==, 3);
+  run (other, other_optimizer, 3, 6);
+  a = ebb_module_get_parameters (model, TRUE, &n);
+  b = ebb_module_get_parameters (other, TRUE, &n);
+  for (guint i = 0; i < n; i++)
+    {
+      g_assert_true (ebb_tensor_equal (a[i], b[i]));
+      g_assert_true (ebb_tensor_get_requires_grad (a[i]) == ebb_tensor_get_requires_grad (b[i]));
+      ebb_tensor_unref (a[i]);
+      ebb_tensor_unref (b[i]);
+    }
+  test_remove_tree (folder);
 }
 
 int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  int result;
+
+  test_init (&argc, &argv);
+  test_scratch_begin ();
   g_test_add_func ("/lora/with-checkpoints", with_checkpoints);
   g_test_add_func ("/lora/with-checkpoints-of-a-frozen-block", with_checkpoints_of_a_frozen_block);
-  g_test_add_func ("/lora/with-a-store", with_a_store);
-  g_test_add_func ("/lora/with-checkpoints-and-autocast", with_checkpoints_and_autocast);
-  return g_test_run ();
+  g_test_add_func ("/lora/with-checkpoints-below-frozen-blocks", with_checkpoints_below_frozen_blocks);
+  g_test_add_func ("/lora/with-each-store", with_each_store);
+  g_test_add_func ("/lora/with-each-partitioned-store", with_each_partitioned_store);
+  g_test_add_func ("/lora/with-autocast", with_autocast);
+  g_test_add_func ("/lora/the-base-has-no-gradients-and-no-moments", the_base_has_no_gradients_and_no_moments);
+  g_test_add_func ("/lora/goes-on-where-it-was", goes_on_where_it_was);
+  result = g_test_run ();
+  test_scratch_end ();
+  return result;
 }

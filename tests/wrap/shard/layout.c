@@ -176,7 +176,7 @@ static void
 test_split_apart (void)
 {
   const gint64 vector[] = { 7 }, matrix[] = { 3, 3 };
-  const gboolean are_split[] = { FALSE, TRUE, FALSE };
+  const guint classes[] = { 0, 2, 0 };
   const guint n_dims[] = { 1, 2, 2 };
   gint64 ends[2][2][4];
 
@@ -184,7 +184,7 @@ test_split_apart (void)
     {
       const gint64 part[] = { rows, 5 };
       const gint64 *const shapes[] = { vector, part, matrix };
-      g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (4, TRUE, 3, shapes, n_dims, are_split);
+      g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (4, TRUE, 3, shapes, n_dims, classes);
 
       g_assert_cmpuint (layout->n_buffers, ==, 2);
       g_assert_cmpint (layout->n_elements[0], ==, 16);
