@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/pointwise.h"
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/ops/product-private.h"
 
 /* Arithmetic of a tensor and a number. */
 
@@ -94,7 +95,13 @@ promote (EbbOpCall *call, EbbBinaryOp which, double value, GError **error)
 }
 
 static EbbTensor *
-arithmetic (const EbbOp *op, EbbBinaryOp which, gboolean reverse, EbbTensor *a, double value, GError **error)
+arithmetic_of (const EbbOp *op,
+               EbbBinaryOp which,
+               gboolean reverse,
+               EbbTensor *a,
+               double value,
+               gboolean saves_result,
+               GError **error)
 {
   EbbOpCall call;
 
@@ -108,7 +115,21 @@ arithmetic (const EbbOp *op, EbbBinaryOp which, gboolean reverse, EbbTensor *a, 
   ebb_op_add_output_like (&call, call.inputs[0]);
   if (which == EBB_BINARY_POW || (which == EBB_BINARY_DIV && reverse))
     ebb_op_save_input (&call, 0);
+  if (saves_result)
+    ebb_op_save_output (&call, 0);
   return ebb_op_finish1 (&call, error);
+}
+
+static EbbTensor *
+arithmetic (const EbbOp *op, EbbBinaryOp which, gboolean reverse, EbbTensor *a, double value, GError **error)
+{
+  return arithmetic_of (op, which, reverse, a, value, FALSE, error);
+}
+
+EbbTensor *
+ebb_mul_scalar_saved (EbbTensor *a, double b, GError **error)
+{
+  return arithmetic_of (&mul_op, EBB_BINARY_MUL, FALSE, a, b, TRUE, error);
 }
 
 /**

@@ -6,6 +6,7 @@
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/activation.h"
 #include "tensor/ops/pointwise.h"
+#include "tensor/ops/product-private.h"
 #include "tensor/ops/product.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -75,9 +76,8 @@ project (EbbModule *module,
                                                                      : ebb_cast (a, x->view.dtype, error);
   part = ebb_linear (dropped, cast, NULL, error);
   low = part != NULL ? ebb_lora_ranks_leave (module, part, error) : NULL;
-  if (low == NULL || branch->scale == 1)
-    return g_steal_pointer (&low);
-  return ebb_mul_scalar (low, branch->scale, error);
+  /* The last that backward needs of this layer: a recompute that ends here leaves out the layer's own product. */
+  return low != NULL ? ebb_mul_scalar_saved (low, branch->scale, error) : NULL;
 }
 
 /* The result of the layer without its branch, as the only reference. */

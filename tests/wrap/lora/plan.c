@@ -13,7 +13,14 @@ static void
 init (TestPlanRun *self)
 {
   const BenchSettings settings = {
-    .layers = 4, .width = 64, .heads = 4, .vocab = 200, .batch = 4, .context = 32, .dropout = 0.1, .lora = 4
+    .layers = 4,
+    .width = 64,
+    .heads = 4,
+    .vocab = 200,
+    .batch = 4,
+    .context = 32,
+    .dropout = 0.1,
+    .lora = 4
   };
 
   test_plan_run_init (self, &settings);
