@@ -22,8 +22,8 @@ EbbTensor *ebb_add_linear_over (EbbTensor *y,
                                 EbbTensor *weight,
                                 GError **error);
 
-/* ebb_mul_scalar () with a result that backward keeps, for one that a later op saves as well. A recompute may end as soon
- * as it is there, before the ops in between. */
+/* ebb_mul_scalar () with a result that backward keeps, for one that a later op saves as well. A recompute may end as
+ * soon as it is there, before the ops in between. */
 EbbTensor *ebb_mul_scalar_saved (EbbTensor *a,
                                  double b,
                                  GError **error);

@@ -26,6 +26,8 @@ EBB = {
     "ebb-none-stream": ("Ebb, bf16 stream", {"checkpoint": "none", "residual": "bf16"}),
     "ebb-full-stream": ("Ebb, bf16 stream, full", {"checkpoint": "full", "residual": "bf16"}),
     "ebb-full-early": ("Ebb, full, moves in backward", {"checkpoint": "full", "step-in-backward": True}),
+    "ebb-none-lora": ("Ebb, LoRA 16", {"checkpoint": "none", "lora": 16}),
+    "ebb-full-lora": ("Ebb, LoRA 16, full", {"checkpoint": "full", "lora": 16}),
     "ebb-none-moments": ("Ebb, 8-bit moments", {"checkpoint": "none", "moments": "8bit"}),
 }
 TORCH = {
@@ -72,6 +74,8 @@ LONG_ROWS = [
         ("ebb-none", "torch-none", "torch-compiled"), rounds=2, floor=False),
     Row("llama-quick-bf16", "Llama 2 layers x 64, 2 x 64, bf16", SMALL_LLAMA, 2, 64, "bf16",
         ("ebb-none", "torch-none"), rounds=2, floor=False),
+    Row("lora-4x256-f32", "GPT-2 124M, 4 x 256, f32, all of it and branches", GPT2, 4, 256, "f32",
+        ("ebb-none", "ebb-none-lora", "ebb-full", "ebb-full-lora"), rounds=3, floor=False),
     # As large a share of activations as in OneFlow's measurement of BERT-large (docs/benchmarks.md).
     Row("bert-large-32x128-f32", "BERT-large, 32 x 128, f32", BERT_LARGE, 32, 128, "f32",
         ("ebb-none", "ebb-full", "torch-none", "torch-full"), rounds=3, floor=False),
@@ -79,8 +83,8 @@ LONG_ROWS = [
 QUICK_ROWS = [
     Row("quick-gpt-f32", "GPT 4 layers x 128, 2 x 64, f32", SMALL, 2, 64, "f32", PLAIN, warm_up=2, rounds=3, kept=True),
     Row("quick-gpt-bf16", "GPT 4 layers x 128, 2 x 64, bf16", SMALL, 2, 64, "bf16",
-        (*OURS, "ebb-none-stream", "ebb-full-stream", "ebb-none-moments", "ebb-full-early", *THEIRS,
-         "torch-pure"), warm_up=2, rounds=3, floor=False),
+        (*OURS, "ebb-none-stream", "ebb-full-stream", "ebb-none-moments", "ebb-full-early",
+         "ebb-none-lora", "ebb-full-lora", *THEIRS, "torch-pure"), warm_up=2, rounds=3, floor=False),
     Row("quick-bert-f32", "BERT 2 layers x 128, 2 x 64, f32", SMALL_BERT, 2, 64, "f32", PLAIN, warm_up=2, rounds=3,
         floor=False),
 ]

@@ -58,7 +58,7 @@ def either(first, second):
 def of_models(rows):
     for name, row in rows.items():
         is_bert, is_bf16 = row["sizes"]["model"] == "bert", row["dtype"] == "bf16"
-        if row["sizes"]["width"] < 512 or is_llama(row):
+        if row["sizes"]["width"] < 512 or is_llama(row) or "ebb-none-lora" in row["runs"]:
             continue
         title = row["title"]
         yield Verdict(f"{title}: share of the floor", share_of_floor(row), 0.78 if is_bf16 else 0.88, False)
@@ -82,6 +82,14 @@ def of_llamas(rows):
             yield Verdict(f"{row['title']}: to eager", ratio(row, "ebb-none", "torch-none"), 0.65, True)
             yield Verdict(f"{row['title']}: to compiled", ratio(row, "ebb-none", "torch-compiled"), most, True)
             yield Verdict(f"{row['title']}: memory to eager's", memory_ratio(row, "ebb-none", "torch-none"), 0.6, True)
+
+
+def of_lora(rows):
+    row = rows.get("lora-4x256-f32")
+    if row:
+        for name, most in (("none", 0.75), ("full", 0.85)):
+            yield Verdict(f"{row['title']}: LoRA 16 to all, {name}",
+                          ratio(row, f"ebb-{name}-lora", f"ebb-{name}"), most, True)
 
 
 def of_memory(rows):
@@ -134,7 +142,7 @@ def on_zen_5(rows):
 def verdicts(data):
     """What was asked for and could be measured in this run, in the table's order."""
     rows = data["rows"]
-    result = [*of_models(rows), *of_llamas(rows), *of_memory(rows), *of_small(rows)]
+    result = [*of_models(rows), *of_llamas(rows), *of_lora(rows), *of_memory(rows), *of_small(rows)]
     if data.get("tiny"):
         result += of_tiny(data["tiny"])
     if data.get("start"):
