@@ -12,7 +12,7 @@ G_BEGIN_DECLS
 typedef struct
 {
   OptionState state; /* first */
-  char *model, *device, *dtype;
+  char *model, *adapter, *device, *dtype; /* adapter NULL: none */
   char *prompt, *file, *batch, *system, *report;
   char **stop;  /* NULL: none */
   char **words; /* arguments that are no options: the prompt */

@@ -98,6 +98,27 @@ check_report (const char *path,
   return FALSE;
 }
 
+static gboolean
+open_model (Session *self,
+            GError **error)
+{
+  const Options *options = self->options;
+  g_autoptr (EbbModule) adapted = NULL;
+
+  self->model = ebb_model_open_full (options->model, get_dtype (options), error);
+  if (self->model == NULL)
+    return FALSE;
+  if (!EBB_IS_GPT (self->model))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: a %s can't continue text; GPT-2 or Llama can",
+                   options->model, G_OBJECT_TYPE_NAME (self->model));
+      return FALSE;
+    }
+  if (options->adapter != NULL && (adapted = ebb_lora_load (self->model, options->adapter, NULL, error)) == NULL)
+    return FALSE;
+  return ebb_module_to_device (self->model, self->device, error);
+}
+
 gboolean
 session_open (Session *self,
               const Options *options,
@@ -119,14 +140,7 @@ session_open (Session *self,
   self->generation = options_make_generation (options, self->tokenizer, error);
   if (self->generation == NULL || (options->chat && !open_template (self, error)))
     return FALSE;
-  self->model = ebb_model_open_full (options->model, get_dtype (options), error);
-  if (self->model == NULL)
-    return FALSE;
-  if (EBB_IS_GPT (self->model))
-    return ebb_module_to_device (self->model, self->device, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: a %s can't continue text; GPT-2 or Llama can",
-               options->model, G_OBJECT_TYPE_NAME (self->model));
-  return FALSE;
+  return open_model (self, error);
 }
 
 void

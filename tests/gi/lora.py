@@ -1,10 +1,13 @@
 """LoRA from Python: adapters of a model from a folder, their options, files and mistakes."""
+import json
 import os
+import subprocess
 import tempfile
 import unittest
 
 from support import Ebb, main
 
+_GENERATE = os.path.join(os.environ.get("EBB_BUILD_DIR", "build/release"), "examples", "generate")
 _MODEL = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "fixtures", "chat-model")
 
 
@@ -56,6 +59,28 @@ class Lora(unittest.TestCase):
                 Ebb.save_model(self.model, os.path.join(folder, "model"))
             Ebb.lora_unwrap(other)
             Ebb.save_model(other, os.path.join(folder, "model"))
+
+    def generate(self, folder, adapter):
+        report = os.path.join(folder, "report.json")
+        done = subprocess.run([_GENERATE, "--model", _MODEL, "--adapter", adapter, "--prompt", "It was", "--tokens",
+                               "12", "--threads", "1", "--report", report], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return done.stderr
+        with open(report, encoding="utf-8") as file:
+            return json.load(file)["rows"][0]["tokens"]
+
+    def test_the_program_generates_with_an_adapter(self):
+        tokenizer = Ebb.open_tokenizer(_MODEL)
+        plain = self.model.generate("It was", tokenizer=tokenizer, max_tokens=12).tokens[0]
+        train(Ebb.lora(self.model, rank=4), 12)
+        adapted = self.model.generate("It was", tokenizer=tokenizer, max_tokens=12).tokens[0]
+        self.assertNotEqual(adapted, plain)
+        with tempfile.TemporaryDirectory() as folder:
+            Ebb.lora_save(self.model, os.path.join(folder, "adapter"))
+            self.assertEqual(self.generate(folder, os.path.join(folder, "adapter")), adapted)
+            refused = self.generate(folder, os.path.join(folder, "none"))
+            self.assertRegex(refused, r"^[^\n]*none/adapter_config.json[^\n]*\n$")
 
     def test_mistakes_are_named(self):
         with self.assertRaisesRegex(TypeError, r"lora\(\) has no option 'r': write rank="):

@@ -420,6 +420,12 @@ static const struct
   { "bias", "\"none\"|null" },
   { "use_dora", "false|null" },
   { "use_qalora", "false|null" },
+  { "use_bdlora", "false|null" },
+  { "arrow_config", "null" },
+  { "kasa_config", "null" },
+  { "lora_ga_config", "null" },
+  { "monteclora_config", "null" },
+  { "velora_config", "null" },
   { "lora_bias", "false|null" },
   { "modules_to_save", "null|[]" },
   { "rank_pattern", "{}|null" },
@@ -550,6 +556,22 @@ look_up (EbbModule *module,
   return TRUE;
 }
 
+/* TRUE if a tensor of the file is of a layer that the model has as several. */
+static gboolean
+is_of_joined (const EbbArchitecture *architecture,
+              const char *key)
+{
+  for (const EbbNameRule *rule = architecture->block_names; rule->own != NULL; rule++)
+    for (const EbbNameRule *other = architecture->block_names; other < rule; other++)
+      {
+        g_autofree char *part = g_strconcat (".", rule->file, ".lora_", NULL);
+
+        if (strcmp (rule->file, other->file) == 0 && strstr (key, part) != NULL)
+          return TRUE;
+      }
+  return FALSE;
+}
+
 /* Every tensor of the file belongs to a layer. */
 static gboolean
 check_all_used (Loading *loading,
@@ -564,9 +586,16 @@ check_all_used (Loading *loading,
   for (guint i = 0; i < n; i++)
     if (!is_used[i])
       {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                     "%s: %s belongs to no linear layer of this %s: the adapter is of another model", loading->path,
-                     ebb_args_get_key (loading->tensors, i), ebb_module_get_type_name (model));
+        const char *key = ebb_args_get_key (loading->tensors, i);
+
+        if (loading->architecture != NULL && is_of_joined (loading->architecture, key))
+          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                       "%s: %s is of a layer that joins others, which have branches of their own here", loading->path,
+                       key);
+        else
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                       "%s: %s belongs to no linear layer of this %s: the adapter is of another model", loading->path,
+                       key, ebb_module_get_type_name (model));
         return FALSE;
       }
   if (n > 0)

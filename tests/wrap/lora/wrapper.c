@@ -345,6 +345,125 @@ refuses_adapters_of_others (void)
   test_remove_tree (folder);
 }
 
+/* Whatever an adapter of PEFT's has that branches of linear layers are not is named by its key. */
+static void
+refuses_what_is_not_there_by_its_key (void)
+{
+  static const struct
+  {
+    const char *key, *value;
+  } asked[] = {
+    { "peft_type", "\"LOHA\"" },
+    { "bias", "\"lora_only\"" },
+    { "use_dora", "true" },
+    { "use_qalora", "true" },
+    { "use_bdlora", "{}" },
+    { "lora_bias", "true" },
+    { "modules_to_save", "[\"lm_head\"]" },
+    { "rank_pattern", "{\"q_proj\": 8}" },
+    { "alpha_pattern", "{\"q_proj\": 8}" },
+    { "layer_replication", "[[0, 1]]" },
+    { "trainable_token_indices", "[1]" },
+    { "target_parameters", "[\"w\"]" },
+    { "alora_invocation_tokens", "[1]" },
+    { "arrow_config", "{}" },
+    { "kasa_config", "{}" },
+    { "lora_ga_config", "{}" },
+    { "monteclora_config", "{}" },
+    { "velora_config", "{}" },
+    { "init_lora_weights", "\"pissa\"" },
+    { "r", "0" },
+    { "r", "null" },
+    { "lora_alpha", "\"8\"" },
+    { "lora_dropout", "1" },
+    { "use_rslora", "\"yes\"" },
+  };
+  g_autofree char *folder = test_scratch_path ("adapter");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbArgs) expected = NULL;
+  g_autoptr (EbbModule) adapted = open_adapted ("llama3", &expected);
+  g_autoptr (EbbModule) model = test_model_open_fixture ("llama3");
+
+  assert_load_fails (model, folder, EBB_ERROR_IO, "adapter_config.json");
+  g_assert_true (ebb_lora_save (adapted, folder, NULL, &error));
+  for (guint i = 0; i < G_N_ELEMENTS (asked); i++)
+    {
+      static const char *const others[] = { "\"peft_type\": \"LORA\"", "\"r\": 3", "\"lora_alpha\": 5" };
+      g_autoptr (GString) text = g_string_new ("{");
+      g_autofree char *named = g_strdup_printf ("adapter_config.json: %s is ", asked[i].key);
+      g_autofree char *quoted = g_strdup_printf ("\"%s\"", asked[i].key);
+
+      for (guint k = 0; k < G_N_ELEMENTS (others); k++)
+        if (!g_str_has_prefix (others[k], quoted))
+          g_string_append_printf (text, "%s, ", others[k]);
+      g_string_append_printf (text, "%s: %s}", quoted, asked[i].value);
+      test_folder_write (folder, "adapter_config.json", text->str);
+      assert_load_fails (model, folder, EBB_ERROR_NOT_SUPPORTED, named);
+    }
+  test_folder_write (folder, "adapter_config.json", "{\"r\": 3, \"lora_alpha\": 5}");
+  assert_load_fails (model, folder, EBB_ERROR_NOT_SUPPORTED, "peft_type is missing");
+  test_folder_write (folder, "adapter_config.json", "{");
+  assert_load_fails (model, folder, EBB_ERROR_FORMAT, "adapter_config.json");
+  test_remove_tree (folder);
+}
+
+/* Phi-3's folder joins queries, keys and values, which have branches of their own here. */
+static void
+joined_layers_have_no_form_in_files (void)
+{
+  g_autofree char *folder = test_scratch_path ("adapter");
+  g_autofree char *path = g_build_filename (folder, "adapter_model.safetensors", NULL);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = test_model_open_fixture ("phi3");
+  g_autoptr (EbbModule) other = test_model_open_fixture ("phi3");
+  g_autoptr (EbbModule) same = NULL;
+  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbTensor) a = ebb_zeros ((gint64[]){ 3, 24 }, 2, EBB_DTYPE_F32, NULL, &error);
+
+  wrap (model, 3, "q_proj", "queries");
+  g_assert_false (ebb_lora_save (model, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "layers.0.self_attn.q_proj", "joined with others");
+  g_clear_error (&error);
+  wrap (model, 3, "o_proj", "outputs");
+  g_assert_true (ebb_lora_save (model, folder, "outputs", &error));
+  same = ebb_lora_load (other, folder, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_lora_unwrap (other, &error));
+  ebb_args_add_tensor (tensors, "base_model.model.model.layers.0.self_attn.qkv_proj.lora_A.weight", a);
+  g_assert_true (ebb_save_safetensors (path, tensors, NULL, &error));
+  assert_load_fails (other, folder, EBB_ERROR_NOT_SUPPORTED, "qkv_proj.lora_A.weight is of a layer that joins others");
+  test_remove_tree (folder);
+}
+
+/* A model's folder has no place for branches, merged or not. */
+static void
+a_model_with_adapters_is_not_saved_as_one_without (void)
+{
+  g_autofree char *folder = test_scratch_path ("model");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbArgs) expected = NULL;
+  g_autoptr (EbbModule) model = open_adapted ("llama3", &expected);
+  g_autoptr (EbbModule) saved = NULL;
+
+  for (guint merged = 0; merged < 2; merged++)
+    {
+      g_assert_false (ebb_model_save (model, folder, &error));
+      test_assert_error (error, EBB_ERROR_STATE, "lora: this Gpt has adapters", "ebb_lora_unwrap ()");
+      g_clear_error (&error);
+      g_assert_false (g_file_test (folder, G_FILE_TEST_EXISTS));
+      g_assert_true (merged || ebb_lora_merge (model, &error));
+    }
+  g_assert_false (ebb_lora_set_adapter (model, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "is merged: choose another one after ebb_lora_unmerge ()");
+  g_clear_error (&error);
+  g_assert_true (ebb_lora_unwrap (model, &error));
+  g_assert_true (ebb_model_save (model, folder, &error));
+  saved = ebb_model_open (folder, &error);
+  g_assert_no_error (error);
+  assert_logits (saved, expected, "merged_logits");
+  test_remove_tree (folder);
+}
+
 /* Two adapters with the values of two models: switching by name gives each one's results. */
 static void
 adapters_are_switched (void)
@@ -432,6 +551,10 @@ main (int argc,
   g_test_add_func ("/lora/begins-as-the-model", begins_as_the_model);
   g_test_add_func ("/lora/refuses-bad-options", refuses_bad_options);
   g_test_add_func ("/lora/refuses-adapters-of-others", refuses_adapters_of_others);
+  g_test_add_func ("/lora/refuses-what-is-not-there-by-its-key", refuses_what_is_not_there_by_its_key);
+  g_test_add_func ("/lora/joined-layers-have-no-form-in-files", joined_layers_have_no_form_in_files);
+  g_test_add_func ("/lora/a-model-with-adapters-is-not-saved-as-one-without",
+                   a_model_with_adapters_is_not_saved_as_one_without);
   g_test_add_func ("/lora/adapters-are-switched", adapters_are_switched);
   g_test_add_func ("/lora/trains-branches-alone", trains_branches_alone);
   result = g_test_run ();
