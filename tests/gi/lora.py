@@ -60,6 +60,27 @@ class Lora(unittest.TestCase):
             Ebb.lora_unwrap(other)
             Ebb.save_model(other, os.path.join(folder, "model"))
 
+    def test_products_that_nobody_needs_are_left_out(self):
+        """No gradient of a frozen weight or of the first block's input, nor the last product of a recompute."""
+        width, rank, tokens = 32, 4, Ebb.randint(0, 64, 2, 16)
+        config = Ebb.GptConfig.new()
+        for name, value in {"vocab": 64, "context": 16, "width": width, "heads": 2, "layers": 2, "dropout": 0}.items():
+            setattr(config, name, value)
+        model = Ebb.Gpt(config)
+        Ebb.checkpoint_wrap_each(Ebb.lora(model, rank=rank), Ebb.TransformerBlock)
+        with Ebb.profile() as profiler:
+            model(tokens).square().sum().backward()
+        flop = {(row["phase"], row["name"]): row["flop"] for row in json.loads(profiler.get_json())["ops"]}
+        shapes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]  # in the order of a block
+        each = 2 * 2 * 16                                                                      # of one weight: 2 M
+        base, a, b = ([each * size for size in sizes] for sizes in zip(*(
+            (inner * outer, rank * inner, rank * outer) for inner, outer in shapes)))
+        head = each * 64 * width
+        self.assertEqual(flop["backward", "linear"], head + 2 * sum(base) - base[0] + 2 * 2 * sum(a) - a[0])
+        self.assertEqual(flop["backward", "add_linear"], 2 * 2 * sum(b))
+        self.assertEqual(flop["recompute", "linear"], 2 * (sum(base[:3]) + sum(a)))
+        self.assertEqual(flop["recompute", "add_linear"], 2 * sum(b[:3]))
+
     def generate(self, folder, adapter):
         report = os.path.join(folder, "report.json")
         done = subprocess.run([_GENERATE, "--model", _MODEL, "--adapter", adapter, "--prompt", "It was", "--tokens",

@@ -34,9 +34,10 @@ draw_factor (EbbTensor *factor,
 }
 
 static gboolean
-adapt (EbbModule *model,
-       const char *target,
-       GError **error)
+add (EbbModule *model,
+     const char *adapter,
+     const char *target,
+     GError **error)
 {
   const char *targets[] = { target, NULL };
   g_autoptr (EbbLoraOptions) options = ebb_lora_options_new ();
@@ -46,7 +47,7 @@ adapt (EbbModule *model,
   g_autofree EbbTensor **parameters = NULL;
   gboolean ok;
 
-  g_object_set (options, "rank", RANK, "alpha", 5.0, "targets", targets, NULL);
+  g_object_set (options, "rank", RANK, "alpha", 5.0, "targets", targets, "adapter", adapter, NULL);
   same = ebb_lora_wrap (model, options, error);
   ok = same != NULL;
   parameters = ebb_module_get_parameters (model, TRUE, &n);
@@ -58,6 +59,14 @@ adapt (EbbModule *model,
     }
   ebb_pop_grad_enabled ();
   return ok;
+}
+
+static gboolean
+adapt (EbbModule *model,
+       const char *target,
+       GError **error)
+{
+  return add (model, "default", target, error);
 }
 
 static guint64
@@ -129,6 +138,22 @@ static void
 joined_products_and_the_head_are_divided (void)
 {
   check_divided ((TestParallel){ .is_untied = TRUE, .prepare = adapt_divided, .data = "*" });
+}
+
+static gboolean
+adapt_twice (const TestParallel *self,
+             EbbModule *model,
+             EbbProcessGroup *group,
+             GError **error)
+{
+  return add (model, "first", "*", error) && add (model, "second", "h.0.attn.c_attn", error);
+}
+
+/* The second adapter is chosen: layers with a branch in the first alone compute what they did without. */
+static void
+layers_without_a_branch_of_the_chosen_adapter_are_divided (void)
+{
+  check_divided ((TestParallel){ .is_untied = TRUE, .prepare = adapt_twice });
 }
 
 static gboolean
@@ -390,6 +415,8 @@ main (int argc,
       g_test_add_data_func (path, decoders[i], tensor_ranks_compute_what_one_does);
     }
   g_test_add_func ("/lora/joined-products-and-the-head-are-divided", joined_products_and_the_head_are_divided);
+  g_test_add_func ("/lora/layers-without-a-branch-of-the-chosen-adapter-are-divided",
+                   layers_without_a_branch_of_the_chosen_adapter_are_divided);
   g_test_add_func ("/lora/an-adapted-model-is-not-divided", an_adapted_model_is_not_divided);
   g_test_add_func ("/lora/tensor-ranks-merge-their-parts", tensor_ranks_merge_their_parts);
   g_test_add_func ("/lora/ranks-save-one-adapter", ranks_save_one_adapter);
