@@ -206,6 +206,22 @@ read_attributes (EbbCudaDevice *device,
   return TRUE;
 }
 
+/* With the device current: a build may have kernels for some GPUs alone. */
+static gboolean
+check_code (EbbCudaDevice *device,
+            GError **error)
+{
+  const cudaError_t status = ebb_cuda_find_code ();
+
+  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction)
+    return ebb_cuda_check (device, status, "finding its kernels", error);
+  cudaGetLastError ();
+  return fail (device->index, error,
+               "this build has no kernels for compute capability %d.%d; build it with EBB_CUDA_ARCHITECTURES=80, or "
+               "empty for all GPUs",
+               device->architecture / 10, device->architecture % 10);
+}
+
 /* -- the driver ---------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -352,7 +368,7 @@ device_init (EbbCudaDevice *device,
   /* Makes the context. */
   return read_attributes (device, error) && read_tf32 (device, error)
          && ebb_cuda_check (device, cudaFree (NULL), "opening it", error) && load_driver (device->index, error)
-         && read_memory (device, error) && ebb_cuda_streams_init (device, error)
+         && read_memory (device, error) && ebb_cuda_streams_init (device, error) && check_code (device, error)
          && ebb_cuda_heap_init (device, device->capacity, error) && ebb_cuda_faults_init (device, error);
 }
 

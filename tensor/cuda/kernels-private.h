@@ -40,6 +40,9 @@ typedef cudaError_t (*EbbCudaKernelFunc) (const EbbLaunch *launch,
 /* How many bytes of workspace it needs, by shapes, strides, dtypes and parameters alone. */
 typedef gsize (*EbbCudaWorkspaceFunc) (const EbbLaunch *launch);
 
+/* Whether the kernels were compiled for the current device: cudaSuccess if so. */
+cudaError_t ebb_cuda_find_code (void);
+
 /* The widest heads that attention takes: a tile of their keys and values fits into shared memory. */
 #define EBB_CUDA_MAX_HEAD_WIDTH 256
 

@@ -16,7 +16,7 @@
 namespace cudaemu
 {
 
-static const char *const failure_names[N_FAILURES] = { "no-driver", "old-driver", "no-device", "alloc",
+static const char *const failure_names[N_FAILURES] = { "no-driver", "old-driver", "no-device", "no-kernels", "alloc",
                                                        "host", "launch", "kernel", "blas" };
 
 /* -- settings ------------------------------------------------------------------------------------------------------ */
@@ -77,8 +77,8 @@ read_failures (Settings *settings,
                const char *text)
 {
   const char *wanted =
-      "a list of no-driver, old-driver, no-device, alloc:N, host:N, launch:N, kernel:N and blas:N, separated by "
-      "commas";
+      "a list of no-driver, old-driver, no-device, no-kernels, alloc:N, host:N, launch:N, kernel:N and blas:N, separated "
+      "by commas";
   std::string rest = text;
 
   while (!rest.empty ())

@@ -89,3 +89,15 @@ cudaFuncSetAttribute (const void *function,
     }
   return finish (state);
 }
+
+cudaError_t
+cudaFuncGetAttributes (cudaFuncAttributes *attributes,
+                       const void *function)
+{
+  std::unique_lock<std::mutex> guard (lock);
+  cudaError_t state = enter_context ();
+
+  *attributes = {};
+  attributes->maxDynamicSharedSizeBytes = (int) get_shared_limit (function);
+  return finish (state == cudaSuccess && take_failure (FAIL_NO_KERNELS) ? cudaErrorNoKernelImageForDevice : state);
+}

@@ -23,6 +23,7 @@ enum Failure
   FAIL_NO_DRIVER,
   FAIL_OLD_DRIVER,
   FAIL_NO_DEVICE,
+  FAIL_NO_KERNELS, /* for this device */
   FAIL_ALLOC,  /* memory of the device */
   FAIL_HOST,   /* pinned memory */
   FAIL_LAUNCH, /* a kernel is not enqueued */

@@ -43,15 +43,15 @@ class GpuScript(unittest.TestCase):
             return json.load(file)["parts"]
 
     def test_check_runs_tests_and_trainings(self):
-        parts = self.run_parts("check", "--only", "^(queues|products|waits|losses as on the cpu)$")
-        self.assertEqual(sorted(parts), ["losses as on the cpu", "products", "queues", "waits"])
+        parts = self.run_parts("check", "--only", "^(queues|products|threads|waits|losses as on the cpu)$")
+        self.assertEqual(sorted(parts), ["losses as on the cpu", "products", "queues", "threads", "waits"])
         self.assertLessEqual(parts["losses as on the cpu"]["figures"]["worst"], 1e-5)
 
     def test_a_call_goes_on_where_one_stopped(self):
         words = ["check", "--device", "cudaemu", "--build", BUILD, "--out", self.folder, "--only",
-                 "^(queues|products)$"]
+                 "^(products|threads)$"]
         self.assertIn("2 parts are left", self.run_script(*words, "--seconds", "1e-9", status=3))
-        self.assertIn("[1/2] queues: ok", self.run_script(*words))
+        self.assertIn("[1/2] products: ok", self.run_script(*words))
         self.assertNotIn("[1/", self.run_script(*words))
         self.assertIn("[2/2]", self.run_script(*words, "--again"))
 
@@ -64,7 +64,7 @@ class GpuScript(unittest.TestCase):
     def test_a_packed_build_runs_elsewhere(self):
         build, packed = os.path.join(self.folder, "build"), os.path.join(self.folder, "packed")
         for pattern in ("libebb-1.0.so*", "ebb-1.0/backends/*cudaemu*", "tests/cudaemu/libcudaemu.so",
-                        "tests/tensor/cuda/queues"):
+                        "tests/tensor/cuda/threads"):
             for path in glob.glob(os.path.join(BUILD, pattern)):
                 target = os.path.join(build, os.path.relpath(path, BUILD))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -73,7 +73,7 @@ class GpuScript(unittest.TestCase):
         self.assertIn("is there already", self.run_script("pack", packed, "--build", build, status=1))
         self.assertTrue(glob.glob(os.path.join(packed, "build", "release", "lib", "libglib-2.0.so*")))
         shutil.rmtree(build)
-        words = ["check", "--device", "cudaemu", "--only", "^queues$"]
+        words = ["check", "--device", "cudaemu", "--only", "^threads$"]
         done = subprocess.run([os.path.join(packed, "scripts", "gpu"), *words],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
         self.assertEqual(done.returncode, 0, done.stdout)

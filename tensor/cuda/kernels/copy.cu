@@ -276,6 +276,15 @@ fill_words (guint32 *y,
     y[i] = value;
 }
 
+/* All kernels are compiled for the same devices. */
+cudaError_t
+ebb_cuda_find_code (void)
+{
+  struct cudaFuncAttributes attributes;
+
+  return cudaFuncGetAttributes (&attributes, reinterpret_cast<const void *> (fill_words));
+}
+
 static cudaError_t
 launch_progression (const EbbLaunch *launch,
                     const EbbCudaQueue *queue,

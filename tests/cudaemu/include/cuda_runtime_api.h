@@ -278,4 +278,12 @@ cudaError_t cudaFuncSetAttribute (const void *function,
                                   cudaFuncAttribute attribute,
                                   int value);
 
+typedef struct cudaFuncAttributes
+{
+  int maxDynamicSharedSizeBytes;
+} cudaFuncAttributes;
+
+cudaError_t cudaFuncGetAttributes (cudaFuncAttributes *attributes,
+                                   const void *function);
+
 CUDAEMU_END_API

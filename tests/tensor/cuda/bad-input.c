@@ -24,6 +24,8 @@ static const Case cases[] = {
   { "no-device", "EBB_CUDAEMU_FAIL", "no-device", "cudaemu", "device \"cudaemu\": there is no NVIDIA GPU" },
   { "hidden-device", "CUDA_VISIBLE_DEVICES", "", "cudaemu",
     "device \"cudaemu\": there is no NVIDIA GPU (CUDA_VISIBLE_DEVICES is \"\")" },
+  { "no-kernels", "EBB_CUDAEMU_FAIL", "no-kernels", "cudaemu",
+    "device \"cudaemu\": this build has no kernels for compute capability 8.0; build it with" },
   { "one-device", "EBB_CUDAEMU_DEVICES", "1", "cudaemu:1",
     "device \"cudaemu:1\": there is one GPU, \"cudaemu\"" },
   { "two-devices", "EBB_CUDAEMU_DEVICES", "2", "cudaemu:2",
