@@ -77,8 +77,8 @@ read_failures (Settings *settings,
                const char *text)
 {
   const char *wanted =
-      "a list of no-driver, old-driver, no-device, no-kernels, alloc:N, host:N, launch:N, kernel:N and blas:N, separated "
-      "by commas";
+      "a list of no-driver, old-driver, no-device, no-kernels, alloc:N, host:N, launch:N, kernel:N and blas:N, "
+      "separated by commas";
   std::string rest = text;
 
   while (!rest.empty ())

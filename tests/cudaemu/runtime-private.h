@@ -24,11 +24,11 @@ enum Failure
   FAIL_OLD_DRIVER,
   FAIL_NO_DEVICE,
   FAIL_NO_KERNELS, /* for this device */
-  FAIL_ALLOC,  /* memory of the device */
-  FAIL_HOST,   /* pinned memory */
-  FAIL_LAUNCH, /* a kernel is not enqueued */
-  FAIL_KERNEL, /* a running kernel faults */
-  FAIL_BLAS,   /* a product is not enqueued */
+  FAIL_ALLOC,      /* memory of the device */
+  FAIL_HOST,       /* pinned memory */
+  FAIL_LAUNCH,     /* a kernel is not enqueued */
+  FAIL_KERNEL,     /* a running kernel faults */
+  FAIL_BLAS,       /* a product is not enqueued */
   N_FAILURES
 };
 
