@@ -17,7 +17,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
 from document_blocks import BUILD, NAMES, read, read_blocks, read_inline_commands, split_commands  # noqa: E402
-from gpt2_folder import write_gpt2_folder  # noqa: E402
+from gpt2_folder import write_adapter_folder, write_gpt2_folder  # noqa: E402
 
 LONG = {
     "build/release/examples/train_gpt --data my-book.txt --preset gpt2-xl --batch 32 --checkpoint full --estimate",
@@ -73,6 +73,7 @@ INSTEAD = {
     "scripts/gpu": ["scripts/gpu --help"],
     "train_gpt --profile": ["train_gpt --profile trace.json --data my-book.txt --steps 2"],
     "train_gpt --sample": ["train_gpt --sample 20 --data my-book.txt --steps 2"],
+    "step --lora 16": ["step --preset tiny --batch 1 --context 16 --steps 1 --lora 16"],
     "train_gpt --step-in-backward": ["train_gpt --step-in-backward --data my-book.txt --steps 2"],
     "train_gpt --dtype bf16 --residual bf16": ["train_gpt --dtype bf16 --residual bf16 --data my-book.txt --steps 2"],
     "examples/python/fsdp_gpt.py": ["examples/python/fsdp_gpt.py --ranks 4 --data my-book.txt --steps 2"],
@@ -156,6 +157,7 @@ class Folder(tempfile.TemporaryDirectory):
         os.symlink(BUILD, os.path.join(self.name, "build", "release"))
         text = "".join(map(read, NAMES))
         write_gpt2_folder(os.path.join(self.name, "my-model"))
+        write_adapter_folder(os.path.join(self.name, "my-adapter"), 32)
         os.symlink(os.path.join(ROOT, "tests", "fixtures", "chat-model"), os.path.join(self.name, "my-chat-model"))
         for name, content in (("my-book.txt", text), ("book.txt", text), ("story.txt", "Once upon a time"),
                               ("prompts.txt", "Once\nupon a time\n"), ("hosts", "localhost slots=16\n"),

@@ -1,4 +1,5 @@
-"""A small GPT-2 with its tokenizer in a folder of Hugging Face's format, for tests of programs and bindings."""
+"""A small GPT-2 with its tokenizer in a folder of Hugging Face's format, and a LoRA adapter in one of PEFT's, for tests
+of programs and bindings."""
 import json
 import os
 import random
@@ -67,3 +68,14 @@ def write_gpt2_folder(folder, layers=2, width=32, heads=4, positions=64, dropout
         "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": vocab, "n_embd": width,
         "n_layer": layers, "n_head": heads, "n_positions": positions, "embd_pdrop": dropout, "attn_pdrop": dropout,
         "resid_pdrop": dropout, "bos_token_id": vocab - 1, "eos_token_id": vocab - 1})
+
+
+def write_adapter_folder(folder, width, rank=2, layer="model.layers.0.self_attn.q_proj"):
+    """Of a layer as wide as it is high."""
+    os.makedirs(folder)
+    draw = random.Random(2)
+    write_tensors(os.path.join(folder, "adapter_model.safetensors"), {
+        f"base_model.model.{layer}.lora_{name}.weight": (shape, [draw.gauss(0, 0.1) for _ in range(rank * width)])
+        for name, shape in (("A", [rank, width]), ("B", [width, rank]))})
+    write_json(os.path.join(folder, "adapter_config.json"),
+               {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": [layer]})
