@@ -78,5 +78,17 @@ if nm:
         if symbol not in defined:
             problems.append(f"{symbol} is declared in a public header and not exported")
 
+# Programs load them without a GPU, and without MPI: vendors' libraries are linked to modules alone.
+VENDORS = re.compile(r"lib(cu\w+|nccl|nv\w+|mpi\w*|open-\w+)\.so")
+for namespace in tree.iter(CORE + "namespace"):
+    for library in (namespace.get("shared-library") or "").split(","):
+        if os.path.basename(library) != "libebb-1.0.so.0":
+            problems.append(f"the typelib loads {library}")
+readelf = shutil.which("readelf")
+if readelf:
+    dynamic = subprocess.run([readelf, "-d", LIBRARY], capture_output=True, text=True, check=True).stdout
+    problems += [f"the library is linked to {name}" for name in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+                 if VENDORS.match(name)]
+
 print("\n".join(problems) or "the introspection data is in order")
 sys.exit(1 if problems else 0)
