@@ -254,12 +254,14 @@ show_steps (BenchTraining *training,
 
 static void
 print_answer (const GString *seconds,
+              const GString *enqueued,
               double first_loss,
               double loss)
 {
   g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (settings.device);
 
-  printf ("{\"seconds\": [%s], \"first_loss\": %.9g, \"loss\": %.9g", seconds->str, first_loss, loss);
+  printf ("{\"seconds\": [%s], \"enqueued\": [%s], \"first_loss\": %.9g, \"loss\": %.9g", seconds->str, enqueued->str,
+          first_loss, loss);
   for (int i = 0; i < EBB_N_PURPOSES; i++)
     printf (", \"%s_bytes\": %" G_GUINT64_FORMAT, purpose_names[i], ebb_memory_stats_get_peak (stats, (EbbPurpose) i));
   printf (", \"kept_bytes\": %" G_GUINT64_FORMAT ", \"peak_bytes\": %" G_GUINT64_FORMAT,
@@ -298,7 +300,7 @@ serve_n_steps (BenchTraining *training,
                int n,
                GError **error)
 {
-  g_autoptr (GString) text = g_string_new (NULL);
+  g_autoptr (GString) text = g_string_new (NULL), enqueued = g_string_new (NULL);
   double seconds[BENCH_N_PARTS], first_loss = 0, loss = 0;
 
   n = MAX (n, 1);
@@ -311,8 +313,9 @@ serve_n_steps (BenchTraining *training,
         return FALSE;
       first_loss = i == 0 ? loss : first_loss;
       g_string_append_printf (text, "%s%.9g", i > 0 ? ", " : "", seconds[BENCH_STEP]);
+      g_string_append_printf (enqueued, "%s%.9g", i > 0 ? ", " : "", seconds[BENCH_ENQUEUED]);
     }
-  print_answer (text, first_loss, loss);
+  print_answer (text, enqueued, first_loss, loss);
   return TRUE;
 }
 

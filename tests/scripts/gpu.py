@@ -97,6 +97,7 @@ class GpuScript(unittest.TestCase):
             self.assertTrue(part["ok"], name)
             if name != "kernels":
                 self.assertGreater(part["figures"]["ebb tokens/s"], 0)
+                self.assertGreater(part["figures"]["ebb host's share"], 0)
                 self.assertEqual("not offloaded ms" in part["figures"], "offloaded" in name)
         rates = parts["kernels"]["figures"]
         for kernel in ("copy", "add", "layer_norm_grad", "softmax", "cross_entropy", "adamw", "embedding_grad"):

@@ -6,7 +6,7 @@
 
 #define LEARNING_RATE 3e-4
 
-const char *const bench_part_names[BENCH_N_PARTS] = { "forward", "backward", "optimizer", "step" };
+const char *const bench_part_names[BENCH_N_PARTS] = { "forward", "backward", "optimizer", "enqueued", "step" };
 
 /* The shape of Llama 3.2 1B: 1.24 billion parameters. Four heads share keys and values. */
 static void
@@ -286,6 +286,7 @@ bench_training_step (BenchTraining *self,
   if (!ebb_optimizer_step (self->optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);
+  seconds[BENCH_ENQUEUED] = seconds_since (start);
   host_loss = ebb_to_device (loss, NULL, error); /* waits for a device that works behind the caller's back */
   if (host_loss == NULL)
     return FALSE;

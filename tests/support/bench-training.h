@@ -29,6 +29,7 @@ enum
   BENCH_FORWARD,
   BENCH_BACKWARD,
   BENCH_OPTIMIZER,
+  BENCH_ENQUEUED, /* all of it, until the host waits for the loss: its own time where the device works by itself */
   BENCH_STEP,
   BENCH_N_PARTS
 };
