@@ -10,9 +10,11 @@
 #include "common/memory/memory-timeline.h"
 #include "common/memory/planning.h"
 #include "common/ranks/launch.h"
+#include "common/report/log.h"
 #include "common/report/profile.h"
 #include "common/report/report.h"
 #include "common/report/streams.h"
+#include "common/train/adapter.h"
 #include "common/train/evaluate.h"
 #include "common/train/output.h"
 #include "common/train/sample.h"
@@ -26,17 +28,19 @@ train (Trainer *trainer,
        Profile *profile,
        Streams *streams,
        MemoryTimeline *timeline,
+       Log *log,
        GError **error)
 {
   const Options *options = trainer->options;
 
-  if (options->steps == 0 && !evaluate_if_due (trainer, error))
+  if ((options->steps == 0 || (options->program->tunes && trainer->step == 0))
+      && (!evaluate_if_due (trainer, error) || !log_begin (log, error)))
     return FALSE;
   progress_evaluation (progress);
   while (trainer->step < options->steps && trainer_get_interrupt (trainer) == 0)
     {
       gint64 began = g_get_monotonic_time ();
-      double loss;
+      double loss, seconds;
 
       if (!profile_begin_step (profile, error) || !streams_begin_step (streams, error)
           || !memory_timeline_begin_step (timeline, error) || !keep_step (keep, &loss, error))
@@ -48,12 +52,15 @@ train (Trainer *trainer,
           trainer->step_is_whole = FALSE;
           return FALSE;
         }
-      progress_step (progress, loss, (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
+      seconds = (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC;
+      progress_step (progress, loss, seconds);
       if (!keep_check (keep, error))
         return FALSE;
       if (!evaluate_if_due (trainer, error))
         return FALSE;
       progress_evaluation (progress);
+      if (!log_step (log, loss, seconds, error))
+        return FALSE;
       if (options->save_every > 0 && trainer->step % options->save_every == 0 && !trainer_save_state (trainer, error))
         return FALSE;
     }
@@ -137,7 +144,16 @@ save (Trainer *trainer,
       if (!attempt (failures, ok, &failure))
         return FALSE;
     }
-  if (options->save_best != NULL)
+  if (options->save_best != NULL && options->program->tunes && trainer->best_step == 0) /* none was measured */
+    {
+      const gboolean ok = trainer_save_weights (trainer, options->save_best, &failure);
+
+      if (ok)
+        progress_note (progress, "Weights: %s", options->save_best);
+      if (!attempt (failures, ok, &failure))
+        return FALSE;
+    }
+  else if (options->save_best != NULL)
     note_best (trainer, progress);
   attempt (failures, report_write (trainer, progress, table, timeline, &failure), &failure);
   if (options->resume != NULL && trainer->saved_step == trainer->step)
@@ -153,6 +169,7 @@ run_training (Trainer *trainer,
               Profile *profile,
               Streams *streams,
               MemoryTimeline *timeline,
+              Log *log,
               GError **error)
 {
   const Options *options = trainer->options;
@@ -164,7 +181,7 @@ run_training (Trainer *trainer,
 
   rank_table_begin (trainer);
   keep_init (&keep, trainer);
-  ok = train (trainer, &keep, progress, profile, streams, timeline, &failure);
+  ok = train (trainer, &keep, progress, profile, streams, timeline, log, &failure);
   keep_clear (&keep);
   ok = attempt (&failures, ok, &failure) && (ok || trainer->step_is_whole);
   finished = ok && trainer_finish (trainer, &failure);
@@ -200,12 +217,14 @@ run (Options *options,
   Streams streams;
   MemoryTimeline timeline;
   Planning planning;
+  Log log;
   gboolean ok;
 
   if (!planning_init (&planning, options, ranks, error))
     return FALSE;
+  log_init_none (&log);
   ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error)
-       && streams_init (&streams, &trainer, error);
+       && streams_init (&streams, &trainer, error) && log_init (&log, &trainer, error);
   if (ranks != NULL)
     ok = ranks_agree (ranks, ok, error);
   if (ok)
@@ -216,13 +235,14 @@ run (Options *options,
       progress_begin (&progress);
       profile_init (&profile, &trainer);
       memory_timeline_init (&timeline, &trainer);
-      ok = run_training (&trainer, &progress, &profile, &streams, &timeline, error);
+      ok = run_training (&trainer, &progress, &profile, &streams, &timeline, &log, error);
       memory_timeline_clear (&timeline);
       profile_clear (&profile);
       progress_clear (&progress);
       if (ok && !options->silenced)
         output_print_message (); /* as that checkpoints save next to nothing */
     }
+  log_clear (&log);
   trainer_clear (&trainer);
   planning_clear (&planning);
   return ok;
@@ -261,6 +281,16 @@ print_version (const Options *options)
   return command_finish (0);
 }
 
+/* Training nothing. */
+static gboolean
+merge (const Options *options,
+       GError **error)
+{
+  if (options->threads > 0)
+    ebb_set_num_threads (options->threads);
+  return output_check (options, error) && adapter_merge (options, error);
+}
+
 static int
 run_job (Options *options,
          int argc,
@@ -271,7 +301,10 @@ run_job (Options *options,
   gboolean ok;
 
   interrupt_watch ();
-  if (options_on_ranks (options))
+  status = 0;
+  if (options->merge != NULL)
+    ok = merge (options, &error);
+  else if (options_on_ranks (options))
     ok = launch_run (options, argc, argv, options->estimate ? estimate_run : run, &status, &error);
   else
     {

@@ -60,24 +60,59 @@ set (OptionState *self,
     }
 }
 
+/* NULL: the row is as it stands. */
+static const OptionChange *
+find_change (const OptionChange *changes,
+             const char *name)
+{
+  for (; changes != NULL && changes->name != NULL; changes++)
+    if (strcmp (changes->name, name) == 0)
+      return changes;
+  return NULL;
+}
+
+static void
+apply (const OptionChange *change,
+       OptionRow *row)
+{
+  if (change->help != NULL)
+    row->help = row->help_on_ranks = change->help;
+  if (change->metavar != NULL)
+    row->metavar = change->metavar;
+  if (change->fallback != NULL)
+    row->fallback = change->fallback;
+  if (change->shown != NULL)
+    row->shown = change->shown;
+}
+
 void
 option_table_init (OptionState *self,
                    const OptionRow *rows,
                    gboolean on_ranks,
-                   gboolean is_masked)
+                   const OptionChange *changes)
 {
   guint n_rows = 0;
+  gboolean skips = FALSE; /* the rest of a group */
 
   while (rows[n_rows].name != NULL)
     n_rows++;
   *self = (OptionState){
-    .rows = rows,
+    .rows = g_memdup2 (rows, sizeof (OptionRow) * (n_rows + 1)),
+    .absent = g_new0 (gboolean, n_rows),
     .on_ranks = on_ranks,
-    .is_masked = is_masked,
     .given = g_new0 (gboolean, n_rows),
   };
-  for (guint i = 0; self->rows[i].name != NULL; i++)
-    set (self, &self->rows[i], NULL);
+  for (guint i = 0; i < n_rows; i++)
+    {
+      const OptionChange *change = rows[i].kind == OPTION_GROUP ? NULL : find_change (changes, rows[i].name);
+
+      if (rows[i].kind == OPTION_GROUP)
+        skips = rows[i].on_ranks && !on_ranks;
+      self->absent[i] = skips || (change != NULL ? change->is_absent : rows[i].is_extra);
+      if (change != NULL)
+        apply (change, &self->rows[i]);
+      set (self, &self->rows[i], NULL);
+    }
 }
 
 void
@@ -89,6 +124,8 @@ option_table_clear (OptionState *self)
     else if (self->rows[i].kind == OPTION_PATHS)
       g_clear_pointer (&FIELD (char **, self, &self->rows[i]), g_strfreev);
   g_clear_pointer (&self->given, g_free);
+  g_clear_pointer (&self->absent, g_free);
+  g_clear_pointer (&self->rows, g_free);
 }
 
 void
@@ -162,9 +199,7 @@ static const char *
 describe (const OptionState *self,
           const OptionRow *row)
 {
-  const char *help = self->on_ranks && row->help_on_ranks != NULL  ? row->help_on_ranks
-                     : self->is_masked && row->help_masked != NULL ? row->help_masked
-                                                                   : row->help;
+  const char *help = self->on_ranks && row->help_on_ranks != NULL ? row->help_on_ranks : row->help;
   const char *shown = row->shown != NULL ? row->shown : row->kind == OPTION_FLAG ? "no"
                                                                                  : row->fallback;
   g_autofree char *text = NULL;
@@ -177,35 +212,30 @@ describe (const OptionState *self,
   return g_intern_string (text);
 }
 
-/* Whether @self's program has no such option, or no options of the group. */
-static gboolean
-is_foreign (const OptionState *self,
-            const OptionRow *row)
-{
-  return (row->on_ranks && !self->on_ranks) || (row->is_causal && self->is_masked);
-}
-
 void
 option_table_add_groups (OptionState *self,
                          GOptionContext *context)
 {
   const GOptionEntry last[] = { COMMAND_ENTRIES (&self->version, &self->help), { NULL } };
+  const OptionRow *title = NULL; /* of a group that has no option yet */
   GOptionGroup *group = NULL;
 
   for (const OptionRow *row = self->rows; row->name != NULL; row++)
     if (row->kind == OPTION_GROUP)
-      {
-        group = is_foreign (self, row) ? NULL : g_option_group_new (row->name, row->metavar, "", NULL, NULL);
-        if (group != NULL)
-          g_option_context_add_group (context, group);
-      }
-    else if (group != NULL && !is_foreign (self, row))
+      title = row;
+    else if (!self->absent[row - self->rows])
       {
         const GOptionEntry entries[] = { { row->name, row->letter,
                                            row->kind == OPTION_NO_FLAG ? G_OPTION_FLAG_REVERSE : 0, get_arg (row->kind),
                                            &FIELD (char, self, row), describe (self, row), row->metavar },
                                          { NULL } };
 
+        if (title != NULL)
+          {
+            group = g_option_group_new (title->name, title->metavar, "", NULL, NULL);
+            g_option_context_add_group (context, group);
+            title = NULL;
+          }
         g_option_group_add_entries (group, entries);
       }
   g_option_group_add_entries (group, last);
@@ -342,12 +372,8 @@ void
 option_table_add_json (const OptionState *self,
                        JsonBuilder *builder)
 {
-  gboolean skips = FALSE;
-
   for (const OptionRow *row = self->rows; row->name != NULL; row++)
-    if (row->kind == OPTION_GROUP)
-      skips = is_foreign (self, row);
-    else if (!skips && !is_foreign (self, row) && row->kind != OPTION_NO_FLAG)
+    if (!self->absent[row - self->rows] && row->kind != OPTION_GROUP && row->kind != OPTION_NO_FLAG)
       {
         g_autofree char *name = get_member_name (row);
 
@@ -408,7 +434,7 @@ option_table_take_json (OptionState *self,
   JsonObject *object = root != NULL ? json_node_get_object (root) : NULL;
 
   for (guint i = 0; self->rows[i].name != NULL; i++)
-    if (self->rows[i].is_saved && !self->given[i] && !is_foreign (self, &self->rows[i]))
+    if (self->rows[i].is_saved && !self->given[i] && !self->absent[i])
       {
         g_autofree char *name = get_member_name (&self->rows[i]);
 

@@ -37,29 +37,36 @@ typedef struct
   const char *shown;    /* the default in the help, where it is another text; "": none */
   const char *help;
   const char *help_on_ranks; /* of a program on ranks; NULL: the same */
-  const char *help_masked;   /* of a program that predicts masked tokens; NULL: the same */
   gint64 least, most;        /* of an integer that is given */
   const char *const *names;  /* the values that a text may have */
   gboolean is_saved;         /* a resumed training keeps it unless the command line sets it */
   const char *late;          /* its value in a state that does not have it; NULL: such a state is an error */
   gboolean on_ranks;         /* of a group: programs on ranks only */
-  gboolean is_causal;        /* only of programs that predict the next token */
+  gboolean is_extra;         /* only of programs whose changes name it */
 } OptionRow;
+
+/* How an option of a program differs from its row. */
+typedef struct
+{
+  const char *name; /* NULL ends the list */
+  gboolean is_absent;
+  const char *help, *metavar, *fallback, *shown; /* NULL: as in the row */
+} OptionChange;
 
 typedef struct
 {
-  const OptionRow *rows;
-  gboolean on_ranks;  /* the program trains on many ranks */
-  gboolean is_masked; /* it predicts masked tokens */
-  gboolean *given;    /* by row: whether the command line has it */
+  OptionRow *rows;   /* as the program has them */
+  gboolean *absent;  /* by row: the program doesn't have it, and its value is the default */
+  gboolean on_ranks; /* the program trains on many ranks */
+  gboolean *given;   /* by row: whether the command line has it */
   gboolean help, version;
 } OptionState;
 
-/* Marks all options as not given. */
+/* Marks all options as not given. @changes may be NULL. */
 void option_table_init (OptionState *self,
                         const OptionRow *rows,
                         gboolean on_ranks,
-                        gboolean is_masked);
+                        const OptionChange *changes);
 void option_table_clear (OptionState *self);
 /* Adds the options in groups, and --version and --help to the last one. */
 void option_table_add_groups (OptionState *self,

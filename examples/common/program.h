@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <glib.h>
+#include "common/option-table.h"
 
 /* How the programs that share this folder differ. */
 
@@ -9,10 +9,19 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  const char *title;    /* the purpose, after the name in the help */
-  const char *epilogue; /* the help's last lines, with PROGRAM for the name of the program */
-  gboolean on_ranks;    /* whether it trains on many ranks */
-  gboolean is_masked;   /* whether it trains BERT to find masked tokens, or else GPT the next ones */
+  const char *title;           /* the purpose, after the name in the help */
+  const char *epilogue;        /* the help's last lines, with PROGRAM for the name of the program */
+  gboolean on_ranks;           /* whether it trains on many ranks */
+  gboolean is_masked;          /* whether it trains BERT to find masked tokens, or else GPT the next ones */
+  gboolean tunes;              /* whether it goes on with the training of a model in a folder, on many ranks or alone */
+  const OptionChange *changes; /* of the options; NULL: none */
 } Program;
+
+/* Whether the program has the options of ranks. */
+static inline gboolean
+program_may_shard (const Program *self)
+{
+  return self->on_ranks || self->tunes;
+}
 
 G_END_DECLS

@@ -66,7 +66,7 @@ void
 options_init (Options *self)
 {
   *self = (Options){ .printed = FALSE };
-  option_table_init (&self->state, rows, FALSE, FALSE);
+  option_table_init (&self->state, rows, FALSE, NULL);
 }
 
 void

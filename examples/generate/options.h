@@ -11,7 +11,7 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  OptionState state; /* first */
+  OptionState state;                      /* first */
   char *model, *adapter, *device, *dtype; /* adapter NULL: none */
   char *prompt, *file, *batch, *system, *report;
   char **stop;  /* NULL: none */

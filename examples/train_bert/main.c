@@ -3,6 +3,19 @@
 
 /* Trains BERT to find masked tokens of a text: `train_bert --help`. */
 
+static const OptionChange changes[] = {
+  { "data", .help = "UTF-8 text to train on; you may name several files" },
+  { "pack", .is_absent = TRUE },
+  { "preset", .help = "Size of the model: tiny, bert-base, bert-large" },
+  { "residual", .is_absent = TRUE },
+  { "load", .help = "Start from these weights: safetensors with BERT's published names" },
+  { "sample", .is_absent = TRUE },
+  { "prompt", .is_absent = TRUE },
+  { "temperature", .is_absent = TRUE },
+  { "top-k", .is_absent = TRUE },
+  { .name = NULL },
+};
+
 static const Program program = {
   .title = "- train BERT, a masked language model, on a text",
   .epilogue = "Examples: PROGRAM --data book.txt --checkpoint full --save bert.safetensors\n"
@@ -10,6 +23,7 @@ static const Program program = {
               "The model predicts 15 % of the tokens of each row: 80 % of these are masked, 10 % replaced, 10 % left.\n"
               "Ctrl-C finishes the current step, saves, and exits with 130. A second Ctrl-C exits at once.\n",
   .is_masked = TRUE,
+  .changes = changes,
 };
 
 int

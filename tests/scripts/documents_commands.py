@@ -124,6 +124,8 @@ ENVIRONMENT = {
     "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_oob_tcp_if_include": "lo",
 }
 
+CHATS = "".join(json.dumps({"messages": [{"role": "user", "content": f"What is {n} + {n}?"},
+                                         {"role": "assistant", "content": f"{2 * n}."}]}) + "\n" for n in range(20))
 SUMS = "".join(json.dumps({"prompt": f"{n} + {n} =", "completion": f" {2 * n}."}) + "\n" for n in range(100))
 
 
@@ -161,7 +163,7 @@ class Folder(tempfile.TemporaryDirectory):
         os.symlink(os.path.join(ROOT, "tests", "fixtures", "chat-model"), os.path.join(self.name, "my-chat-model"))
         for name, content in (("my-book.txt", text), ("book.txt", text), ("story.txt", "Once upon a time"),
                               ("prompts.txt", "Once\nupon a time\n"), ("hosts", "localhost slots=16\n"),
-                              ("sums.jsonl", SUMS),
+                              ("sums.jsonl", SUMS), ("chats.jsonl", CHATS),
                               ("program.py", read_program("README.md", "python")),
                               ("program.c", read_program("README.md", "c")),
                               ("program.js", read_program("docs/bindings.md", "js").replace(

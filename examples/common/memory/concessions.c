@@ -95,7 +95,8 @@ take_bf16_residual (Options *options,
                     const Place *place G_GNUC_UNUSED)
 {
   OPTION_GIVE (options, residual);
-  return strcmp (options->dtype, "bf16") == 0 && strcmp (options->residual, "f32") == 0
+  /* A folder's model says its own. */
+  return options->model[0] == '\0' && strcmp (options->dtype, "bf16") == 0 && strcmp (options->residual, "f32") == 0
          && set_text (&options->residual, "bf16");
 }
 
@@ -309,6 +310,29 @@ describe_names (void)
   return g_string_free (names, FALSE);
 }
 
+#define NONE "none"
+
+/* The value of --allow as names. */
+static char **
+list_allowed (const Options *options)
+{
+  g_autofree char *all = NULL;
+
+  if (options->allow != NULL || !options->program->tunes)
+    return g_strsplit (options->allow != NULL && strcmp (options->allow, NONE) != 0 ? options->allow : "", ",", -1);
+  all = name_all ((1u << N_CONCESSIONS) - 1);
+  return g_strsplit (all, ",", -1);
+}
+
+gboolean
+concessions_may_take (const Options *options,
+                      const char *name)
+{
+  g_auto (GStrv) allowed = list_allowed (options);
+
+  return g_strv_contains ((const char *const *) allowed, name);
+}
+
 static guint
 find_named (char **names)
 {
@@ -324,7 +348,7 @@ gboolean
 concessions_check (const Options *options,
                    GError **error)
 {
-  g_auto (GStrv) names = g_strsplit (options->allow != NULL ? options->allow : "", ",", -1);
+  g_auto (GStrv) names = list_allowed (options);
 
   for (guint i = 0; names[i] != NULL; i++)
     {
@@ -332,9 +356,10 @@ concessions_check (const Options *options,
       g_autofree char *known = describe_names ();
 
       if (find_named (name) == 0)
-        return options_refuse (error, "--allow: there is no \"%s\"; it must be %s", names[i], known);
+        return options_refuse (error, "--allow: there is no \"%s\"; it must be %s; or " NONE " alone", names[i],
+                               known);
     }
-  return options->allow == NULL || options_have_plan (options)
+  return options->allow == NULL || options->program->tunes || options_have_plan (options)
          || options_refuse (error, "--allow %s: it needs --memory", options->allow);
 }
 
@@ -346,7 +371,7 @@ concessions_take (Options *options,
                   char **taken_names,
                   GError **error)
 {
-  g_auto (GStrv) allowed = g_strsplit (options->allow != NULL ? options->allow : "", ",", -1);
+  g_auto (GStrv) allowed = list_allowed (options);
   EbbDevice *device = ebb_device_get (options->device, NULL);
   Search search = { .options = options, .attempt = attempt, .data = data };
   const guint named = find_named (allowed);

@@ -17,6 +17,9 @@ typedef gboolean (*ConcessionAttempt) (Options *options,
 /* Refuses what --allow can't name. */
 gboolean concessions_check (const Options *options,
                             GError **error);
+/* Whether --allow permits it; a program that tunes has all permitted where that isn't given. */
+gboolean concessions_may_take (const Options *options,
+                               const char *name);
 /* Changes the options until they fit, as --allow says. *@taken_names: of what was changed, owned by the caller; NULL:
  * nothing. FALSE with the error of the last attempt that --allow permits, and with the names of concessions that would
  * have been enough. */

@@ -1,6 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The options of train_gpt and fsdp_gpt: their names, help, defaults and ranges, and the fields that take their values.
- */
+/* The options of the programs that train: names, help, defaults, ranges, and the fields that take their values. */
 #include "common/options/options.h"
 
 #define MAX_THREADS 1024
@@ -34,9 +33,8 @@ const OptionRow gpt_options[] = {
   { OPTION_GROUP, "data", .metavar = "Text:" },
   { OPTION_PATHS, "data", 'd', AT (data), .metavar = "FILE…",
     .help = "UTF-8 text to train on, or JSON lines (.jsonl) with text, with prompt and completion, or with messages; "
-            "you may name several files",
-    .help_masked = "UTF-8 text to train on; you may name several files" },
-  { OPTION_FLAG, "pack", AT (pack), SAVED, .late = "0", .is_causal = TRUE,
+            "you may name several files" },
+  { OPTION_FLAG, "pack", AT (pack), SAVED, .late = "0",
     .help = "Each text file is a document; documents share rows and don't see each other, as those of JSON lines" },
   { OPTION_RAW, "eval", AT (eval), .metavar = "FILE|SHARE", .fallback = "", SAVED, .late = "",
     .help = "Measure loss and perplexity on FILE, or on a share of the data, like 0.05, which is not trained on" },
@@ -50,8 +48,7 @@ const OptionRow gpt_options[] = {
   { OPTION_RAW, "model", AT (model), .metavar = "DIR", .fallback = "", SAVED, .late = "",
     .help = "Train the model of a folder in Hugging Face's format, with its tokenizer; --save writes such a folder" },
   { OPTION_TEXT, "preset", AT (preset), .metavar = "NAME", .shown = "tiny",
-    .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl",
-    .help_masked = "Size of the model: tiny, bert-base, bert-large" },
+    .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
   { OPTION_INT, "layers", AT (layers), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
     .help = "Number of transformer blocks" },
   { OPTION_INT, "width", AT (width), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
@@ -65,7 +62,28 @@ const OptionRow gpt_options[] = {
   { OPTION_DOUBLE, "dropout", AT (dropout), .metavar = "P", .fallback = "0.1", SAVED,
     .shown = "0.1, with --model its own", .help = "Probability of dropout" },
 
+  { OPTION_GROUP, "adapter", .metavar = "Adapter:" },
+  { OPTION_INT, "lora", AT (lora), .metavar = "RANK", .fallback = "0", .shown = "", ANY_INT, SAVED, .late = "0",
+    .is_extra = TRUE,
+    .help = "Train an adapter of this rank beside linear layers (LoRA), not the weights, which stay as they are" },
+  { OPTION_RAW, "lora-targets", AT (lora_targets), .metavar = "NAMES", .fallback = "", .shown = "all but lm_head",
+    SAVED, .late = "", .is_extra = TRUE,
+    .help = "Linear layers that get a branch, by the ends of their names, as q_proj,v_proj; * and ? stand for any "
+            "text" },
+  { OPTION_DOUBLE, "lora-alpha", AT (lora_alpha), .metavar = "X", .fallback = "0", .shown = "the rank", SAVED,
+    .late = "0", .is_extra = TRUE, .help = "Branches are multiplied by X / RANK" },
+  { OPTION_DOUBLE, "lora-dropout", AT (lora_dropout), .metavar = "P", .fallback = "0", SAVED, .late = "0",
+    .is_extra = TRUE, .help = "Probability with which an element of a branch's input is dropped" },
+  { OPTION_FLAG, "rslora", AT (rslora), SAVED, .late = "0", .is_extra = TRUE,
+    .help = "Multiply branches by X / sqrt (RANK): rank-stabilized LoRA" },
+  { OPTION_RAW, "adapter", AT (adapter), .metavar = "DIR", .fallback = "", SAVED, .late = "", .is_extra = TRUE,
+    .help = "Train this adapter further: a folder that --save or PEFT wrote" },
+  { OPTION_PATH, "merge", AT (merge), .metavar = "DIR", .is_extra = TRUE,
+    .help = "Train nothing: add the adapter in DIR to the model's weights, and write the folder of --save" },
+
   { OPTION_GROUP, "training", .metavar = "Training:" },
+  { OPTION_DOUBLE, "epochs", AT (epochs), .metavar = "X", .fallback = "1", SAVED, .late = "1", .is_extra = TRUE,
+    .help = "How often all of the data is trained on" },
   { OPTION_INT64, "steps", 'n', AT (steps), .metavar = "N", .fallback = "100", ANY_INT64,
     .shown = "100; 0 with --load and --sample but no --data",
     .help = "Optimizer steps in all, including resumed ones" },
@@ -175,7 +193,6 @@ const OptionRow gpt_options[] = {
   { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED,
     .help = "Type to compute in: f32, or bf16 with f32 master weights" },
   { OPTION_TEXT, "residual", AT (residual), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED, .late = "f32",
-    .is_causal = TRUE,
     .help = "Type of the residual stream with --dtype bf16: f32, or bf16, which halves it" },
   { OPTION_SIZE, "loss-chunk", SIZE_AT (loss_chunk), .metavar = "SIZE", .shown = "the device's choice", SAVED,
     .late = "0",
@@ -192,8 +209,7 @@ const OptionRow gpt_options[] = {
   { OPTION_GROUP, "files", .metavar = "Files:" },
   { OPTION_PATH, "load", AT (load), .metavar = "FILE",
     .help = "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives "
-            "the sizes that you don't",
-    .help_masked = "Start from these weights: safetensors with BERT's published names" },
+            "the sizes that you don't" },
   { OPTION_PATH, "save", AT (save), .metavar = "FILE", .help = "Write the weights to FILE at the end" },
   { OPTION_PATH, "save-best", AT (save_best), .metavar = "FILE",
     .help = "Write the weights to FILE whenever the loss of --eval is the least so far" },
@@ -203,16 +219,19 @@ const OptionRow gpt_options[] = {
     .help = "Save the state every N steps; 0: only at the end and at Ctrl-C" },
 
   { OPTION_GROUP, "output", .metavar = "Output:" },
-  { OPTION_INT, "sample", 's', AT (sample), .is_causal = TRUE, .metavar = "N", .fallback = "0", ANY_INT,
+  { OPTION_INT, "sample", 's', AT (sample), .metavar = "N", .fallback = "0", ANY_INT,
     .help = "Print N tokens of generated text at the end" },
-  { OPTION_RAW, "prompt", AT (prompt), .is_causal = TRUE, .metavar = "TEXT", .fallback = "\n", .shown = "a new line",
+  { OPTION_RAW, "prompt", AT (prompt), .metavar = "TEXT", .fallback = "\n", .shown = "a new line",
     .help = "Text that the generated text continues" },
-  { OPTION_DOUBLE, "temperature", AT (temperature), .is_causal = TRUE, .metavar = "X", .fallback = "0.8",
+  { OPTION_DOUBLE, "temperature", AT (temperature), .metavar = "X", .fallback = "0.8",
     .help = "Sampling temperature: lower is safer, higher is wilder" },
-  { OPTION_INT, "top-k", AT (top_k), .is_causal = TRUE, .metavar = "N", .fallback = "40", ANY_INT,
+  { OPTION_INT, "top-k", AT (top_k), .metavar = "N", .fallback = "40", ANY_INT,
     .help = "Sample from the N likeliest tokens; 0: from all" },
   { OPTION_PATH, "report", 'r', AT (report), .metavar = "FILE",
     .help = "Write losses, times, memory and each block's checkpointing to FILE, as JSON" },
+  { OPTION_PATH, "log", AT (log), .metavar = "DIR",
+    .help = "Write each step's loss, learning rate, speed and memory to files in DIR: steps.jsonl with an object in "
+            "each line, and events for TensorBoard; a resumed training continues them" },
   { OPTION_PATH, "profile", AT (profile), .metavar = "FILE",
     .help = "Show where the time of a step goes, and write a trace to FILE for chrome://tracing or ui.perfetto.dev" },
   { OPTION_INT64, "profile-steps", AT (profile_steps), .metavar = "N", .fallback = "3", .least = 1, .most = G_MAXINT64,

@@ -3,6 +3,8 @@
 #include "common/options/options.h"
 
 #include "common/command.h"
+#include "common/launcher.h"
+#include "common/options/tuning-options.h"
 #include "common/train/data.h"
 #include "common/train/output.h"
 #include "common/train/store.h"
@@ -14,7 +16,7 @@ options_init (Options *self,
               const Program *program)
 {
   *self = (Options){ .program = program };
-  option_table_init (&self->state, gpt_options, program->on_ranks, program->is_masked);
+  option_table_init (&self->state, gpt_options, program_may_shard (program), program->changes);
 }
 
 void
@@ -30,6 +32,7 @@ options_silence (Options *self)
     self->all_quiet = self->quiet;
   self->silenced = self->quiet = TRUE;
   g_clear_pointer (&self->report, g_free);
+  g_clear_pointer (&self->log, g_free);
   g_clear_pointer (&self->profile, g_free);
   g_clear_pointer (&self->stream_trace, g_free);
   g_clear_pointer (&self->memory_timeline, g_free);
@@ -38,7 +41,11 @@ options_silence (Options *self)
 gboolean
 options_on_ranks (const Options *self)
 {
-  return self->program->on_ranks || self->ranks.tensor_parallel > 1 || self->ranks.n_ranks > 0;
+  const gboolean are_there = self->program->tunes
+                             && (launcher_count () > 1 || g_strcmp0 (self->ranks.backend, "mpi") == 0
+                                 || g_strcmp0 (self->ranks.backend, "nccl") == 0);
+
+  return self->program->on_ranks || are_there || self->ranks.tensor_parallel > 1 || self->ranks.n_ranks > 0;
 }
 
 gboolean
@@ -128,6 +135,13 @@ check_model (const Options *self,
   return TRUE;
 }
 
+/* Whether there is something to do without a step. */
+static gboolean
+has_output (const Options *self)
+{
+  return self->eval[0] != '\0' || self->sample > 0 || (self->resume != NULL && !self->saved_taken);
+}
+
 static gboolean
 check_files (const Options *self,
              GError **error)
@@ -137,8 +151,9 @@ check_files (const Options *self,
     const char *option, *value;
   } written[] = {
     { "save", self->save },
-    { "save-best", self->save_best },
+    { self->program->tunes ? "save" : "save-best", self->save_best },
     { "report", self->report },
+    { "log", self->log },
     { "profile", self->profile },
     { "stream-trace", self->stream_trace },
     { "memory-timeline", self->memory_timeline },
@@ -164,6 +179,8 @@ check_files (const Options *self,
     return options_refuse (error, "--memory-timeline %s: the name must end in .html or in .svg", self->memory_timeline);
   if (self->data == NULL && self->steps > 0 && !(self->estimate && !self->program->is_masked))
     return options_refuse (error, "--data is missing: name a text to train on");
+  if (self->program->tunes && self->data == NULL && self->steps == 0 && self->merge == NULL && !has_output (self))
+    return options_refuse (error, "--data is missing: name texts or conversations to train on");
   return TRUE;
 }
 
@@ -240,7 +257,8 @@ find_kinds (Options *self,
 
   self->checkpoint_kind = (CheckpointKind) OPTION_CHOICE (self, checkpoint);
   self->store_kind = (StoreKind) OPTION_CHOICE (self, store);
-  if (!(self->program->on_ranks ? rank_options_check (self, all_known, error) : rank_options_check_alone (self, error)))
+  if (!(program_may_shard (self->program) ? rank_options_check (self, all_known, error)
+                                          : rank_options_check_alone (self, error)))
     return FALSE;
   if (OPTION_WAS_GIVEN (self, ranks.nesting) && all_known
       && (self->checkpoint_kind == CHECKPOINT_NONE || self->checkpoint_kind == CHECKPOINT_AUTO))
@@ -258,8 +276,11 @@ take_parts (Options *self,
 
   if (!options_on_ranks (self) && !output_find_state (self->resume, &found, error))
     return FALSE;
-  if ((found & FOUND_INDEX) != 0)
-    self->ranks.n_ranks = 1;
+  if ((found & FOUND_INDEX) == 0)
+    return TRUE;
+  self->ranks.n_ranks = 1;
+  g_free (self->ranks.backend);
+  self->ranks.backend = g_strdup ("thread");
   return TRUE;
 }
 
@@ -287,14 +308,17 @@ options_parse (Options *self,
     }
   if (rest != NULL)
     take_rest (self, rest);
-  take_steps (self);
+  if (self->program->tunes)
+    tuning_options_fill (self);
+  else
+    take_steps (self);
   if (!option_table_check (&self->state, error) || !take_bytes (self, error) || !find_kinds (self, error)
       || (self->preset != NULL
           && !options_check_name ("preset", self->preset,
                                   self->program->is_masked ? ebb_bert_config_get_preset_names ()
                                                            : ebb_gpt_config_get_preset_names (),
                                   error))
-      || !check_model (self, error)
+      || !check_model (self, error) || (self->program->tunes && !tuning_options_check (self, error))
       || !check_numbers (self, error) || !check_pairs (self, error) || !check_files (self, error)
       || (self->resume == NULL && !data_check (self, error)))
     return FALSE;
@@ -330,6 +354,8 @@ options_take_saved (Options *self,
   if (saved != NULL && !option_table_take_json (&self->state, saved, self->resume, error))
     return FALSE;
   settle (self);
+  if (self->program->tunes)
+    tuning_options_keep_best (self);
   if (ranks->tensor_parallel == 1) /* the number of ranks may differ from the saved one */
     {
       ranks->keeps_sequence_parallel = ranks->sequence_parallel;
@@ -337,7 +363,8 @@ options_take_saved (Options *self,
       ranks->sequence_parallel = ranks->partition = FALSE;
     }
   self->saved_taken = TRUE;
-  if (option_table_check (&self->state, error) && find_kinds (self, error) && check_numbers (self, error)
+  if (option_table_check (&self->state, error) && (!self->program->tunes || tuning_options_check (self, error))
+      && find_kinds (self, error) && check_numbers (self, error)
       && check_pairs (self, error) && data_check (self, error))
     return TRUE;
   if (saved != NULL)
@@ -379,12 +406,37 @@ options_set_bert_config (Options *self,
   self->activation = EBB_ACTIVATION_GELU;
 }
 
+/* Sizes that a folder says instead of options: a resumed training compares them. */
+static void
+add_sizes (const Options *self,
+           JsonBuilder *builder)
+{
+  const struct
+  {
+    const char *name;
+    int size;
+  } sizes[] = {
+    { "layers", self->layers },
+    { "width", self->width },
+    { "heads", self->heads },
+    { "vocab", self->vocab },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    {
+      json_builder_set_member_name (builder, sizes[i].name);
+      json_builder_add_int_value (builder, sizes[i].size);
+    }
+}
+
 void
 options_add_json (const Options *self,
                   JsonBuilder *builder)
 {
   json_builder_begin_object (builder);
   option_table_add_json (&self->state, builder);
+  if (self->program->tunes)
+    add_sizes (self, builder);
   json_builder_set_member_name (builder, "changes_dropout");
   json_builder_add_boolean_value (builder, self->changes_dropout);
   json_builder_set_member_name (builder, "tied");

@@ -51,7 +51,15 @@ struct _Options
   double norm_eps;
   EbbActivation activation;
 
+  /* adapter */
+  int lora; /* the rank of a new one; 0: there is none */
+  char *lora_targets, *adapter, *merge;
+  double lora_alpha, lora_dropout;
+  gboolean rslora;
+
   /* training */
+  double epochs;
+  gboolean steps_by_epochs; /* steps are what epochs make of the data, once that is open */
   int batch, micro_batch, accumulate;
   gint64 steps, warmup, seed;
   double lr, min_lr, weight_decay, clip;
@@ -80,7 +88,7 @@ struct _Options
   /* output */
   int sample, top_k;
   double temperature;
-  char *prompt, *report;
+  char *prompt, *report, *log;
   gboolean quiet;
 
   /* profile */
@@ -94,6 +102,9 @@ void options_clear (Options *self);
 
 /* Whether the program trains on many ranks. */
 gboolean options_on_ranks (const Options *self);
+
+/* Whether an adapter is trained instead of the weights. */
+gboolean options_have_adapter (const Options *self);
 
 /* Whether a plan keeps the training within a budget. */
 gboolean options_have_plan (const Options *self);

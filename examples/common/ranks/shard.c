@@ -77,7 +77,7 @@ shard_wrap (EbbModule *model,
   g_autoptr (EbbModule) same = NULL;
   EbbProcessGroup *group;
 
-  if (!options->program->on_ranks)
+  if (!program_may_shard (options->program))
     return TRUE;
   if (self->shard_kind == SHARD_NONE)
     {

@@ -2,6 +2,8 @@
 /* Shows the progress of a training: one line that changes on a terminal, plain lines elsewhere. */
 #include "common/report/progress.h"
 
+#include "common/report/rank-table.h"
+#include "common/train/adapter.h"
 #include "common/train/evaluate.h"
 #include "common/train/store.h"
 #include "common/train/wrapping.h"
@@ -131,6 +133,21 @@ get_owner (const Trainer *trainer)
   return trainer->ranks != NULL && trainer->ranks->size > 1 ? " of rank 0" : "";
 }
 
+/* What the promise of --memory is about, and the promise: bytes of the process on the CPU, elsewhere of the device. */
+static void
+append_budget (GString *line,
+               const Trainer *trainer,
+               EbbMemoryStats *stats,
+               gboolean roomy)
+{
+  const gboolean on_cpu = trainer->device == ebb_device_get_cpu ();
+  const double peak = on_cpu ? (double) rank_table_get_rss_peak () : (double) ebb_memory_stats_get_peak_total (stats);
+
+  if (trainer->plan != NULL && trainer->budget > 0)
+    g_string_append_printf (line, "%s%.0f of %.0f MiB", roomy ? "  memory " : " ", peak / MIB,
+                            (double) trainer->budget / MIB);
+}
+
 /* The full line if it fits; the most important figures come first. */
 static char *
 format_line (Progress *self,
@@ -148,10 +165,11 @@ format_line (Progress *self,
   const char *gap = roomy ? "  " : " ";
   GString *line = g_string_new (roomy ? "step " : NULL);
 
-  g_string_append_printf (line, "%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "%sloss %.4f%s%.0f %s%s%s left%sMiB%s:",
+  g_string_append_printf (line, "%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "%sloss %.4f%s%.0f %s%s%s left",
                           digits, trainer->step, n_steps, gap, g_array_index (self->losses, double, n - 1), gap,
-                          get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left, gap,
-                          get_owner (trainer));
+                          get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left);
+  append_budget (line, trainer, stats, roomy);
+  g_string_append_printf (line, "%sMiB%s:", gap, get_owner (trainer));
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
     if (i != EBB_PURPOSE_CACHE || ebb_memory_stats_get_peak (stats, i) > 0) /* training itself has none */
       append_memory (line, (roomy ? progress_purposes : short_names)[i], ebb_memory_stats_get_peak (stats, i));
@@ -231,7 +249,7 @@ print_ranks (Progress *self)
                                                          : "");
   if (options->shard_kind == SHARD_HYBRID)
     among = g_strdup_printf (" among %d", options->shard_size);
-  if (self->trainer->options->program->on_ranks)
+  if (program_may_shard (self->trainer->options->program))
     shard = g_strdup_printf (", shard %s%s", options->shard, among != NULL ? among : "");
   progress_note (self, "%u rank%s (%s)%s%s", ranks->size, ranks->size == 1 ? "" : "s",
                  ebb_process_group_get_backend (ranks->group), shard != NULL ? shard : "",
@@ -259,6 +277,25 @@ print_documents (Progress *self)
   progress_note (self, "%" G_GINT64_FORMAT " document%s, packed into %" G_GINT64_FORMAT " row%s%s", n_documents,
                  n_documents == 1 ? "" : "s", n_rows, n_rows == 1 ? "" : "s",
                  split != NULL ? split : "");
+}
+
+/* What a program that tunes has decided by itself. */
+static void
+print_tuning (Progress *self)
+{
+  const Trainer *trainer = self->trainer;
+  const Options *options = trainer->options;
+  g_autofree char *adapter = adapter_describe (trainer);
+
+  if (!options->program->tunes)
+    return;
+  if (adapter != NULL)
+    progress_note (self, "%s", adapter);
+  progress_note (self, "%" G_GINT64_FORMAT " step%s, learning rate %g, %s%s", options->steps,
+                 options->steps == 1 ? "" : "s", options->lr, options->schedule,
+                 strcmp (options->moments, "8bit") == 0 && !OPTION_WAS_GIVEN (options, moments)
+                     ? "; moments of 8 bits (--allow none has them in f32)"
+                     : "");
 }
 
 /* "Llama" of LlamaForCausalLM; a GPT came from no folder. */
@@ -295,6 +332,7 @@ progress_begin (Progress *self)
                  options->checkpoint, options->threads, options->threads == 1 ? "" : "s",
                  ebb_device_get_name (trainer->device));
   print_documents (self);
+  print_tuning (self);
   print_ranks (self);
   if (trainer->first_step > 0)
     progress_note (self, "Resuming from step %" G_GINT64_FORMAT " in %s", trainer->first_step, options->resume);

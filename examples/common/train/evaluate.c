@@ -62,6 +62,7 @@ evaluate_if_due (Trainer *self,
 {
   const Options *options = self->options;
   Evaluation evaluation = { .step = self->step };
+  const gboolean is_before = options->program->tunes && self->step == 0 && options->steps > 0;
   gboolean is_stopped = FALSE;
 
   if (self->held_out == NULL || (self->step % options->eval_every != 0 && self->step != options->steps))
@@ -71,7 +72,7 @@ evaluate_if_due (Trainer *self,
   if (is_stopped)
     return TRUE;
   evaluation.is_best =
-      !isnan (evaluation.loss) && (self->best_step == 0 || evaluation.loss < self->best_loss);
+      !is_before && !isnan (evaluation.loss) && (self->best_step == 0 || evaluation.loss < self->best_loss);
   if (evaluation.is_best)
     {
       self->best_loss = evaluation.loss;

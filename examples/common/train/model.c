@@ -74,6 +74,7 @@ model_check_remembered (const Options *options,
     gboolean is_given;
   } folders[] = {
     { "model", options->model, OPTION_WAS_GIVEN (options, model) },
+    { "adapter", options->adapter, OPTION_WAS_GIVEN (options, adapter) },
     { "tokenizer", strcmp (options->tokenizer, "byte") == 0 ? "" : options->tokenizer,
       OPTION_WAS_GIVEN (options, tokenizer) },
   };
@@ -286,13 +287,38 @@ count_tokens (const Options *options,
   return n + (options->program->is_masked && ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_MASK) < 0);
 }
 
-/* Opens the folder of --model, in f32 to be trained. */
+/* The dtype of the weights in the folder of --model. */
+static int
+find_folder_dtype (const Options *options)
+{
+  g_autofree char *path = g_build_filename (options->model, "config.json", NULL);
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  JsonNode *root = json_parser_load_from_file (parser, path, NULL) ? json_parser_get_root (parser) : NULL;
+  JsonObject *config = root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? json_node_get_object (root) : NULL;
+  const char *name = NULL;
+
+  if (config != NULL)
+    name = json_object_get_string_member_with_default (
+        config, "dtype", json_object_get_string_member_with_default (config, "torch_dtype", NULL));
+  return g_strcmp0 (name, "bfloat16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+}
+
+/* A model is tuned in the type in which it was trained. */
+static void
+take_folder_dtype (Options *options)
+{
+  g_free (options->dtype);
+  options->dtype = g_strdup (find_folder_dtype (options) == EBB_DTYPE_BF16 ? "bf16" : "f32");
+}
+
+/* Opens the folder of --model: in f32 to be trained, or as it is below an adapter. */
 static gboolean
 open_folder (const Options *options,
              ModelSource *source,
              GError **error)
 {
-  source->opened = ebb_model_open_full (options->model, EBB_DTYPE_F32, error);
+  source->opened = ebb_model_open_full (
+      options->model, options_have_adapter (options) ? EBB_MODEL_KEEP_DTYPE : (int) EBB_DTYPE_F32, error);
   if (source->opened == NULL)
     return FALSE;
   if (EBB_IS_BERT (source->opened) != options->program->is_masked)
@@ -416,6 +442,8 @@ model_find (Options *options,
       if (saved != NULL && !read_saved_sizes (saved, options, &sizes, NULL, error))
         return FALSE;
       context = MAX (context, sizes.context);
+      if (options->program->tunes && saved == NULL && !OPTION_WAS_GIVEN (options, dtype))
+        take_folder_dtype (options);
       if (!open_folder (options, source, error)
           || (saved != NULL && !check_same_model (options, &sizes, source, error))
           || !check_vocab (options, source->bert != NULL ? source->bert->vocab : source->gpt->vocab, n_tokens, error)
@@ -514,6 +542,13 @@ get_moment_bytes (const Options *options)
                                                                                              : 8;
 }
 
+/* Below an adapter, weights have the folder's dtype. */
+static double
+get_parameter_bytes (const Options *options)
+{
+  return options_have_adapter (options) && find_folder_dtype (options) == EBB_DTYPE_BF16 ? 2 : 4;
+}
+
 /* How much of the model each rank has, in elements; in doubles: the sizes of a mistyped option would overflow integers,
  * and a rounded number is as good here. */
 typedef struct
@@ -525,6 +560,7 @@ typedef struct
 
 static Share
 get_share (const Options *options,
+           EbbModule *opened,
            guint n_ranks)
 {
   double width = options->width, layers = options->layers;
@@ -533,7 +569,7 @@ get_share (const Options *options,
   /* Norms, positions and the biases of what gives whole tensors are on all of the ranks that share the layers. */
   double n_words = options->tied ? 1 : 2;
   double root = width * (n_words * vocab / n_parts + context + 2), block = width * ((12 * width + 7) / n_parts + 6);
-  double all = root + layers * block;
+  double all = opened != NULL ? (double) ebb_module_count_parameters (opened) / n_parts : root + layers * block;
   double n_shards = shard_get_size (&options->ranks, n_ranks / (guint) options->ranks.tensor_parallel);
   gboolean in_blocks = options->ranks.wraps_blocks;
 
@@ -570,16 +606,19 @@ get_activations (const Options *options,
 
 gboolean
 model_check_memory (const Options *options,
+                    EbbModule *opened,
                     EbbDevice *device,
                     guint n_ranks,
                     GError **error)
 {
-  Share share = get_share (options, n_ranks);
+  Share share = get_share (options, opened, n_ranks);
   guint n_here = MAX (options->ranks.n_ranks, 1); /* ranks that are threads share one memory */
   double training = options->steps > 0 ? 1 : 0;
-  double parameters = 4 * (share.held + share.gathered), moments = training * share.held * get_moment_bytes (options);
+  double trained = options_have_adapter (options) ? 0 : training; /* an adapter is small beside the rest */
+  double parameters = get_parameter_bytes (options) * (share.held + share.gathered);
+  double moments = trained * share.held * get_moment_bytes (options);
   /* With steps in backward only the largest gradient, the embedding's, lives to the end. */
-  double gradients = training * 4 * (options->step_in_backward ? share.largest : share.held);
+  double gradients = trained * 4 * (options->step_in_backward ? share.largest : share.held);
   double activations = training * n_here * get_activations (options, device, n_ranks);
   double rest = n_here * (parameters + gradients + moments);
   double limit = (double) ebb_memory_get_limit (device);
@@ -668,28 +707,13 @@ save_bert (EbbBert *model,
   return state != NULL && ebb_save_safetensors (path, state, NULL, error);
 }
 
-/* The dtype of the weights in the folder of --model, which is kept: they are in f32 while they are trained. */
-static int
-find_folder_dtype (const Options *options)
-{
-  g_autofree char *path = g_build_filename (options->model, "config.json", NULL);
-  g_autoptr (JsonParser) parser = json_parser_new ();
-  JsonNode *root = json_parser_load_from_file (parser, path, NULL) ? json_parser_get_root (parser) : NULL;
-  JsonObject *config = root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? json_node_get_object (root) : NULL;
-  const char *name = NULL;
-
-  if (config != NULL)
-    name = json_object_get_string_member_with_default (
-        config, "dtype", json_object_get_string_member_with_default (config, "torch_dtype", NULL));
-  return g_strcmp0 (name, "bfloat16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
-}
-
 gboolean
 model_save (EbbModule *model,
             const Options *options,
             const char *path,
             GError **error)
 {
+  /* The folder's dtype is kept: they are in f32 while they are trained. */
   if (options->model[0] != '\0')
     return ebb_model_save_full (model, path, find_folder_dtype (options), 0, error);
   return EBB_IS_BERT (model) ? save_bert (EBB_BERT (model), path, error) : save_gpt (EBB_GPT (model), path, error);

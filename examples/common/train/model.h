@@ -27,7 +27,8 @@ typedef struct
 {
   EbbGptConfig *gpt;
   EbbBertConfig *bert; /* one of both */
-  EbbModule *opened;   /* of --model, with parameters in f32; it is given to the first model_make () */
+  EbbModule *opened;   /* of --model, with the parameters' own dtype below an adapter, else in f32; it is given to the
+                          first model_make () */
 } ModelSource;
 
 /* Finds the sizes that the options, the folder of --model, the file of --load, the state of --resume and the preset
@@ -52,8 +53,9 @@ EbbModule *model_make_full (EbbModule *model,
                             GError **error);
 
 /* Whether parameters, gradients and optimizer state of each of @n_ranks and the activations that a step needs at least
- * fit in the device's memory. */
+ * fit in the device's memory. @opened: the model of a folder; may be NULL. */
 gboolean model_check_memory (const Options *options,
+                             EbbModule *opened,
                              EbbDevice *device,
                              guint n_ranks,
                              GError **error);

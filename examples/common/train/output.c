@@ -95,14 +95,15 @@ check_folder (const char *option,
   return try_folder (option, path, folder, error);
 }
 
-/* Weights are a file, or with --model a folder. */
+/* Weights are a file, or with --model, which a resumed training may have in its state, a folder. */
 static gboolean
 check_weights (const Options *options,
                const char *option,
                const char *path,
                GError **error)
 {
-  return options->model[0] != '\0' ? check_folder (option, path, error) : check_file (option, path, error);
+  return options->program->tunes || options->model[0] != '\0' ? check_folder (option, path, error)
+                                                              : check_file (option, path, error);
 }
 
 gboolean
@@ -111,13 +112,13 @@ output_check (const Options *options,
 {
   return (options->silenced
           || (check_weights (options, "save", options->save, error)
-              && check_weights (options, "save-best", options->save_best, error)))
+              && check_weights (options, options->program->tunes ? "save" : "save-best", options->save_best, error)))
          && check_file ("report", options->report, error) && check_file ("profile", options->profile, error)
          && check_file ("stream-trace", options->stream_trace, error)
          && check_file ("memory-timeline", options->memory_timeline, error)
          && (options->plan == NULL || g_file_test (options->plan, G_FILE_TEST_EXISTS)
              || check_file ("plan", options->plan, error))
-         && check_folder ("resume", options->resume, error)
+         && check_folder ("resume", options->resume, error) && check_folder ("log", options->log, error)
          && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));
 }
 

@@ -3,8 +3,10 @@
 #include "common/train/trainer.h"
 
 #include "common/interrupt.h"
+#include "common/options/tuning-options.h"
 #include "common/ranks/fault.h"
 #include "common/ranks/shard.h"
+#include "common/train/adapter.h"
 #include "common/train/batch.h"
 #include "common/train/data.h"
 #include "common/train/model.h"
@@ -79,8 +81,29 @@ make_model (Trainer *self,
     return FALSE;
   if (model_has_other_tokenizer (self->options))
     ebb_model_set_tokenizer (self->model, self->tokenizer, self->options->tokenizer);
-  self->n_parameters = ebb_module_count_parameters (self->model);
+  self->n_parameters = self->n_trained = ebb_module_count_parameters (self->model);
   return ebb_module_to_device (self->model, self->device, error);
+}
+
+static gboolean
+add_adapter (Trainer *self,
+             GError **error)
+{
+  const guint64 n_before = ebb_module_count_parameters (self->model);
+
+  if (!options_have_adapter (self->options))
+    return TRUE;
+  if (!adapter_add (self->model, self->options, error))
+    return FALSE;
+  self->n_trained = ebb_module_count_parameters (self->model) - n_before;
+  return TRUE;
+}
+
+/* Ranks that share layers divide them first, and each then has its part of the adapter. */
+static gboolean
+is_adapted_later (const Trainer *self)
+{
+  return options_have_adapter (self->options) && self->ranks != NULL && self->ranks->tensor != NULL;
 }
 
 static EbbMomentFormat
@@ -295,6 +318,23 @@ load_whole (Trainer *self,
   return TRUE;
 }
 
+/* How long a model is tuned, now that the data is open. */
+static gboolean
+take_steps (Trainer *self,
+            gboolean is_resumed,
+            GError **error)
+{
+  Options *options = self->options;
+
+  if (!options->program->tunes)
+    return TRUE;
+  tuning_options_set_steps (
+      options, self->dataset != NULL ? ebb_dataset_get_n_rows (self->dataset, options->context) : 0, is_resumed);
+  if (self->dataset == NULL || options->steps > 0 || !options->steps_by_epochs)
+    return TRUE;
+  return options_refuse (error, "--epochs %g: there is nothing to train", options->epochs);
+}
+
 /* The parts that are this rank's own. */
 static gboolean
 prepare (Trainer *self,
@@ -332,11 +372,20 @@ prepare (Trainer *self,
   if (!model_find (options, self->tokenizer, weights, metadata, saved, &source, error)
       || !model_check_tensor_ranks (options, error)
       || !data_open (options, self->tokenizer, &self->dataset, &self->held_out, error)
+      || !take_steps (self, saved != NULL, error)
       || (!ebb_is_dry_run () && !options_have_plan (options)
-          && !model_check_memory (options, self->device, n_ranks, error)))
+          && !model_check_memory (options, source.opened, self->device, n_ranks, error)))
     return FALSE;
   self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
-  return self->store != NULL && make_model (self, &source, weights, error) && make_optimizer (self, error)
+  if (self->store == NULL || !make_model (self, &source, weights, error))
+    return FALSE;
+  if (is_adapted_later (self))
+    return self->found == 0 || (self->found & FOUND_INDEX) != 0
+           || options_refuse (error,
+                              "--tensor-parallel %d: one rank saved the adapter's state in %s: go on with one, or "
+                              "begin from its weights by --adapter",
+                              options->ranks.tensor_parallel, options->resume);
+  return add_adapter (self, error) && make_optimizer (self, error)
          && (self->ranks == NULL || self->found == 0 || (self->found & FOUND_INDEX) != 0 || load_whole (self, error));
 }
 
@@ -411,7 +460,9 @@ init_on_ranks (Trainer *self,
     options_silence (self->options);
   told = self->options->silenced ? !self->options->all_quiet : !self->options->quiet;
   if (!ranks_agree (self->ranks, take_outputs (self, error), error)
-      || !ranks_agree (self->ranks, prepare (self, error), error) || !parallelize (self, error))
+      || !ranks_agree (self->ranks, prepare (self, error), error) || !parallelize (self, error)
+      || (is_adapted_later (self)
+          && !ranks_agree (self->ranks, add_adapter (self, error) && make_optimizer (self, error), error)))
     return FALSE;
   take_rows (self);
   estimate (self, told && self->ranks->model == 0);
@@ -739,6 +790,8 @@ trainer_save_weights (Trainer *self,
                       const char *path,
                       GError **error)
 {
+  if (options_have_adapter (self->options))
+    return adapter_save (self, path, error);
   return self->ranks != NULL ? rank_state_save_weights (self, path, error)
                              : model_save (self->model, self->options, path, error);
 }

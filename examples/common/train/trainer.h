@@ -44,7 +44,8 @@ typedef struct
   gint64 saved_step;        /* at which the state was last written */
   gboolean step_is_whole;   /* no step is half done */
   gint64 n_rows;            /* that this rank computes at a time; it may have none */
-  guint64 n_parameters;     /* of the full model */
+  guint64 n_parameters;     /* of the full model, without an adapter */
+  guint64 n_trained;        /* of them, or of the adapter's */
   double plain_activations; /* bytes that a step would save without checkpointing, 0 if unknown */
 } Trainer;
 

@@ -1,0 +1,38 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <glib.h>
+
+/* TensorBoard's event files: numbers by name and step. A file is a sequence of records, each with its length, its bytes
+ * and checksums of both (TFRecord); the bytes are an Event message of TensorFlow's event.proto. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  int fd; /* -1: it is closed */
+  char *path;
+} EventFile;
+
+/* Opens the file that these programs have in @folder, or makes one. Of one that is there, what comes after step
+ * @last_step goes, a record that a killed program left unfinished too; below 0 all of it goes. */
+gboolean event_file_open (EventFile *self,
+                          const char *folder,
+                          gint64 last_step,
+                          GError **error);
+void event_file_close (EventFile *self);
+
+typedef struct
+{
+  const char *tag;
+  double value;
+} EventScalar;
+
+/* Appends numbers of one step, as one record. */
+gboolean event_file_write (EventFile *self,
+                           gint64 step,
+                           const EventScalar *scalars,
+                           guint n_scalars,
+                           GError **error);
+
+G_END_DECLS

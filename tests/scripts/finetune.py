@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""The program finetune: a budget and a resumed run change no bit, adapters and merged models are what other programs
+open, ranks train the same, and --log has each step once.
+"""
+import glob
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+from event_files import read_events  # noqa: E402
+
+BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
+FIXTURES = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "fixtures")
+MODEL = os.path.join(FIXTURES, "chat-model")
+WORDS = ["--context", 64, "--threads", 1]
+LORA = ["--lora", 4]
+
+
+def read_tensors(path):
+    """A safetensors file's tensors: {name: (dtype, shape, bytes)}."""
+    with open(path, "rb") as file:
+        data = file.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    header.pop("__metadata__", None)
+    return {name: (one["dtype"], one["shape"], data[8 + n + one["data_offsets"][0]:8 + n + one["data_offsets"][1]])
+            for name, one in header.items()}
+
+
+def write_tensors(path, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+class Finetune(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ebb-finetune-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        with open(self.path("chats.jsonl"), "w", encoding="utf-8") as file:
+            for n in range(24):
+                file.write(json.dumps({"messages": [{"role": "user", "content": f"What is {n}?"},
+                                                    {"role": "assistant", "content": f"{n} it is."}]}) + "\n")
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def read(self, *names):
+        with open(self.path(*names), "rb") as file:
+            return file.read()
+
+    def run_program(self, *words, program="finetune", launcher=(), **more):
+        return subprocess.run([*launcher, os.path.join(BUILD, "examples", program), *map(str, words)], cwd=self.folder,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=200, check=False, text=True,
+                              env={**os.environ, **more})
+
+    def train(self, *words, model=MODEL, data="chats.jsonl", launcher=()):
+        more = ["--model", model] if model else []
+        done = self.run_program(*more, "--data", data, *WORDS, "--quiet", "--report", "report.json", *words,
+                                launcher=launcher)
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ""))
+        return json.loads(self.read("report.json"))
+
+    def measure(self, *words, model=MODEL):
+        """The loss without training."""
+        return self.train("--steps", 0, "--eval", "chats.jsonl", *words, model=model)["evaluations"][0]["loss"]
+
+    def write_bf16_model(self, name):
+        shutil.copytree(MODEL, self.path(name))
+        tensors = read_tensors(os.path.join(MODEL, "model.safetensors"))
+        for key, (_, shape, data) in tensors.items():
+            tensors[key] = ("BF16", shape, b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4)))
+        write_tensors(self.path(name, "model.safetensors"), tensors)
+        config = json.loads(self.read(name, "config.json"))
+        config.pop("torch_dtype", None)
+        config["dtype"] = "bfloat16"
+        with open(self.path(name, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+
+    # -- bits --------------------------------------------------------------------------------------------------------
+
+    def test_a_budget_changes_no_bit(self):
+        for words in [], LORA:
+            plain = self.train("--steps", 4, *words, "--save", "plain")
+            planned = self.train("--steps", 4, *words, "--save", "planned", "--memory", "200MiB")
+            self.assertEqual(plain["losses"], planned["losses"])
+            self.assertIn("plan", planned)
+            for name in os.listdir(self.path("plain")):
+                self.assertEqual(self.read("plain", name), self.read("planned", name), name)
+            shutil.rmtree(self.path("plain"))
+            shutil.rmtree(self.path("planned"))
+
+    def test_a_resumed_training_goes_on_bit_for_bit_and_logs_each_step_once(self):
+        """The first run fails at its sixth step, two after the last state."""
+        words = [*LORA, "--lora-dropout", 0.1, "--steps", 8, "--eval", 0.2, "--eval-every", 3]
+        straight = self.train(*words, "--save", "straight", "--log", "straight-log")
+        done = self.run_program("--model", MODEL, "--data", "chats.jsonl", *WORDS, *words, "--resume", "state",
+                                "--save-every", 3, "--log", "log", EBB_GPT_JOB_FAULT="0:forward:6:error")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(self.read("log", "steps.jsonl").splitlines()), 6)
+        with open(self.path("log", "steps.jsonl"), "a", encoding="utf-8") as file:
+            file.write('{"step": 6, "lo')
+        rest = self.train("--steps", 8, "--resume", "state", "--save", "rest", "--log", "log", model=None)
+        self.assertEqual(rest["losses"], straight["losses"][3:])
+        self.assertEqual(self.read("rest", "adapter_model.safetensors"),
+                         self.read("straight", "adapter_model.safetensors"))
+        kept = ["step", "loss", "lr", "eval_loss", "eval_perplexity"]
+        lines = [[{key: line[key] for key in kept if key in line}
+                  for line in map(json.loads, self.read(log, "steps.jsonl").splitlines())]
+                 for log in ("straight-log", "log")]
+        self.assertEqual(lines[0], lines[1])
+        self.assertEqual([line["step"] for line in lines[0]], list(range(9)))
+        self.assertEqual([line["loss"] for line in lines[0][1:]], straight["losses"])
+        events = [self.read_log_events(log) for log in ("straight-log", "log")]
+        kept = ["train/loss", "train/lr", "eval/loss", "eval/perplexity"]
+        self.assertEqual(*[[(step, {tag: scalars[tag] for tag in kept if tag in scalars}) for step, scalars in one]
+                           for one in events])
+
+    def read_log_events(self, log):
+        (path,) = glob.glob(self.path(log, "events.out.tfevents.*"))
+        version, events = read_events(path)
+        self.assertEqual(version, "brain.Event:2")
+        return events
+
+    # -- adapters and models -----------------------------------------------------------------------------------------
+
+    def test_a_merged_model_computes_what_its_adapter_did(self):
+        self.write_bf16_model("lower")
+        for model, dtype, delta in (MODEL, "F32", 1e-5), ("lower", "BF16", 2e-2):
+            words = ["--dtype", "f32"]
+            trained = self.train("--steps", 6, *LORA, "--lr", 1e-2, "--save", "adapter", *words, model=model)
+            self.assertLess(trained["losses"][-1], trained["losses"][0])
+            done = self.run_program("--model", model, "--merge", "adapter", "--save", "merged")
+            self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", "Merged model: merged\n"))
+            here = model if os.path.isabs(model) else self.path(model)
+            before, after = (read_tensors(os.path.join(folder, "model.safetensors"))
+                             for folder in (here, self.path("merged")))
+            self.assertEqual({name: one[:2] for name, one in before.items()},
+                             {name: one[:2] for name, one in after.items()})
+            self.assertEqual({one[0] for one in after.values()}, {dtype})
+            changed = {name for name in before if before[name] != after[name]}
+            self.assertEqual(len(changed), 14)
+            adapted = self.measure("--adapter", "adapter", *words, model=model)
+            self.assertNotAlmostEqual(adapted, self.measure(*words, model=model), delta=0.1)
+            self.assertAlmostEqual(adapted, self.measure(*words, model="merged"), delta=delta)
+            shutil.rmtree(self.path("merged"))
+
+    def test_an_adapter_is_trained_further(self):
+        self.train("--steps", 4, *LORA, "--lr", 1e-2, "--save", "adapter")
+        further = self.train("--steps", 4, "--adapter", "adapter", "--lr", 1e-2, "--save", "further")
+        self.assertEqual(json.loads(self.read("further", "adapter_config.json"))["r"], 4)
+        self.assertLess(self.measure("--adapter", "further"), self.measure("--adapter", "adapter"))
+        self.assertEqual(further["config"]["lr"], 1e-2)
+
+    def test_the_best_weights_are_kept(self):
+        words = ["--steps", 9, *LORA, "--lr", 0.2, "--eval", "chats.jsonl", "--eval-every", 1]
+        done = self.train(*words, "--save", "best")
+        losses = {one["step"]: one["loss"] for one in done["evaluations"]}
+        self.assertEqual(list(losses), list(range(10)))
+        self.assertEqual(done["best_loss"], min(loss for step, loss in losses.items() if step > 0))
+        self.assertLess(done["best_step"], 9)
+        self.assertEqual(self.measure("--adapter", "best"), done["best_loss"])
+
+    def test_ranks_train_the_same(self):
+        words = ["--steps", 4, "--batch", 2, "--lr", 1e-3, "--moments", "f32"]
+        for kind in [], LORA:
+            one = self.train(*words, *kind)
+            for more in ["--ranks", 2], ["--ranks", 2, "--shard", "none"], ["--ranks", 2, "--tensor-parallel", 2]:
+                many = self.train(*words, *kind, *more)
+                for mine, other in zip(one["losses"], many["losses"], strict=True):
+                    self.assertAlmostEqual(mine, other, delta=2e-5)
+        for more in [], ["--shard", "none"], ["--tensor-parallel", 2]:
+            self.train(*words, *LORA, "--ranks", 2, *more, "--save", "adapter", "--log", "log")
+            self.assertEqual(len(self.read("log", "steps.jsonl").splitlines()), 4)
+            self.measure("--adapter", "adapter")
+            shutil.rmtree(self.path("log"))
+
+    # -- what it does by itself --------------------------------------------------------------------------------------
+
+    def test_defaults_depend_on_what_is_trained(self):
+        full = self.train("--epochs", 2)["config"]
+        self.assertEqual((full["lr"], full["moments"], full["schedule"], full["steps"], full["warmup"]),
+                         (1e-5, "8bit", "cosine", 48, 1))
+        adapter = self.train(*LORA)["config"]
+        self.assertEqual((adapter["lr"], adapter["moments"], adapter["batch"], adapter["steps"]), (2e-4, "f32", 1, 24))
+        self.assertEqual(self.train("--allow", "none", "--steps", 1)["config"]["moments"], "f32")
+        self.write_bf16_model("lower")
+        for kind in [], LORA:
+            self.assertEqual(self.train("--steps", 1, *kind, model="lower")["config"]["dtype"], "bf16")
+
+    def test_it_says_what_it_does(self):
+        words = ["--model", MODEL, "--data", "chats.jsonl", *WORDS, "--steps", 2, "--eval", 0.2]
+        done = self.run_program(*words)
+        self.assertIn("; moments of 8 bits (--allow none has them in f32)\n", done.stdout)
+        self.assertIn("\nHeld out: loss ", done.stdout)
+        self.assertIn("\nHeld out, after step 2: loss ", done.stdout)
+        done = self.run_program(*words, *LORA, "--memory", "200MiB")
+        self.assertIn("A new adapter of rank 4: 3712 parameters are trained, 11 % of the model's\n", done.stdout)
+        self.assertRegex(done.stdout, r"left  memory \d+ of 200 MiB  MiB: ")
+
+    def test_other_programs_log_too(self):
+        with open(self.path("text.txt"), "w", encoding="utf-8") as file:
+            file.writelines(f"Line {n}: the quick brown fox.\n" for n in range(60))
+        for program in "train_gpt", "train_bert":
+            done = self.run_program("--data", "text.txt", "--steps", 2, "--layers", 1, "--width", 16, "--heads", 2,
+                                    "--context", 16, "--batch", 2, "--threads", 1, "--log", program, program=program)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            lines = [json.loads(line) for line in self.read(program, "steps.jsonl").splitlines()]
+            self.assertEqual([line["step"] for line in lines], [1, 2])
+            events = self.read_log_events(program)
+            for line, (step, scalars) in zip(lines, events, strict=True):
+                self.assertEqual(line["step"], step)
+                self.assertAlmostEqual(line["loss"], scalars["train/loss"], places=5)
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    def refuse(self, message, *words, status=2):
+        done = self.run_program(*words)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1)
+        self.assertIn(message, done.stderr)
+
+    def test_what_does_not_fit_is_refused(self):
+        words = ["--model", MODEL, "--data", "chats.jsonl", *WORDS]
+        other = os.path.join(FIXTURES, "lora", "gpt2")
+        self.refuse("--model is missing: name the folder of the model to tune", "--data", "chats.jsonl")
+        self.refuse("there is no folder absent", "--model", "absent", "--data", "chats.jsonl", status=1)
+        self.refuse("--data is missing", "--model", MODEL)
+        self.refuse("--lora 0: the rank must be at least 1", *words, "--lora", 0)
+        self.refuse("--adapter x and --lora 4: the folder says the adapter's rank", *words, *LORA, "--adapter", "x")
+        self.refuse('the target "wrong" matches no linear layer of this Gpt; it has down_proj,', *words, *LORA,
+                    "--lora-targets", "wrong", status=1)
+        self.refuse("the adapter is of another model", *words, "--adapter", other, status=1)
+        self.refuse("the adapter is of another model", "--model", MODEL, "--merge", other, "--save", "x", status=1)
+        self.refuse("--merge x: --save is missing", "--model", MODEL, "--merge", "x")
+        self.refuse("--merge x and --data: merging trains nothing", *words, "--merge", "x", "--save", "y")
+        self.refuse("--merge x: can't read x/adapter_config.json", "--model", MODEL, "--merge", "x", "--save", "y",
+                    status=1)
+        self.refuse("--lora-alpha: it needs --lora", *words, "--lora-alpha", 2)
+        self.refuse("--epochs 2 and --steps 3: one of them", *words, "--epochs", 2, "--steps", 3)
+        self.refuse("--memory 9MiB: 9.0 MiB is too little: the training needs at least", *words, "--memory", "9MiB",
+                    status=1)
+        self.refuse('--allow: there is no "magic"', *words, "--allow", "magic", status=2)
+        os.mkdir(self.path("log"))
+        with open(self.path("log", "steps.jsonl"), "w", encoding="utf-8") as file:
+            file.write('{"step": 7, "loss": 1}\n')
+        self.refuse("--log log: it has the log of another training, up to step 7", *words, "--log", "log", status=1)
+
+
+if __name__ == "__main__":
+    unittest.main()
