@@ -50,6 +50,9 @@ class Lora(unittest.TestCase):
             other = Ebb.lora_load(Ebb.open_model(_MODEL), folder)
             self.assertEqual(Ebb.lora_get_adapters(other), ["default"])
             self.assertEqual(other(tokens).tolist(), self.model(tokens).tolist())
+            Ebb.lora_set_adapter(other, None)
+            self.assertEqual(other(tokens).tolist(), Ebb.open_model(_MODEL)(tokens).tolist())
+            Ebb.lora_set_adapter(other, "default")
             with self.assertRaisesRegex(Ebb.Error, "there is an adapter \"default\" already"):
                 Ebb.lora_load(other, folder)
             Ebb.lora_merge(other)

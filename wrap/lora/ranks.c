@@ -147,12 +147,14 @@ ebb_lora_ranks_add (EbbModule *module,
                     EbbTensor *b,
                     GError **error)
 {
+  g_autoptr (EbbTensor) cast = NULL;
   g_autoptr (EbbTensor) part = NULL;
   g_autoptr (EbbTensor) full = NULL;
 
   if (!is_gathered (module))
     return ebb_add_linear_over (y, low, b, error);
-  part = ebb_linear (low, b, NULL, error);
+  cast = ebb_cast (b, low->view.dtype, error);
+  part = ebb_linear (low, cast, NULL, error);
   full = part != NULL ? ebb_parallel_gather_sized (part, -1, ((EbbLinear *) module)->out_features, FALSE,
                                                    get_layer (module)->group, error)
                       : NULL;

@@ -395,6 +395,74 @@ ranks_train_as_one (gconstpointer data)
     g_assert_cmpuint (result->n_calls[which], ==, n_trained_units);
 }
 
+/* -- going on ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+step (EbbModule *gpt,
+      EbbOptimizer *optimizer,
+      guint from,
+      guint to,
+      EbbProcessGroup *group,
+      GError **error)
+{
+  for (guint i = from; i < to; i++)
+    {
+      g_autoptr (EbbTensor) loss = test_ranks_loss (gpt, i, 8 * ebb_process_group_get_rank (group), 8, error);
+
+      if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (optimizer, error))
+        return FALSE;
+      ebb_optimizer_zero_grad (optimizer);
+    }
+  return TRUE;
+}
+
+static gboolean
+begin (const How *how,
+       EbbProcessGroup *group,
+       EbbModule **gpt,
+       EbbOptimizer **optimizer,
+       GError **error)
+{
+  *gpt = test_ranks_model (2, 0, 3);
+  if (!wrap_on_ranks (*gpt, group, how, error))
+    return FALSE;
+  *optimizer = EBB_OPTIMIZER (ebb_adamw_new (*gpt, 1e-2, error));
+  return *optimizer != NULL;
+}
+
+static const char *state_folder;
+
+static gboolean
+go_on (EbbProcessGroup *group,
+       gpointer user_data,
+       GError **error)
+{
+  const How *how = user_data;
+  g_autoptr (EbbModule) gpt = NULL;
+  g_autoptr (EbbModule) other = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbOptimizer) other_optimizer = NULL;
+
+  if (!begin (how, group, &gpt, &optimizer, error) || !step (gpt, optimizer, 0, 2, group, error)
+      || !ebb_save_sharded_state (gpt, optimizer, state_folder, error) || !step (gpt, optimizer, 2, 4, group, error)
+      || !begin (how, group, &other, &other_optimizer, error)
+      || !ebb_load_sharded_state (other, other_optimizer, state_folder, error)
+      || !step (other, other_optimizer, 2, 4, group, error))
+    return FALSE;
+  g_assert_cmpuint (test_ranks_hash (other), ==, test_ranks_hash (gpt));
+  return TRUE;
+}
+
+static void
+sharded_trainings_go_on_where_they_were (gconstpointer data)
+{
+  g_autofree char *folder = test_scratch_path ("state");
+
+  state_folder = folder;
+  test_ranks_run (2, go_on, (gpointer) data);
+  test_remove_tree (folder);
+}
+
 static const How replicated = { .replicates = TRUE };
 static const How sharded = { .flattens = FALSE };
 static const How flattened = { .flattens = TRUE };
@@ -431,6 +499,10 @@ main (int argc,
   g_test_add_data_func ("/lora/ranks-train-as-one/flattened-and-checkpointed", &flattened_and_checkpointed,
                         ranks_train_as_one);
   g_test_add_data_func ("/lora/ranks-train-as-one/flattened-with-a-base-in-bf16", &flattened_bf16, ranks_train_as_one);
+  g_test_add_data_func ("/lora/sharded-trainings-go-on-where-they-were/rows", &sharded,
+                        sharded_trainings_go_on_where_they_were);
+  g_test_add_data_func ("/lora/sharded-trainings-go-on-where-they-were/flattened", &flattened_and_checkpointed,
+                        sharded_trainings_go_on_where_they_were);
   result = g_test_run ();
   test_scratch_end ();
   return result;
