@@ -1,8 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "nn/args.h"
-#include "tensor/backend/kernel-private.h"
+#include "nn/files/tensor-file-private.h"
 
 /* The header of a safetensors file: eight bytes of length (little-endian), then JSON:
  *   { "__metadata__": { key: text }, name: { "dtype": ..., "shape": [...], "data_offsets": [begin, end] }, ... }
@@ -15,16 +14,7 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  char *name;
-  EbbDType dtype;
-  gint64 shape[EBB_MAX_DIMS];
-  guint n_dims;
-  gint64 begin, end;
-} EbbSafetensorsEntry;
-
-typedef struct
-{
-  EbbSafetensorsEntry *entries; /* in the order of the header */
+  EbbTensorEntry *entries; /* in the order of the header */
   gsize n_entries;
   EbbArgs *metadata; /* a dictionary of strings, maybe empty */
 } EbbSafetensorsHeader;
@@ -48,32 +38,8 @@ void ebb_safetensors_header_clear (EbbSafetensorsHeader *self);
 /* The name of @dtype in such files: "F32". */
 const char *ebb_safetensors_get_dtype_name (EbbDType dtype);
 
-/* Reads parts of tensors out of a safetensors file, and no more of it than these. */
-
-typedef struct
-{
-  char *path;
-  int fd;
-  guint64 data_offset;
-  EbbSafetensorsHeader header;
-  GHashTable *by_name; /* to entries */
-} EbbSafetensorsReader;
-
 /* Opens a file and reads its header. NULL with what ebb_load_safetensors () would say. */
-EbbSafetensorsReader *ebb_safetensors_reader_open (const char *path,
-                                                   GError **error);
-void ebb_safetensors_reader_close (EbbSafetensorsReader *self);
-/* NULL: there is no such tensor. */
-const EbbSafetensorsEntry *ebb_safetensors_reader_find (EbbSafetensorsReader *self,
-                                                        const char *name);
-/* The bytes [begin, end) of the tensor's data. */
-gboolean ebb_safetensors_reader_read (EbbSafetensorsReader *self,
-                                      const EbbSafetensorsEntry *entry,
-                                      gint64 begin,
-                                      gint64 end,
-                                      void *data,
-                                      GError **error);
-
-G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbSafetensorsReader, ebb_safetensors_reader_close)
+EbbTensorFile *ebb_safetensors_open (const char *path,
+                                     GError **error);
 
 G_END_DECLS

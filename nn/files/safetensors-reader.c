@@ -7,7 +7,6 @@
 #include "tensor/util/atomic-file-private.h"
 
 #include <string.h>
-#include <unistd.h>
 
 /* Reads the header of a safetensors file, checks it, and reads ranges of the tensors behind it. */
 
@@ -38,9 +37,8 @@ ebb_safetensors_get_dtype_name (EbbDType dtype)
 void
 ebb_safetensors_header_clear (EbbSafetensorsHeader *self)
 {
-  for (gsize i = 0; i < self->n_entries; i++)
-    g_free (self->entries[i].name);
-  g_clear_pointer (&self->entries, g_free);
+  ebb_tensor_entries_free (self->entries, self->n_entries);
+  self->entries = NULL;
   g_clear_pointer (&self->metadata, ebb_args_unref);
   self->n_entries = 0;
 }
@@ -49,7 +47,7 @@ ebb_safetensors_header_clear (EbbSafetensorsHeader *self)
 
 static gboolean
 read_dtype (Parser *parser,
-            EbbSafetensorsEntry *entry,
+            EbbTensorEntry *entry,
             GError **error)
 {
   g_autofree char *name = ebb_json_scanner_read_string (&parser->scanner, error);
@@ -81,7 +79,7 @@ read_dtype (Parser *parser,
 
 static gboolean
 read_shape (Parser *parser,
-            EbbSafetensorsEntry *entry,
+            EbbTensorEntry *entry,
             GError **error)
 {
   EbbJsonScanner *scanner = &parser->scanner;
@@ -107,7 +105,7 @@ read_shape (Parser *parser,
 
 static gboolean
 read_offsets (Parser *parser,
-              EbbSafetensorsEntry *entry,
+              EbbTensorEntry *entry,
               GError **error)
 {
   EbbJsonScanner *scanner = &parser->scanner;
@@ -120,7 +118,7 @@ read_offsets (Parser *parser,
 /* Shape, type and range of one tensor must agree. */
 static gboolean
 check_size (Parser *parser,
-            const EbbSafetensorsEntry *entry,
+            const EbbTensorEntry *entry,
             guint64 data_size,
             GError **error)
 {
@@ -157,7 +155,7 @@ check_size (Parser *parser,
 
 static gboolean
 read_entry (Parser *parser,
-            EbbSafetensorsEntry *entry,
+            EbbTensorEntry *entry,
             guint64 data_size,
             GError **error)
 {
@@ -170,8 +168,8 @@ read_entry (Parser *parser,
   while (ebb_json_scanner_next (scanner, seen == 0, '}', &more, error))
     {
       static const char *const keys[] = { "dtype", "shape", "data_offsets" };
-      static gboolean (*const readers[]) (Parser *, EbbSafetensorsEntry *, GError **) = { read_dtype, read_shape,
-                                                                                          read_offsets };
+      static gboolean (*const readers[]) (Parser *, EbbTensorEntry *, GError **) = { read_dtype, read_shape,
+                                                                                     read_offsets };
       g_autofree char *key = NULL;
       g_autofree char *tensor = NULL;
       guint which = 0;
@@ -245,7 +243,7 @@ read_metadata (Parser *parser,
   return FALSE;
 }
 
-static EbbSafetensorsEntry *
+static EbbTensorEntry *
 append_entry (Parser *parser,
               char *name)
 {
@@ -254,9 +252,9 @@ append_entry (Parser *parser,
   if (header->n_entries == parser->n_allocated)
     {
       parser->n_allocated = MAX (64, parser->n_allocated * 2);
-      header->entries = g_renew (EbbSafetensorsEntry, header->entries, parser->n_allocated);
+      header->entries = g_renew (EbbTensorEntry, header->entries, parser->n_allocated);
     }
-  header->entries[header->n_entries] = (EbbSafetensorsEntry){ .name = name };
+  header->entries[header->n_entries] = (EbbTensorEntry){ .name = name };
   return &header->entries[header->n_entries++];
 }
 
@@ -293,59 +291,6 @@ read_members (Parser *parser,
         return FALSE;
     }
   return FALSE;
-}
-
-static int
-compare_ranges (gconstpointer a,
-                gconstpointer b)
-{
-  const EbbSafetensorsEntry *x = *(const EbbSafetensorsEntry *const *) a;
-  const EbbSafetensorsEntry *y = *(const EbbSafetensorsEntry *const *) b;
-
-  if (x->begin != y->begin)
-    return x->begin < y->begin ? -1 : 1;
-  return x->end < y->end ? -1 : x->end > y->end;
-}
-
-/* The ranges must follow each other without overlap or gap from the first byte to the last. */
-static gboolean
-check_ranges (Parser *parser,
-              guint64 data_size,
-              GError **error)
-{
-  EbbSafetensorsHeader *header = parser->header;
-  g_autofree EbbSafetensorsEntry **sorted = g_new (EbbSafetensorsEntry *, header->n_entries + 1);
-  gint64 expected = 0;
-
-  for (gsize i = 0; i < header->n_entries; i++)
-    sorted[i] = &header->entries[i];
-  qsort (sorted, header->n_entries, sizeof *sorted, compare_ranges);
-  for (gsize i = 0; i < header->n_entries; i++)
-    {
-      g_autofree char *name = NULL;
-
-      if (sorted[i]->begin == expected)
-        {
-          expected = sorted[i]->end;
-          continue;
-        }
-      name = ebb_json_quote (sorted[i]->name);
-      if (sorted[i]->begin < expected)
-        {
-          g_autofree char *other = ebb_json_quote (sorted[i - 1]->name);
-
-          return ebb_file_fail (parser->path, error, "the data of tensors %s and %s overlap at byte %" G_GINT64_FORMAT,
-                                other, name, sorted[i]->begin);
-        }
-      return ebb_file_fail (parser->path, error,
-                            "bytes %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT
-                            " of the data, before tensor %s, belong to none",
-                            expected, sorted[i]->begin, name);
-    }
-  if ((guint64) expected != data_size)
-    return ebb_file_fail (parser->path, error, "the last %" G_GUINT64_FORMAT " bytes belong to no tensor",
-                          data_size - (guint64) expected);
-  return TRUE;
 }
 
 gboolean
@@ -392,7 +337,8 @@ ebb_safetensors_header_parse (EbbSafetensorsHeader *self,
   ok = ebb_json_scanner_init (&parser.scanner, text, length, what, error);
   if (ok && (length == 0 || text[0] != '{'))
     ok = ebb_file_fail (path, error, "the header does not begin with '{'");
-  ok = ok && read_members (&parser, data_size, error) && check_ranges (&parser, data_size, error);
+  ok = ok && read_members (&parser, data_size, error)
+       && ebb_tensor_entries_check_ranges (path, self->entries, self->n_entries, data_size, FALSE, error);
   g_hash_table_unref (parser.names);
   if (!ok)
     ebb_safetensors_header_clear (self);
@@ -400,14 +346,14 @@ ebb_safetensors_header_parse (EbbSafetensorsHeader *self,
 }
 
 static gboolean
-read_header (EbbSafetensorsReader *self,
+read_header (EbbTensorFile *self,
              gsize size,
              GError **error)
 {
+  EbbSafetensorsHeader header;
   guint8 first[64] = { 0 };
   gsize length = 0;
   g_autofree char *text = NULL;
-  gboolean ok;
 
   if (!ebb_read_file_part (self->fd, self->path, 0, first, MIN (size, sizeof first), error)
       || !ebb_check_is_content (self->path, first, MIN (size, sizeof first), error))
@@ -422,21 +368,19 @@ read_header (EbbSafetensorsReader *self,
       return FALSE;
     }
   self->data_offset = 8 + length;
-  ok = ebb_read_file_part (self->fd, self->path, 8, text, length, error)
-       && ebb_safetensors_header_parse (&self->header, self->path, text, length, size - self->data_offset, error);
-  if (!ok)
+  if (!ebb_read_file_part (self->fd, self->path, 8, text, length, error)
+      || !ebb_safetensors_header_parse (&header, self->path, text, length, size - self->data_offset, error))
     return FALSE;
-  self->by_name = g_hash_table_new (g_str_hash, g_str_equal);
-  for (gsize i = 0; i < self->header.n_entries; i++)
-    g_hash_table_insert (self->by_name, self->header.entries[i].name, &self->header.entries[i]);
+  self->metadata = header.metadata;
+  ebb_tensor_file_take_entries (self, header.entries, header.n_entries);
   return TRUE;
 }
 
-EbbSafetensorsReader *
-ebb_safetensors_reader_open (const char *path,
-                             GError **error)
+EbbTensorFile *
+ebb_safetensors_open (const char *path,
+                      GError **error)
 {
-  g_autoptr (EbbSafetensorsReader) self = g_new0 (EbbSafetensorsReader, 1);
+  g_autoptr (EbbTensorFile) self = g_new0 (EbbTensorFile, 1);
   gsize size = 0;
 
   self->path = g_strdup (path);
@@ -444,38 +388,4 @@ ebb_safetensors_reader_open (const char *path,
   if (self->fd < 0 || !read_header (self, size, error))
     return NULL;
   return g_steal_pointer (&self);
-}
-
-void
-ebb_safetensors_reader_close (EbbSafetensorsReader *self)
-{
-  if (self->by_name != NULL)
-    {
-      g_hash_table_unref (self->by_name);
-      ebb_safetensors_header_clear (&self->header);
-    }
-  if (self->fd >= 0)
-    close (self->fd);
-  g_free (self->path);
-  g_free (self);
-}
-
-const EbbSafetensorsEntry *
-ebb_safetensors_reader_find (EbbSafetensorsReader *self,
-                             const char *name)
-{
-  return g_hash_table_lookup (self->by_name, name);
-}
-
-gboolean
-ebb_safetensors_reader_read (EbbSafetensorsReader *self,
-                             const EbbSafetensorsEntry *entry,
-                             gint64 begin,
-                             gint64 end,
-                             void *data,
-                             GError **error)
-{
-  g_assert (begin >= 0 && begin <= end && end <= entry->end - entry->begin);
-  return ebb_read_file_part (self->fd, self->path, self->data_offset + (guint64) (entry->begin + begin), data,
-                             (gsize) (end - begin), error);
 }

@@ -10,7 +10,7 @@ G_BEGIN_DECLS
 
 /* @entries: with their ranges, one after the other. @metadata: a dictionary of strings, or NULL. */
 GString *ebb_safetensors_make_header (const char *path,
-                                      const EbbSafetensorsEntry *entries,
+                                      const EbbTensorEntry *entries,
                                       gsize n_entries,
                                       EbbArgs *metadata,
                                       GError **error);

@@ -17,7 +17,7 @@
 
 static gboolean
 check_booleans (const char *path,
-                const EbbSafetensorsEntry *entry,
+                const EbbTensorEntry *entry,
                 const guint8 *data,
                 GError **error)
 {
@@ -38,7 +38,7 @@ static EbbTensor *
 make_tensor (const char *path,
              GBytes *bytes,
              gsize data_offset,
-             const EbbSafetensorsEntry *entry,
+             const EbbTensorEntry *entry,
              GError **error)
 {
   const guint8 *data = (const guint8 *) g_bytes_get_data (bytes, NULL) + data_offset + entry->begin;
@@ -209,7 +209,7 @@ append_metadata (GString *json,
 
 static void
 append_entry (GString *json,
-              const EbbSafetensorsEntry *entry)
+              const EbbTensorEntry *entry)
 {
   if (json->len > 1)
     g_string_append_c (json, ',');
@@ -242,7 +242,7 @@ order_tensors (EbbArgs *tensors)
 
 GString *
 ebb_safetensors_make_header (const char *path,
-                             const EbbSafetensorsEntry *entries,
+                             const EbbTensorEntry *entries,
                              gsize n_entries,
                              EbbArgs *metadata,
                              GError **error)
@@ -275,13 +275,13 @@ make_header (const char *path,
              GError **error)
 {
   const guint n = ebb_args_get_length (tensors);
-  g_autofree EbbSafetensorsEntry *entries = g_new0 (EbbSafetensorsEntry, n + 1);
+  g_autofree EbbTensorEntry *entries = g_new0 (EbbTensorEntry, n + 1);
   gint64 position = 0;
 
   for (guint i = 0; i < n; i++)
     {
       g_autoptr (EbbTensor) tensor = ebb_args_get_tensor (tensors, order[i]);
-      EbbSafetensorsEntry *entry = &entries[i];
+      EbbTensorEntry *entry = &entries[i];
       const gint64 *shape = ebb_tensor_get_shape (tensor, &entry->n_dims);
 
       entry->name = (char *) ebb_args_get_key (tensors, order[i]);

@@ -37,7 +37,7 @@ origin_free (gpointer data)
 
 /* The dtype of a parameter that is read from the entry. */
 static EbbDType
-get_target_dtype (const EbbSafetensorsEntry *entry,
+get_target_dtype (const EbbTensorEntry *entry,
                   int dtype)
 {
   return dtype != EBB_MODEL_KEEP_DTYPE   ? (EbbDType) dtype
@@ -57,7 +57,7 @@ find_main_dtype (EbbWeightFiles *files,
   g_hash_table_iter_init (&iter, files->found);
   while (g_hash_table_iter_next (&iter, NULL, &entry))
     {
-      const gint64 n_bytes = ((EbbSafetensorsEntry *) entry)->end - ((EbbSafetensorsEntry *) entry)->begin;
+      const gint64 n_bytes = ((EbbTensorEntry *) entry)->end - ((EbbTensorEntry *) entry)->begin;
 
       if (get_target_dtype (entry, dtype) == EBB_DTYPE_BF16)
         n_bf16 += n_bytes;
@@ -142,7 +142,7 @@ report_f16 (EbbWeightFiles *files,
 
   g_hash_table_iter_init (&iter, files->found);
   while (dtype == EBB_MODEL_KEEP_DTYPE && g_hash_table_iter_next (&iter, NULL, &entry))
-    if (((EbbSafetensorsEntry *) entry)->dtype == EBB_DTYPE_F16)
+    if (((EbbTensorEntry *) entry)->dtype == EBB_DTYPE_F16)
       {
         g_message ("%s: weights are F16, which Ebb does not compute in: they are converted to f32", files->folder);
         return;

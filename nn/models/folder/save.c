@@ -29,7 +29,7 @@ typedef struct
 {
   char *name;
   GArray *order;   /* of guint */
-  GArray *entries; /* of EbbSafetensorsEntry, whose names are the weights' */
+  GArray *entries; /* of EbbTensorEntry, whose names are the weights' */
 } WeightFile;
 
 typedef struct
@@ -101,10 +101,10 @@ lay_out (const Saving *saving,
       {
         const guint number = g_array_index (order, guint, i);
         const EbbWeight *weight = &g_array_index (saving->map->weights, EbbWeight, number);
-        EbbSafetensorsEntry entry = { .name = weight->name,
-                                      .dtype = get_dtype (saving, weight),
-                                      .n_dims = weight->n_dims,
-                                      .begin = position };
+        EbbTensorEntry entry = { .name = weight->name,
+                                 .dtype = get_dtype (saving, weight),
+                                 .n_dims = weight->n_dims,
+                                 .begin = position };
 
         if (ebb_dtype_get_size (entry.dtype) != size)
           continue;
@@ -129,7 +129,7 @@ divide (Saving *saving)
         {
           file = g_new0 (WeightFile, 1);
           file->order = g_array_new (FALSE, FALSE, sizeof (guint));
-          file->entries = g_array_new (FALSE, TRUE, sizeof (EbbSafetensorsEntry));
+          file->entries = g_array_new (FALSE, TRUE, sizeof (EbbTensorEntry));
           g_ptr_array_add (saving->files, file);
           n_bytes = 0;
         }
@@ -212,7 +212,7 @@ open_file (Saving *saving,
   g_autoptr (GString) header = NULL;
 
   ebb_args_add_string (metadata, "format", "pt"); /* what other readers ask for */
-  header = ebb_safetensors_make_header (path, (const EbbSafetensorsEntry *) (gpointer) weights->entries->data,
+  header = ebb_safetensors_make_header (path, (const EbbTensorEntry *) (gpointer) weights->entries->data,
                                         weights->entries->len, metadata, error);
   return header != NULL && ebb_atomic_file_open (file, path, error)
          && ebb_safetensors_write_header (file, header, error);
@@ -269,7 +269,7 @@ write_index (Saving *saving,
       for (guint k = 0; k < file->entries->len; k++, is_first = FALSE)
         {
           g_string_append (json, is_first ? "\n    " : ",\n    ");
-          ebb_json_append_string (json, g_array_index (file->entries, EbbSafetensorsEntry, k).name);
+          ebb_json_append_string (json, g_array_index (file->entries, EbbTensorEntry, k).name);
           g_string_append_printf (json, ": \"%s\"", file->name);
         }
     }

@@ -21,13 +21,13 @@ is_there (EbbWeightFiles *self,
   return g_file_test (path, G_FILE_TEST_EXISTS);
 }
 
-static EbbSafetensorsReader *
+static EbbTensorFile *
 open_file (EbbWeightFiles *self,
            const char *name,
            GError **error)
 {
   g_autofree char *path = g_build_filename (self->folder, name, NULL);
-  EbbSafetensorsReader *reader = ebb_safetensors_reader_open (path, error);
+  EbbTensorFile *reader = ebb_safetensors_open (path, error);
 
   if (reader != NULL)
     g_ptr_array_add (self->readers, reader);
@@ -36,8 +36,8 @@ open_file (EbbWeightFiles *self,
 
 static void
 add_entry (EbbWeightFiles *self,
-           EbbSafetensorsReader *reader,
-           EbbSafetensorsEntry *entry)
+           EbbTensorFile *reader,
+           EbbTensorEntry *entry)
 {
   g_hash_table_insert (self->found, entry->name, entry);
   g_hash_table_insert (self->homes, entry, reader);
@@ -74,8 +74,8 @@ take_entries (EbbWeightFiles *self,
   for (gsize i = 0; i < map->n_items; i++)
     {
       const EbbJson *member = &map->items[i];
-      EbbSafetensorsReader *reader = g_hash_table_lookup (by_file, member->text);
-      EbbSafetensorsEntry *entry = (EbbSafetensorsEntry *) ebb_safetensors_reader_find (reader, member->key);
+      EbbTensorFile *reader = g_hash_table_lookup (by_file, member->text);
+      EbbTensorEntry *entry = (EbbTensorEntry *) ebb_tensor_file_find (reader, member->key);
       g_autofree char *tensor = NULL;
       g_autofree char *file = NULL;
 
@@ -95,12 +95,12 @@ take_entries (EbbWeightFiles *self,
 /* FALSE with an error if the file has a tensor that the index doesn't have, or has in another file. */
 static gboolean
 check_all_listed (EbbWeightFiles *self,
-                  EbbSafetensorsReader *reader,
+                  EbbTensorFile *reader,
                   GError **error)
 {
-  for (gsize i = 0; i < reader->header.n_entries; i++)
+  for (gsize i = 0; i < reader->n_entries; i++)
     {
-      EbbSafetensorsEntry *entry = &reader->header.entries[i];
+      EbbTensorEntry *entry = &reader->entries[i];
       g_autofree char *tensor = NULL;
       g_autofree char *file = NULL;
 
@@ -130,7 +130,7 @@ open_indexed (EbbWeightFiles *self,
                           EBB_WEIGHTS_INDEX ": weight_map must be an object with the file of each tensor");
   for (gsize i = 0; i < map->n_items; i++)
     {
-      EbbSafetensorsReader *reader;
+      EbbTensorFile *reader;
 
       if (!check_name (self, &map->items[i], error))
         return FALSE;
@@ -180,13 +180,13 @@ static gboolean
 open_files (EbbWeightFiles *self,
             GError **error)
 {
-  EbbSafetensorsReader *reader;
+  EbbTensorFile *reader;
 
   if (!is_there (self, EBB_WEIGHTS_FILE))
     return is_there (self, EBB_WEIGHTS_INDEX) ? open_indexed (self, error) : fail_without_weights (self, error);
   reader = open_file (self, EBB_WEIGHTS_FILE, error);
-  for (gsize i = 0; reader != NULL && i < reader->header.n_entries; i++)
-    add_entry (self, reader, &reader->header.entries[i]);
+  for (gsize i = 0; reader != NULL && i < reader->n_entries; i++)
+    add_entry (self, reader, &reader->entries[i]);
   return reader != NULL;
 }
 
@@ -206,22 +206,22 @@ ebb_weight_files_open (const char *folder,
   g_autoptr (EbbWeightFiles) self = g_new0 (EbbWeightFiles, 1);
 
   self->folder = g_strdup (folder);
-  self->readers = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_safetensors_reader_close);
+  self->readers = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_file_close);
   self->found = g_hash_table_new (g_str_hash, g_str_equal);
   self->homes = g_hash_table_new (NULL, NULL);
   return open_files (self, error) ? g_steal_pointer (&self) : NULL;
 }
 
-const EbbSafetensorsEntry *
+const EbbTensorEntry *
 ebb_weight_files_find (EbbWeightFiles *self,
                        const char *name)
 {
   return g_hash_table_lookup (self->found, name);
 }
 
-EbbSafetensorsReader *
+EbbTensorFile *
 ebb_weight_files_get_reader (EbbWeightFiles *self,
-                             const EbbSafetensorsEntry *entry)
+                             const EbbTensorEntry *entry)
 {
   return g_hash_table_lookup (self->homes, entry);
 }

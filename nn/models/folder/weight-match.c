@@ -13,14 +13,14 @@
 #define MAX_SHOWN 200 /* bytes of a name */
 
 /* By its name, by that without the prefix, or by the name that the oldest files have for a norm. */
-static const EbbSafetensorsEntry *
+static const EbbTensorEntry *
 find_entry (EbbWeightFiles *files,
             const EbbArchitecture *architecture,
             const char *name)
 {
   static const char *const norms[][2] = { { ".LayerNorm.weight", ".LayerNorm.gamma" },
                                           { ".LayerNorm.bias", ".LayerNorm.beta" } };
-  const EbbSafetensorsEntry *entry = ebb_weight_files_find (files, name);
+  const EbbTensorEntry *entry = ebb_weight_files_find (files, name);
 
   if (entry == NULL && *architecture->prefix != '\0' && g_str_has_prefix (name, architecture->prefix))
     entry = ebb_weight_files_find (files, name + strlen (architecture->prefix));
@@ -36,7 +36,7 @@ find_entry (EbbWeightFiles *files,
 }
 
 static gboolean
-has_shape (const EbbSafetensorsEntry *entry,
+has_shape (const EbbTensorEntry *entry,
            const gint64 *shape,
            guint n_dims)
 {
@@ -44,7 +44,7 @@ has_shape (const EbbSafetensorsEntry *entry,
 }
 
 static char *
-describe_shape (const EbbSafetensorsEntry *entry,
+describe_shape (const EbbTensorEntry *entry,
                 const gint64 *shape,
                 guint n_dims)
 {
@@ -102,7 +102,7 @@ is_ignored (const EbbArchitecture *architecture,
 
 static gboolean
 check_dtype (EbbWeightFiles *files,
-             const EbbSafetensorsEntry *entry,
+             const EbbTensorEntry *entry,
              GError **error)
 {
   g_autofree char *shown = NULL;
@@ -141,7 +141,7 @@ ebb_weights_match (EbbWeightFiles *files,
   for (guint i = 0; i < map->weights->len; i++)
     {
       const EbbWeight *weight = &g_array_index (map->weights, EbbWeight, i);
-      const EbbSafetensorsEntry *entry = find_entry (files, map->architecture, weight->name);
+      const EbbTensorEntry *entry = find_entry (files, map->architecture, weight->name);
 
       g_ptr_array_add (entries, (gpointer) entry);
       if (entry == NULL)

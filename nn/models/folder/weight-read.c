@@ -24,8 +24,8 @@
  * columns from @first on if they are transposed. */
 typedef struct
 {
-  EbbSafetensorsReader *reader;
-  const EbbSafetensorsEntry *entry;
+  EbbTensorFile *reader;
+  const EbbTensorEntry *entry;
   gint64 first, n_rows, width;
   EbbDType dtype; /* of the target */
   gboolean transposed;
@@ -96,8 +96,8 @@ read_rows (const Slice *slice,
 {
   const gint64 size = (gint64) ebb_dtype_get_size (slice->entry->dtype) * slice->width;
 
-  return ebb_safetensors_reader_read (slice->reader, slice->entry, slice->first * size,
-                                      (slice->first + slice->n_rows) * size, data, error);
+  return ebb_tensor_file_read (slice->reader, slice->entry, slice->first * size,
+                               (slice->first + slice->n_rows) * size, data, error);
 }
 
 static gboolean
@@ -333,7 +333,7 @@ add_slices (GArray *slices,
             EbbWeightFiles *files,
             const EbbWeight *weight,
             const EbbWeightPart *part,
-            const EbbSafetensorsEntry *entry,
+            const EbbTensorEntry *entry,
             char *target,
             EbbDType dtype)
 {
@@ -459,7 +459,7 @@ ebb_weights_read (EbbWeightFiles *files,
 
 static gboolean
 is_equal (EbbWeightFiles *files,
-          const EbbSafetensorsEntry *entry,
+          const EbbTensorEntry *entry,
           EbbTensor *own,
           GError **error)
 {
@@ -477,8 +477,8 @@ is_equal (EbbWeightFiles *files,
     {
       const gint64 count = MIN (SLICE / 4, n - at);
 
-      if (!ebb_safetensors_reader_read (ebb_weight_files_get_reader (files, entry), entry, at * size,
-                                        (at + count) * size, read, error))
+      if (!ebb_tensor_file_read (ebb_weight_files_get_reader (files, entry), entry, at * size,
+                                 (at + count) * size, read, error))
         return FALSE;
       if (dtype != entry->dtype)
         convert (read, entry->dtype, converted, dtype, count);
@@ -498,7 +498,7 @@ ebb_weights_check_tied (EbbWeightFiles *files,
 {
   for (const EbbTiedName *tied = map->architecture->tied; tied->file != NULL; tied++)
     {
-      const EbbSafetensorsEntry *entry = ebb_weight_files_find (files, tied->file);
+      const EbbTensorEntry *entry = ebb_weight_files_find (files, tied->file);
       g_autoptr (EbbTensor) host = NULL;
       g_autofree char *shown = NULL;
       GError *failure = NULL;

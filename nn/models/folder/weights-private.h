@@ -69,9 +69,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbWeightMap, ebb_weight_map_free)
 typedef struct
 {
   char *folder;
-  GPtrArray *readers; /* of EbbSafetensorsReader */
-  GHashTable *found;  /* name -> EbbSafetensorsEntry */
-  GHashTable *homes;  /* EbbSafetensorsEntry -> EbbSafetensorsReader */
+  GPtrArray *readers; /* of EbbTensorFile */
+  GHashTable *found;  /* name -> EbbTensorEntry */
+  GHashTable *homes;  /* EbbTensorEntry -> EbbTensorFile */
 } EbbWeightFiles;
 
 /* Whether the folder has weights at all. */
@@ -79,16 +79,16 @@ gboolean ebb_weight_files_are_there (const char *folder);
 EbbWeightFiles *ebb_weight_files_open (const char *folder,
                                        GError **error);
 /* NULL: there is no such tensor. */
-const EbbSafetensorsEntry *ebb_weight_files_find (EbbWeightFiles *self,
-                                                  const char *name);
-EbbSafetensorsReader *ebb_weight_files_get_reader (EbbWeightFiles *self,
-                                                   const EbbSafetensorsEntry *entry);
+const EbbTensorEntry *ebb_weight_files_find (EbbWeightFiles *self,
+                                             const char *name);
+EbbTensorFile *ebb_weight_files_get_reader (EbbWeightFiles *self,
+                                            const EbbTensorEntry *entry);
 void ebb_weight_files_close (EbbWeightFiles *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbWeightFiles, ebb_weight_files_close)
 
 /* -- weight-match.c */
 
-/* The entry of each weight of @map, in its order: of EbbSafetensorsEntry. NULL with an error that lists what is
+/* The entry of each weight of @map, in its order: of EbbTensorEntry. NULL with an error that lists what is
  * missing, unexpected, and of another shape. */
 GPtrArray *ebb_weights_match (EbbWeightFiles *files,
                               const EbbWeightMap *map,

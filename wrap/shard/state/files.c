@@ -67,7 +67,7 @@ ebb_shard_file_write (const char *path,
 /* -- reading ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
-fail (EbbSafetensorsReader *file,
+fail (EbbTensorFile *file,
       const char *name,
       const char *problem,
       GError **error)
@@ -80,14 +80,14 @@ fail (EbbSafetensorsReader *file,
 }
 
 /* Finds a tensor that must have that dtype and so many elements; -1: any. */
-static const EbbSafetensorsEntry *
-find_entry (EbbSafetensorsReader *file,
+static const EbbTensorEntry *
+find_entry (EbbTensorFile *file,
             const char *name,
             int dtype,
             gint64 n_elements,
             GError **error)
 {
-  const EbbSafetensorsEntry *entry = ebb_safetensors_reader_find (file, name);
+  const EbbTensorEntry *entry = ebb_tensor_file_find (file, name);
 
   if (entry == NULL)
     fail (file, name, "is missing, though the index says that it is there", error);
@@ -102,13 +102,13 @@ find_entry (EbbSafetensorsReader *file,
 
 /* The checksums of all blocks, as text of the expected length. */
 static const char *
-find_sums (EbbSafetensorsReader *file,
-           const EbbSafetensorsEntry *entry,
+find_sums (EbbTensorFile *file,
+           const EbbTensorEntry *entry,
            GError **error)
 {
   g_autofree char *key = g_strconcat (SUM_KEY, entry->name, NULL);
-  int index = ebb_args_find (file->header.metadata, key);
-  const char *sums = index >= 0 ? ebb_args_get_string (file->header.metadata, (guint) index) : NULL;
+  int index = ebb_args_find (file->metadata, key);
+  const char *sums = index >= 0 ? ebb_args_get_string (file->metadata, (guint) index) : NULL;
   gint64 n_blocks = (entry->end - entry->begin + BLOCK_BYTES - 1) / BLOCK_BYTES;
 
   if (sums != NULL && (gint64) strlen (sums) == n_blocks * SUM_DIGITS)
@@ -118,8 +118,8 @@ find_sums (EbbSafetensorsReader *file,
 }
 
 static gboolean
-check_block (EbbSafetensorsReader *file,
-             const EbbSafetensorsEntry *entry,
+check_block (EbbTensorFile *file,
+             const EbbTensorEntry *entry,
              const char *sum,
              const guint8 *data,
              gsize size,
@@ -138,8 +138,8 @@ check_block (EbbSafetensorsReader *file,
 
 /* Reads the elements [begin, end) and compares them with their checksums; @data NULL: only compares. */
 static gboolean
-read_elements (EbbSafetensorsReader *file,
-               const EbbSafetensorsEntry *entry,
+read_elements (EbbTensorFile *file,
+               const EbbTensorEntry *entry,
                gint64 begin,
                gint64 end,
                void *data,
@@ -162,7 +162,7 @@ read_elements (EbbSafetensorsReader *file,
         scratch = g_malloc ((gsize) MIN (BLOCK_BYTES, n_bytes));
       if (!direct)
         target = scratch;
-      if (!ebb_safetensors_reader_read (file, entry, at, at + size, target, error)
+      if (!ebb_tensor_file_read (file, entry, at, at + size, target, error)
           || !check_block (file, entry, sums + at / BLOCK_BYTES * SUM_DIGITS, target, (gsize) size, error))
         return FALSE;
       if (!direct && data != NULL)
@@ -192,7 +192,7 @@ ebb_shard_source_read_index (const char *folder,
 static void
 close_file (gpointer data)
 {
-  ebb_safetensors_reader_close (data);
+  ebb_tensor_file_close (data);
 }
 
 EbbShardSource *
@@ -224,14 +224,14 @@ make_path (EbbShardSource *self,
   return g_build_filename (self->folder, name, NULL);
 }
 
-static EbbSafetensorsReader *
+static EbbTensorFile *
 open_file (EbbShardSource *self,
            EbbShardFile kind,
            guint rank,
            GError **error)
 {
   g_autofree char *path = make_path (self, kind, rank);
-  EbbSafetensorsReader *file = g_hash_table_lookup (self->files, path);
+  EbbTensorFile *file = g_hash_table_lookup (self->files, path);
 
   if (file != NULL)
     return file;
@@ -244,7 +244,7 @@ open_file (EbbShardSource *self,
     }
   if (g_hash_table_size (self->files) >= MAX_OPEN_FILES)
     g_hash_table_remove_all (self->files);
-  file = ebb_safetensors_reader_open (path, error);
+  file = ebb_safetensors_open (path, error);
   if (file != NULL)
     g_hash_table_insert (self->files, g_steal_pointer (&path), file);
   return file;
@@ -252,8 +252,8 @@ open_file (EbbShardSource *self,
 
 /* Reads one checksummed block at a time and copies the wanted elements out of it; blocks without any are not read. */
 static gboolean
-read_scattered (EbbSafetensorsReader *file,
-                const EbbSafetensorsEntry *entry,
+read_scattered (EbbTensorFile *file,
+                const EbbTensorEntry *entry,
                 const EbbSavedRange *range,
                 const EbbShardSlice *saved_slice,
                 const EbbShardSlice *slice,
@@ -282,8 +282,8 @@ read_scattered (EbbSafetensorsReader *file,
 
 /* The tensor is split as it was when it was saved: the wanted elements are one range. */
 static gboolean
-read_range (EbbSafetensorsReader *file,
-            const EbbSafetensorsEntry *entry,
+read_range (EbbTensorFile *file,
+            const EbbTensorEntry *entry,
             const EbbSavedRange *range,
             gint64 begin,
             gint64 end,
@@ -310,8 +310,8 @@ ebb_shard_source_read (EbbShardSource *self,
   for (guint i = 0; i < record->ranges->len; i++)
     {
       const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, i);
-      EbbSafetensorsReader *file;
-      const EbbSafetensorsEntry *entry;
+      EbbTensorFile *file;
+      const EbbTensorEntry *entry;
       const EbbShardSlice saved_slice = ebb_shard_record_get_slice (record, range->index);
       gboolean is_same, ok;
 
@@ -341,8 +341,8 @@ ebb_shard_source_read_blocks (EbbShardSource *self,
                               const EbbSavedRange *range,
                               GError **error)
 {
-  EbbSafetensorsReader *file = open_file (self, table, range->rank, error);
-  const EbbSafetensorsEntry *entry = file != NULL ? find_entry (file, record->stored_as, -1, -1, error) : NULL;
+  EbbTensorFile *file = open_file (self, table, range->rank, error);
+  const EbbTensorEntry *entry = file != NULL ? find_entry (file, record->stored_as, -1, -1, error) : NULL;
   g_autoptr (EbbTensor) tensor = NULL;
 
   if (entry == NULL)
