@@ -142,17 +142,28 @@ ebb_chat_template_open (const char *folder,
 
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
-  if (!ebb_check_folder (folder, error)
-      || !ebb_tokenizer_settings_read (folder, "tokenizer_config.json", &config, error)
-      || !ebb_tokenizer_settings_read_chat_template (folder, config, &text, error))
+  if (ebb_gguf_is_path (folder))
+    {
+      const char *found = NULL;
+
+      config = ebb_tokenizer_settings_read_gguf (folder, error);
+      if (config == NULL)
+        return NULL;
+      ebb_json_as_string (ebb_json_get (config, "chat_template"), &found);
+      text = g_strdup (found);
+    }
+  else if (!ebb_check_folder (folder, error)
+           || !ebb_tokenizer_settings_read (folder, "tokenizer_config.json", &config, error)
+           || !ebb_tokenizer_settings_read_chat_template (folder, config, &text, error))
     return NULL;
   shown = ebb_escape_text (folder);
   if (text == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: there is no chat template, neither chat_template.jinja nor \"chat_template\" in "
-                   "tokenizer_config.json: the model was not trained to chat",
-                   shown);
+                   "%s: there is no chat template, %s: the model was not trained to chat", shown,
+                   ebb_gguf_is_path (folder) ? "\"tokenizer.chat_template\""
+                                             : "neither chat_template.jinja nor \"chat_template\" in "
+                                               "tokenizer_config.json");
       return NULL;
     }
   self = ebb_chat_template_new_from_text (text, ebb_tokenizer_settings_get_token (config, "bos_token"),

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "nn/files/gguf-private.h"
 #include "nn/files/json-private.h"
 
 /* The files beside a tokenizer.json: tokenizer_config.json, special_tokens_map.json, chat_template.jinja. */
@@ -20,5 +21,12 @@ gboolean ebb_tokenizer_settings_read_chat_template (const char *folder,
                                                     const EbbJson *config,
                                                     char **text,
                                                     GError **error);
+/* Appends the tokenizer_config.json that a GGUF file stands for: special tokens, those around a text, the template. */
+gboolean ebb_tokenizer_settings_append_gguf (const EbbGguf *gguf,
+                                             GString *json,
+                                             GError **error);
+/* The same, read. */
+EbbJson *ebb_tokenizer_settings_read_gguf (const char *path,
+                                           GError **error);
 
 G_END_DECLS

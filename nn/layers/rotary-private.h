@@ -53,6 +53,9 @@ EbbTensor *ebb_rotary_apply (const EbbRotary *self,
                              gint64 first,
                              GError **error);
 
+/* The factor of cosine and sine. */
+double ebb_rotary_get_attention_factor (const EbbRotaryConfig *config,
+                                        int context);
 /* The most positions of a row, in a model with the @context. */
 gint64 ebb_rotary_config_get_limit (const EbbRotaryConfig *self,
                                     int context);

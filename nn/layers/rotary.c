@@ -92,9 +92,8 @@ get_magnitude (double extension, double mscale)
   return extension <= 1 ? 1 : 0.1 * mscale * log (extension) + 1;
 }
 
-/* The factor of cosine and sine. */
-static double
-get_factor (const EbbRotaryConfig *config, int context)
+double
+ebb_rotary_get_attention_factor (const EbbRotaryConfig *config, int context)
 {
   const double extension = get_extension (config, context);
 
@@ -164,7 +163,7 @@ ebb_rotary_install (EbbRotary *self,
   self->scaling = config->scaling;
   self->extension = get_extension (config, context);
   self->original_context = get_original_context (config, context);
-  self->factor = get_factor (config, context);
+  self->factor = ebb_rotary_get_attention_factor (config, context);
   return add_frequencies (module, "inv_freq", &self->frequencies, config, head_width, context, error)
          && (config->scaling != EBB_ROTARY_LONGROPE
              || add_frequencies (module, "long_inv_freq", &self->long_frequencies, config, head_width, context, error));

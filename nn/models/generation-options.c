@@ -419,6 +419,18 @@ folder_options_free (gpointer data)
 }
 
 void
+ebb_generation_options_attach_document (EbbModule *model, const EbbJson *document, const char *path)
+{
+  FolderOptions *self = g_new0 (FolderOptions, 1);
+
+  self->options = ebb_generation_options_new ();
+  self->options->given |= ALL_GIVEN & ~GIVEN (stop_tokens);
+  if (!take_stop_tokens (self->options, document, path, &self->error))
+    g_clear_object (&self->options);
+  g_object_set_qdata_full (G_OBJECT (model), get_folder_quark (), self, folder_options_free);
+}
+
+void
 ebb_generation_options_attach (EbbModule *model, const char *folder)
 {
   FolderOptions *self = g_new0 (FolderOptions, 1);

@@ -5,11 +5,12 @@
 const templateVariables = {enable_thinking: 'thinking', date_string: 'date'};
 
 function addModels(Ebb) {
-    // The model of a folder; dtype, an Ebb.DType, converts its weights as they are read.
+    // The model of a folder or a .gguf file; dtype, an Ebb.DType, converts its weights as they are read.
     Ebb.open_model = function (folder, dtype = Ebb.MODEL_KEEP_DTYPE) {
         return Ebb.model_open_full(folder, dtype);
     };
-    // Saves a model as a folder, its weights in files of at most max_file_size bytes; 0 for 5 GB.
+    // Saves a model as a folder, its weights in files of at most max_file_size bytes; 0 for 5 GB. A path that ends with
+    // .gguf becomes one file for llama.cpp, whose dtype may also be Ebb.DType.F16 or Ebb.MODEL_Q8_0.
     Ebb.save_model = function (model, folder, dtype = Ebb.MODEL_KEEP_DTYPE, max_file_size = 0) {
         Ebb.model_save_full(model, folder, dtype, max_file_size);
     };

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Opens the tokenizer of a model's folder. */
+#include "nn/data/tokenizer/gguf-private.h"
 #include "nn/data/tokenizer/json-parts-private.h"
 #include "nn/data/tokenizer/pipeline-private.h"
 #include "nn/data/tokenizer-settings-private.h"
@@ -121,14 +122,52 @@ check_is_there (const char *folder,
   return FALSE;
 }
 
+/* Of a folder. */
+static gboolean
+read_folder (EbbTokenizerPipeline *self,
+             const char *folder,
+             GError **error)
+{
+  g_autoptr (EbbJson) json = ebb_check_folder (folder, error) && check_is_there (folder, self->name, error)
+                                 ? ebb_json_read_file (self->name, MAX_FILE_SIZE, error)
+                                 : NULL;
+
+  return json != NULL && ebb_tokenizer_pipeline_read (self, json, error) && read_settings (self, folder, error);
+}
+
+static gboolean
+read_gguf (EbbTokenizerPipeline *self,
+           GError **error)
+{
+  g_autoptr (EbbGguf) gguf = ebb_gguf_open (self->name, error);
+  g_autoptr (GString) tokenizer = g_string_new (NULL);
+  g_autoptr (GString) settings = g_string_new (NULL);
+  g_autoptr (EbbJson) json = NULL;
+  g_autoptr (EbbJson) config = NULL;
+  const char *template = NULL;
+
+  if (gguf == NULL || !ebb_gguf_read_tokenizer (gguf, tokenizer, settings, error))
+    return FALSE;
+  json = ebb_json_parse (tokenizer->str, tokenizer->len, self->name, error);
+  config = json != NULL ? ebb_json_parse (settings->str, settings->len, self->name, error) : NULL;
+  if (config == NULL || !ebb_tokenizer_pipeline_read (self, json, error))
+    return FALSE;
+  find_special_tokens (self, config, NULL);
+  ebb_json_as_string (ebb_json_get (config, "chat_template"), &template);
+  self->chat_template = g_strdup (template);
+  return take_template (self, config, error);
+}
+
 /**
  * ebb_tokenizer_open:
- * @folder: (type filename): a folder with a `tokenizer.json`
+ * @folder: (type filename): a folder with a `tokenizer.json`, or a GGUF file, whose name ends with `.gguf`
  * @error: return location for an error
  *
  * Opens the tokenizer of a model's folder, as programs of Hugging Face write it: byte-pair encoding, byte-level or with
  * bytes for characters that the vocabulary lacks, and WordPiece. `tokenizer_config.json` and `special_tokens_map.json`
  * say which token has which task, and whether a text begins and ends with special tokens.
+ *
+ * A GGUF file has byte-level encoding ("gpt2") or SentencePiece's ("llama"), its special tokens and its chat template.
  *
  * Tokens are those that the Python package `tokenizers` gives. Its settings for padding and cutting are ignored.
  *
@@ -141,20 +180,16 @@ ebb_tokenizer_open (const char *folder,
 {
   g_autofree char *path = NULL;
   g_autoptr (EbbTokenizerPipeline) pipeline = NULL;
-  g_autoptr (EbbJson) json = NULL;
   EbbPipelineTokenizer *self;
+  gboolean is_gguf;
 
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
 
-  path = g_build_filename (folder, "tokenizer.json", NULL);
-  json = ebb_check_folder (folder, error) && check_is_there (folder, path, error)
-             ? ebb_json_read_file (path, MAX_FILE_SIZE, error)
-             : NULL;
-  if (json == NULL)
-    return NULL;
+  is_gguf = ebb_gguf_is_path (folder) && !g_file_test (folder, G_FILE_TEST_IS_DIR);
+  path = is_gguf ? g_strdup (folder) : g_build_filename (folder, "tokenizer.json", NULL);
   pipeline = ebb_tokenizer_pipeline_new (path);
-  if (!ebb_tokenizer_pipeline_read (pipeline, json, error) || !read_settings (pipeline, folder, error))
+  if (is_gguf ? !read_gguf (pipeline, error) : !read_folder (pipeline, folder, error))
     return NULL;
   self = g_object_new (EBB_TYPE_PIPELINE_TOKENIZER, NULL);
   self->pipeline = g_steal_pointer (&pipeline);

@@ -57,6 +57,20 @@ typedef struct
   const char *file, *own;
 } EbbTiedName;
 
+/* How GGUF files have the architecture: the names of llama.cpp, and what its converter does with weights. */
+typedef struct
+{
+  const char *name; /* "general.architecture" */
+  const EbbNameRule *names, *block_names;
+  gboolean permutes; /* the rows of queries and keys: those of a rotated pair lie beside each other */
+  gboolean adds_one; /* to the weights of norms */
+  /* What llama.cpp computes without a value that says so. */
+  gboolean has_window;   /* "attention.sliding_window" counts */
+  gboolean takes_biases; /* those of attention's and the MLP's products, where files have them */
+  int layers_of_27b;     /* with so many layers, scores are scaled by the width / heads; 0: there is no such model */
+  EbbActivation activation;
+} EbbGgufForm;
+
 typedef struct
 {
   const char *model_type;
@@ -69,6 +83,7 @@ typedef struct
   const char *const *transposed;    /* matrices of blocks that files have as [in, out]; NULL: none */
   const EbbTiedName *tied;          /* up to an entry without names */
   const char *const *ignored; /* tensors that files may have besides: patterns as of g_pattern_match (); or NULL */
+  const EbbGgufForm *gguf;          /* NULL: there is none */
   gboolean is_bert;
   gboolean has_old_norm_names; /* gamma and beta */
 
@@ -94,6 +109,11 @@ extern const EbbConfigKeyRow ebb_config_keys_of_all[];
 const EbbArchitecture *ebb_architecture_find (const EbbJson *document,
                                               const char *path,
                                               GError **error);
+
+/* Of GGUF files. NULL with an error that names @name and lists those that there are. */
+const EbbArchitecture *ebb_architecture_find_gguf (const char *name,
+                                                   const char *path,
+                                                   GError **error);
 
 /* The names of activations; NULL after the last one. The first name of an activation is the one that is written. */
 typedef struct

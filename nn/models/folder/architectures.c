@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/folder/architecture-private.h"
 
+#include "nn/files/json-scanner-private.h"
 #include "nn/models/folder/config-private.h"
 #include "tensor/error-private.h"
 
@@ -274,6 +275,90 @@ static const EbbTiedName bert_tied[] = { { "cls.predictions.decoder.weight", "wo
 static const char *const bert_ignored[] = { "bert.pooler.dense.*", "cls.seq_relationship.*",
                                             "bert.embeddings.position_ids", NULL };
 
+/* -- GGUF ---------------------------------------------------------------------------------------------------------- */
+
+static const EbbNameRule gguf_gpt2_names[] = {
+  { "wte", "token_embd", 0, 0 },
+  { "wpe", "position_embd", 0, 0 },
+  { "ln_f", "output_norm", 0, 0 },
+  { "lm_head", "output", 0, 0 },
+  END,
+};
+
+static const EbbNameRule gguf_gpt2_block_names[] = {
+  { "ln_1", "attn_norm", 0, 0 },
+  { "attn.c_attn", "attn_qkv", 0, 0 },
+  { "attn.c_proj", "attn_output", 0, 0 },
+  { "ln_2", "ffn_norm", 0, 0 },
+  { "mlp.c_fc", "ffn_up", 0, 0 },
+  { "mlp.c_proj", "ffn_down", 0, 0 },
+  END,
+};
+
+static const EbbNameRule gguf_names[] = {
+  { "embed_tokens", "token_embd", 0, 0 },
+  { "norm", "output_norm", 0, 0 },
+  { "lm_head", "output", 0, 0 },
+  END,
+};
+
+#define GGUF_ATTENTION                                                                \
+  { "input_layernorm", "attn_norm", 0, 0 }, { "self_attn.q_proj", "attn_q", 0, 0 },   \
+      { "self_attn.k_proj", "attn_k", 0, 0 }, { "self_attn.v_proj", "attn_v", 0, 0 }, \
+      { "self_attn.o_proj", "attn_output", 0, 0 },                                    \
+      { "self_attn.q_norm", "attn_q_norm", 0, 0 },                                    \
+  {                                                                                   \
+    "self_attn.k_norm", "attn_k_norm", 0, 0                                           \
+  }
+#define GGUF_MLP                                                            \
+  { "mlp.gate_proj", "ffn_gate", 0, 0 }, { "mlp.up_proj", "ffn_up", 0, 0 }, \
+  {                                                                         \
+    "mlp.down_proj", "ffn_down", 0, 0                                       \
+  }
+
+static const EbbNameRule gguf_block_names[] = {
+  GGUF_ATTENTION,
+  { "post_attention_layernorm", "ffn_norm", 0, 0 },
+  GGUF_MLP,
+  END,
+};
+
+static const EbbNameRule gguf_gemma_block_names[] = {
+  GGUF_ATTENTION,
+  { "post_attention_layernorm", "post_attention_norm", 0, 0 },
+  { "pre_feedforward_layernorm", "ffn_norm", 0, 0 },
+  { "post_feedforward_layernorm", "post_ffw_norm", 0, 0 },
+  GGUF_MLP,
+  END,
+};
+
+static const EbbNameRule gguf_phi3_block_names[] = {
+  { "input_layernorm", "attn_norm", 0, 0 },
+  { "self_attn.q_proj", "attn_qkv", 0, 0 },
+  { "self_attn.k_proj", "attn_qkv", 0, 0 },
+  { "self_attn.v_proj", "attn_qkv", 0, 0 },
+  { "self_attn.o_proj", "attn_output", 0, 0 },
+  { "post_attention_layernorm", "ffn_norm", 0, 0 },
+  { "mlp.gate_proj", "ffn_up", 0, 0 },
+  { "mlp.up_proj", "ffn_up", 0, 0 },
+  { "mlp.down_proj", "ffn_down", 0, 0 },
+  END,
+};
+
+#define SILU .activation = EBB_ACTIVATION_SILU
+#define GELU .activation = EBB_ACTIVATION_GELU_TANH
+
+static const EbbGgufForm gguf_gpt2 = { "gpt2", gguf_gpt2_names, gguf_gpt2_block_names, .takes_biases = TRUE, GELU };
+static const EbbGgufForm gguf_llama = { "llama", gguf_names, gguf_block_names, .permutes = TRUE, .takes_biases = TRUE,
+                                        SILU };
+static const EbbGgufForm gguf_qwen2 = { "qwen2", gguf_names, gguf_block_names, SILU };
+static const EbbGgufForm gguf_qwen3 = { "qwen3", gguf_names, gguf_block_names, SILU };
+static const EbbGgufForm gguf_gemma2 = { "gemma2", gguf_names, gguf_gemma_block_names, .adds_one = TRUE,
+                                         .has_window = TRUE, .layers_of_27b = 46, GELU };
+static const EbbGgufForm gguf_gemma3 = { "gemma3", gguf_names, gguf_gemma_block_names, .adds_one = TRUE,
+                                         .has_window = TRUE, .layers_of_27b = 62, GELU };
+static const EbbGgufForm gguf_phi3 = { "phi3", gguf_names, gguf_phi3_block_names, .has_window = TRUE, SILU };
+
 /* -- architectures ------------------------------------------------------------------------------------------------- */
 
 #define LLAMA_NAMES                                                                                                \
@@ -284,6 +369,7 @@ static const char *const bert_ignored[] = { "bert.pooler.dense.*", "cls.seq_rela
 const EbbArchitecture ebb_architectures[] = {
   {
       .model_type = "gpt2",
+      .gguf = &gguf_gpt2,
       .class_name = "GPT2LMHeadModel",
       .keys = gpt2_keys,
       .prefix = "transformer.",
@@ -301,6 +387,7 @@ const EbbArchitecture ebb_architectures[] = {
   },
   {
       .model_type = "llama",
+      .gguf = &gguf_llama,
       .class_name = "LlamaForCausalLM",
       .keys = llama_keys,
       .block_names = no_rules,
@@ -310,6 +397,7 @@ const EbbArchitecture ebb_architectures[] = {
   },
   {
       .model_type = "mistral",
+      .gguf = &gguf_llama,
       .class_name = "MistralForCausalLM",
       .keys = mistral_keys,
       .block_names = no_rules,
@@ -320,6 +408,7 @@ const EbbArchitecture ebb_architectures[] = {
   },
   {
       .model_type = "qwen2",
+      .gguf = &gguf_qwen2,
       .class_name = "Qwen2ForCausalLM",
       .keys = qwen2_keys,
       .block_names = no_rules,
@@ -331,6 +420,7 @@ const EbbArchitecture ebb_architectures[] = {
   },
   {
       .model_type = "qwen3",
+      .gguf = &gguf_qwen3,
       .class_name = "Qwen3ForCausalLM",
       .keys = qwen3_keys,
       .block_names = no_rules,
@@ -342,6 +432,7 @@ const EbbArchitecture ebb_architectures[] = {
   },
   {
       .model_type = "gemma2",
+      .gguf = &gguf_gemma2,
       .class_name = "Gemma2ForCausalLM",
       .keys = gemma2_keys,
       .block_names = no_rules,
@@ -355,6 +446,7 @@ const EbbArchitecture ebb_architectures[] = {
   },
   {
       .model_type = "gemma3_text",
+      .gguf = &gguf_gemma3,
       .class_name = "Gemma3ForCausalLM",
       .keys = gemma3_keys,
       .block_names = no_rules,
@@ -370,6 +462,7 @@ const EbbArchitecture ebb_architectures[] = {
   },
   {
       .model_type = "phi3",
+      .gguf = &gguf_phi3,
       .class_name = "Phi3ForCausalLM",
       .keys = phi3_keys,
       .block_names = phi3_block_names,
@@ -418,5 +511,30 @@ ebb_architecture_find (const EbbJson *document,
                             ebb_architectures[i].model_type);
   value = member != NULL ? ebb_config_describe (member) : g_strdup ("missing");
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: model_type is %s: it must be %s", shown, value, known->str);
+  return NULL;
+}
+
+const EbbArchitecture *
+ebb_architecture_find_gguf (const char *name,
+                            const char *path,
+                            GError **error)
+{
+  g_autoptr (GString) known = g_string_new (NULL);
+  g_autofree char *shown = ebb_escape_text (path);
+  g_autofree char *value = NULL;
+
+  for (guint i = 0; i < ebb_n_architectures; i++)
+    {
+      const EbbGgufForm *form = ebb_architectures[i].gguf;
+
+      if (form != NULL && strcmp (form->name, name) == 0)
+        return &ebb_architectures[i];
+      /* Mistral's models are llama's. */
+      if (form != NULL && form != (i > 0 ? ebb_architectures[i - 1].gguf : NULL))
+        g_string_append_printf (known, "%s%s", known->len > 0 ? ", " : "", form->name);
+    }
+  value = ebb_json_quote (name);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: general.architecture is %s: it must be one of %s", shown, value,
+               known->str);
   return NULL;
 }

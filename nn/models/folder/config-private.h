@@ -16,7 +16,8 @@ typedef struct
   const EbbArchitecture *architecture;
   const char *path; /* for errors */
   const EbbJson *document;
-  gboolean is_own; /* written by Ebb and read back: what its messages would say is known */
+  gboolean is_own;  /* written by Ebb and read back: what its messages would say is known */
+  gboolean is_gguf; /* of a GGUF file */
 } EbbConfigSource;
 
 /* -- config.c */

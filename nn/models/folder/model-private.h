@@ -11,12 +11,12 @@ G_BEGIN_DECLS
 
 /* -- open.c */
 
-/* The folder that a model came from. */
+/* The folder or file that a model came from. */
 typedef struct
 {
   const EbbArchitecture *architecture;
   EbbJson *document; /* config.json */
-  char *folder;
+  char *folder;      /* or GGUF file */
 } EbbModelOrigin;
 
 /* NULL: the model wasn't opened from a folder. */
@@ -25,7 +25,7 @@ const EbbModelOrigin *ebb_model_get_origin (EbbModule *model);
 /* The tokenizer that a model is saved with. */
 typedef struct
 {
-  char *folder;
+  char *folder;         /* or GGUF file */
   gint64 bos, eos, pad; /* its special tokens; -1: it has none */
 } EbbModelTokenizer;
 
@@ -61,6 +61,13 @@ gboolean ebb_model_save_from (EbbModule *model,
                               int dtype,
                               guint64 max_file_size,
                               GError **error);
+/* The same as a GGUF file. */
+gboolean ebb_model_save_gguf_from (EbbModule *model,
+                                   EbbWeightMap *map,
+                                   const EbbModelSource *source,
+                                   const char *path,
+                                   int dtype,
+                                   GError **error);
 /* The architecture that @model is saved as. */
 const EbbArchitecture *ebb_model_find_architecture (EbbModule *model,
                                                     GError **error);

@@ -17,6 +17,13 @@ G_BEGIN_DECLS
  */
 #define EBB_MODEL_KEEP_DTYPE (-1)
 
+/**
+ * EBB_MODEL_Q8_0:
+ *
+ * In place of an #EbbDType, when a model is saved as a GGUF file: blocks of 32 values with one scale, 34 bytes each.
+ */
+#define EBB_MODEL_Q8_0 1000
+
 EBB_AVAILABLE_IN_ALL
 EbbModule *ebb_model_open (const char *folder,
                            GError **error);

@@ -4,6 +4,7 @@
 #include "nn/initialization-private.h"
 #include "nn/models/bert.h"
 #include "nn/models/folder/config-private.h"
+#include "nn/models/folder/gguf-model-private.h"
 #include "nn/models/generation-options-private.h"
 #include "nn/models/gpt.h"
 #include "nn/state/state-dict-private.h"
@@ -133,18 +134,25 @@ set_dtypes (const EbbWeightMap *map,
   return TRUE;
 }
 
+static gboolean
+is_converted (const EbbTensorEntry *entry)
+{
+  return entry->dtype == EBB_DTYPE_F16 || entry->encoding == EBB_ENCODING_Q8_0;
+}
+
 static void
-report_f16 (EbbWeightFiles *files,
-            int dtype)
+report_converted (EbbWeightFiles *files,
+                  int dtype)
 {
   GHashTableIter iter;
   gpointer entry;
 
   g_hash_table_iter_init (&iter, files->found);
   while (dtype == EBB_MODEL_KEEP_DTYPE && g_hash_table_iter_next (&iter, NULL, &entry))
-    if (((EbbTensorEntry *) entry)->dtype == EBB_DTYPE_F16)
+    if (is_converted (entry))
       {
-        g_message ("%s: weights are F16, which Ebb does not compute in: they are converted to f32", files->folder);
+        g_message ("%s: weights are %s, which Ebb does not compute in: they are converted to f32", files->folder,
+                   ((EbbTensorEntry *) entry)->dtype == EBB_DTYPE_F16 ? "F16" : "Q8_0");
         return;
       }
 }
@@ -180,7 +188,7 @@ read_weights (EbbModule *model,
   ebb_module_visit_state (model, collect_target, targets);
   if (!set_dtypes (map, entries, targets, dtype, error))
     return FALSE;
-  report_f16 (files, dtype);
+  report_converted (files, dtype);
   return ebb_weights_read (files, map, entries, (EbbTensor **) targets->pdata, error)
          && ebb_weights_check_tied (files, map, (EbbTensor **) targets->pdata, error);
 }
@@ -209,9 +217,20 @@ make_from_files (const EbbConfigSource *source,
 {
   const EbbDType main_dtype = files != NULL ? find_main_dtype (files, dtype) : read_main_dtype (source, dtype);
   g_autoptr (EbbWeightMap) map = describe_weights (source, config, main_dtype, error);
-  g_autoptr (GPtrArray) entries = map != NULL && files != NULL ? ebb_weights_match (files, map, error) : NULL;
+  g_autoptr (GPtrArray) entries = NULL;
   g_autoptr (EbbModule) model = NULL;
 
+  if (map != NULL && source->is_gguf)
+    {
+      EbbWeightMap *own = map;
+
+      map = ebb_weight_map_new_gguf (own, config);
+      ebb_weight_map_free (own);
+      report_converted (files, dtype);
+      /* Vectors are F32 in every GGUF file: they get the dtype of the matrices. */
+      dtype = (int) main_dtype;
+    }
+  entries = map != NULL && files != NULL ? ebb_weights_match (files, map, error) : NULL;
   if (map == NULL || (files != NULL && entries == NULL))
     return NULL;
   model = make_model (source->architecture, config, main_dtype, FALSE, error);
@@ -248,6 +267,45 @@ make_bert (const EbbConfigSource *source,
              : NULL;
 }
 
+/* @document: taken. */
+static void
+set_origin (EbbModule *model,
+            const EbbArchitecture *architecture,
+            EbbJson *document,
+            const char *path)
+{
+  EbbModelOrigin *origin = g_new0 (EbbModelOrigin, 1);
+
+  origin->architecture = architecture;
+  origin->document = document;
+  origin->folder = g_canonicalize_filename (path, NULL);
+  g_object_set_qdata_full (G_OBJECT (model), get_origin_quark (), origin, origin_free);
+  ebb_module_set_training (model, FALSE);
+}
+
+static EbbModule *
+open_gguf (const char *path,
+           int dtype,
+           GError **error)
+{
+  g_autoptr (EbbGguf) gguf = ebb_gguf_open (path, error);
+  EbbConfigSource source = { .path = path, .is_own = TRUE, .is_gguf = TRUE };
+  g_autoptr (EbbJson) document = gguf != NULL ? ebb_gguf_read_config (gguf, &source.architecture, error) : NULL;
+  g_autoptr (EbbWeightFiles) files = NULL;
+  EbbModule *model;
+
+  if (document == NULL)
+    return NULL;
+  source.document = document;
+  files = ebb_weight_files_new_for_gguf (gguf->tensors);
+  model = make_gpt (&source, files, dtype, error);
+  if (model == NULL)
+    return NULL;
+  ebb_generation_options_attach_document (model, document, path);
+  set_origin (model, source.architecture, g_steal_pointer (&document), path);
+  return model;
+}
+
 static EbbModule *
 open_model (const char *folder,
             int dtype,
@@ -259,7 +317,6 @@ open_model (const char *folder,
   EbbConfigSource source = { .path = path, .document = document };
   g_autoptr (EbbWeightFiles) files = NULL;
   EbbModule *model;
-  EbbModelOrigin *origin;
 
   if (document == NULL || (source.architecture = ebb_architecture_find (document, path, error)) == NULL)
     return NULL;
@@ -273,19 +330,14 @@ open_model (const char *folder,
                                        : make_gpt (&source, files, dtype, error);
   if (model == NULL)
     return NULL;
-  origin = g_new0 (EbbModelOrigin, 1);
-  origin->architecture = source.architecture;
-  origin->document = g_steal_pointer (&document);
-  origin->folder = g_canonicalize_filename (folder, NULL);
-  g_object_set_qdata_full (G_OBJECT (model), get_origin_quark (), origin, origin_free);
   ebb_generation_options_attach (model, folder);
-  ebb_module_set_training (model, FALSE);
+  set_origin (model, source.architecture, g_steal_pointer (&document), folder);
   return model;
 }
 
 /**
  * ebb_model_open_full:
- * @folder: (type filename): a folder in Hugging Face's format
+ * @folder: (type filename): a folder in Hugging Face's format, or a GGUF file
  * @dtype: the #EbbDType of the parameters, f32 or bf16; %EBB_MODEL_KEEP_DTYPE for that of the files
  * @error: return location for an error
  *
@@ -302,7 +354,8 @@ ebb_model_open_full (const char *folder,
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
   if (dtype == EBB_MODEL_KEEP_DTYPE || dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16)
-    return open_model (folder, dtype, error);
+    return ebb_gguf_is_path (folder) && !g_file_test (folder, G_FILE_TEST_IS_DIR) ? open_gguf (folder, dtype, error)
+                                                                                  : open_model (folder, dtype, error);
   g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "model_open: dtype is %s, it must be f32 or bf16",
                dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype) : "no dtype");
   return NULL;
@@ -311,13 +364,16 @@ ebb_model_open_full (const char *folder,
 /**
  * ebb_model_open:
  * @folder: (type filename): a folder in Hugging Face's format: `config.json`, and `model.safetensors` or several
- *   such files with `model.safetensors.index.json`
+ *   such files with `model.safetensors.index.json`; or a GGUF file, whose name ends with `.gguf`
  * @error: return location for an error
  *
  * Opens a model as it is: an #EbbGpt for GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (text) and Phi-3, an
  * #EbbBert for BERT. `config.json` may have either form of `transformers`. All threads read the weights straight into
  * the parameters, which have the dtype of the files; F16 becomes f32, with a message. Opening draws no random numbers.
  * The model is in evaluation mode, see ebb_module_set_training().
+ *
+ * Of a GGUF file the tensors may be F32, F16, BF16 and Q8_0. All parameters get one dtype, that of the matrices; Q8_0
+ * becomes f32, with a message.
  *
  * In a dry run, see ebb_push_dry_run(), nothing is read, and `config.json` alone will do.
  *

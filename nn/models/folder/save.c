@@ -2,6 +2,8 @@
 #include "nn/models/folder/model-private.h"
 
 #include "nn/files/atomic-folder-private.h"
+#include "nn/data/tokenizer/gguf-private.h"
+#include "nn/files/gguf-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "nn/files/safetensors-writer-private.h"
 #include "nn/models/bert.h"
@@ -357,13 +359,49 @@ may_copy (const char *path)
   return FALSE;
 }
 
+/* The files that the tokenizer of a GGUF file stands for. @is_another: they replace those that are there. */
+static gboolean
+write_gguf_tokenizer (Saving *saving,
+                      const char *path,
+                      gboolean is_another,
+                      GError **error)
+{
+  g_autoptr (EbbGguf) gguf = ebb_gguf_open (path, error);
+  g_autoptr (GString) tokenizer = g_string_new (NULL);
+  g_autoptr (GString) settings = g_string_new (NULL);
+  const struct
+  {
+    const char *name;
+    GString *text;
+  } files[] = { { "tokenizer.json", tokenizer }, { "tokenizer_config.json", settings } };
+
+  if (gguf == NULL)
+    return FALSE;
+  if (!ebb_gguf_has_tokenizer (gguf))
+    return TRUE;
+  if (!ebb_gguf_read_tokenizer (gguf, tokenizer, settings, error))
+    return FALSE;
+  for (guint i = 0; i < G_N_ELEMENTS (files); i++)
+    {
+      g_autofree char *there = g_build_filename (saving->folder.path, files[i].name, NULL);
+
+      if ((is_another || !g_file_test (there, G_FILE_TEST_EXISTS))
+          && !ebb_atomic_folder_write (&saving->folder, files[i].name, files[i].text->str, files[i].text->len, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
 static gboolean
 copy_tokenizer (Saving *saving,
                 const EbbModelTokenizer *tokenizer,
                 GError **error)
 {
-  g_auto (GStrv) names = ebb_list_folder (tokenizer->folder, error);
+  g_auto (GStrv) names = NULL;
 
+  if (ebb_gguf_is_path (tokenizer->folder))
+    return write_gguf_tokenizer (saving, tokenizer->folder, TRUE, error);
+  names = ebb_list_folder (tokenizer->folder, error);
   for (guint i = 0; names != NULL && names[i] != NULL; i++)
     {
       g_autofree char *path = g_build_filename (tokenizer->folder, names[i], NULL);
@@ -386,10 +424,13 @@ copy_others (Saving *saving,
                                       NULL };
   static const char *const shown[] = { "README*", "LICENSE*", "LICENCE*", "COPYING*", "NOTICE*", "USE_POLICY*", NULL };
   g_autoptr (GError) failure = NULL;
-  g_auto (GStrv) names = ebb_list_folder (origin->folder, &failure);
+  g_auto (GStrv) names = NULL;
   g_autoptr (GString) texts = g_string_new (NULL);
   g_autoptr (GString) kept = g_string_new (NULL);
 
+  if (ebb_gguf_is_path (origin->folder))
+    return another || write_gguf_tokenizer (saving, origin->folder, FALSE, error);
+  names = ebb_list_folder (origin->folder, &failure);
   if (names == NULL)
     g_message ("the files beside the weights are not copied: %s", failure->message);
   for (guint i = 0; names != NULL && names[i] != NULL; i++)
@@ -575,6 +616,11 @@ ebb_model_save_from (EbbModule *model,
                     .full_number = G_MAXUINT };
   gboolean done;
 
+  if (ebb_gguf_is_path (folder))
+    {
+      g_ptr_array_unref (saving.files);
+      return ebb_model_save_gguf_from (model, map, source, folder, dtype, error);
+    }
   divide (&saving);
   ebb_push_grad_enabled (FALSE);
   done = save (&saving, model, folder, error);
@@ -659,16 +705,38 @@ save_model (EbbModule *model,
   return ebb_model_save_from (model, map, &source, folder, dtype, max_file_size, error);
 }
 
+static gboolean
+check_dtype (const char *path,
+             int dtype,
+             GError **error)
+{
+  const gboolean is_gguf = ebb_gguf_is_path (path);
+
+  if (dtype == EBB_MODEL_KEEP_DTYPE || dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16
+      || (is_gguf && (dtype == EBB_DTYPE_F16 || dtype == EBB_MODEL_Q8_0)))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "model_save: dtype is %s, it must be %s",
+               dtype == EBB_MODEL_Q8_0              ? "q8_0"
+               : dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype)
+                                                    : "no dtype",
+               is_gguf ? "f32, f16, bf16 or q8_0" : "f32 or bf16; a GGUF file may also have f16 or q8_0");
+  return FALSE;
+}
+
 /**
  * ebb_model_save_full:
  * @model: an #EbbGpt or an #EbbBert
- * @folder: (type filename): where to save it
- * @dtype: the #EbbDType of all weights in the files, f32 or bf16; %EBB_MODEL_KEEP_DTYPE for that of the parameters
+ * @folder: (type filename): where to save it: a folder, or a file whose name ends with `.gguf`
+ * @dtype: the #EbbDType of all weights in the files, f32 or bf16, of a GGUF file also f16 and %EBB_MODEL_Q8_0;
+ *   %EBB_MODEL_KEEP_DTYPE for that of the parameters
  * @max_file_size: the most bytes of weights in one file, unless one tensor has more; 0 for 5 GB
  * @error: return location for an error
  *
  * Saves a model as ebb_model_save() does. More than @max_file_size bytes become several files, with
- * `model.safetensors.index.json`.
+ * `model.safetensors.index.json`; a GGUF file is always one.
+ *
+ * In a GGUF file vectors, norms and learned positions are F32 whatever the dtype, and rows that are no multiple of 32
+ * values are F16 in place of Q8_0, as llama.cpp's converter has them.
  *
  * Returns: %TRUE if the folder is there, %FALSE with @error set
  */
@@ -685,13 +753,7 @@ ebb_model_save_full (EbbModule *model,
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (model), FALSE);
 
-  if (dtype != EBB_MODEL_KEEP_DTYPE && dtype != EBB_DTYPE_F32 && dtype != EBB_DTYPE_BF16)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "model_save: dtype is %s, it must be f32 or bf16",
-                   dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype) : "no dtype");
-      return FALSE;
-    }
-  if (save_check != NULL && !save_check (model, error))
+  if (!check_dtype (folder, dtype, error) || (save_check != NULL && !save_check (model, error)))
     return FALSE;
   if (save_split != NULL)
     done = save_split (model, folder, dtype, max_file_size, &is_split, error);
@@ -701,7 +763,7 @@ ebb_model_save_full (EbbModule *model,
 /**
  * ebb_model_save:
  * @model: an #EbbGpt or an #EbbBert
- * @folder: (type filename): where to save it
+ * @folder: (type filename): where to save it: a folder, or a file whose name ends with `.gguf`
  * @error: return location for an error
  *
  * Saves a model as a folder in Hugging Face's format, which ebb_model_open() and `transformers` open. Of a model
@@ -715,11 +777,16 @@ ebb_model_save_full (EbbModule *model,
  * files beside it stay. The files of the current folder, and of one without `config.json`, are replaced one by one,
  * `config.json` last: an error puts the old ones back, and if the machine stops in between there is no `config.json`.
  *
+ * A name that ends with `.gguf` becomes one file for llama.cpp, with names, types and the order of rows of its
+ * converter; ebb_model_open() opens that too. It has the tokenizer of the model's folder, or the one that
+ * ebb_model_set_tokenizer() names, its special tokens and its chat template.
+ *
  * A model that is fully sharded or tensor-parallel is saved by all ranks of the default group together: rank 0 writes,
  * and no rank holds more full parameters at a time than one.
  *
  * Returns: %TRUE if the folder is there; %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_STATE if no
- *   architecture has the choices of the model
+ *   architecture has the choices of the model, %EBB_ERROR_NOT_SUPPORTED if llama.cpp would compute another model than a
+ *   GGUF file is to hold, or has no such tokenizer
  */
 gboolean
 ebb_model_save (EbbModule *model,

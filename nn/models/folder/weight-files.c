@@ -199,16 +199,36 @@ ebb_weight_files_are_there (const char *folder)
   return g_file_test (one, G_FILE_TEST_EXISTS) || g_file_test (index, G_FILE_TEST_EXISTS);
 }
 
+static EbbWeightFiles *
+new_files (const char *path,
+           const char *config)
+{
+  EbbWeightFiles *self = g_new0 (EbbWeightFiles, 1);
+
+  self->folder = g_strdup (path);
+  self->config = config;
+  self->readers = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_file_close);
+  self->found = g_hash_table_new (g_str_hash, g_str_equal);
+  self->homes = g_hash_table_new (NULL, NULL);
+  return self;
+}
+
+EbbWeightFiles *
+ebb_weight_files_new_for_gguf (EbbTensorFile *file)
+{
+  EbbWeightFiles *self = new_files (file->path, "the file's values");
+
+  for (gsize i = 0; i < file->n_entries; i++)
+    add_entry (self, file, &file->entries[i]);
+  return self;
+}
+
 EbbWeightFiles *
 ebb_weight_files_open (const char *folder,
                        GError **error)
 {
-  g_autoptr (EbbWeightFiles) self = g_new0 (EbbWeightFiles, 1);
+  g_autoptr (EbbWeightFiles) self = new_files (folder, "config.json");
 
-  self->folder = g_strdup (folder);
-  self->readers = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_file_close);
-  self->found = g_hash_table_new (g_str_hash, g_str_equal);
-  self->homes = g_hash_table_new (NULL, NULL);
   return open_files (self, error) ? g_steal_pointer (&self) : NULL;
 }
 

@@ -127,7 +127,11 @@ ebb_weight_map_add (EbbWeightMap *self,
 {
   const EbbArchitecture *architecture = self->architecture;
   const char *rest = skip_block (architecture, name);
-  const EbbNameRule *rules = rest != NULL ? architecture->block_names : architecture->names;
+  const EbbGgufForm *gguf = self->gguf;
+  const EbbNameRule *names = gguf != NULL ? gguf->names : architecture->names;
+  const EbbNameRule *block_names = gguf != NULL ? gguf->block_names : architecture->block_names;
+  const EbbNameRule *rules = rest != NULL ? block_names : names;
+  const char *prefix = gguf != NULL ? "" : architecture->prefix;
   const gsize list_length = strlen (architecture->own_list);
   const gboolean is_head = g_str_has_prefix (name, "lm_head.");
   EbbModelTensor tensor = { .name = g_strdup (name), .n_dims = n_dims, .dtype = dtype };
@@ -137,8 +141,8 @@ ebb_weight_map_add (EbbWeightMap *self,
   memcpy (tensor.shape, shape, n_dims * sizeof shape[0]);
   g_array_append_val (self->tensors, tensor);
   /* The prefix in files: "model.layers.12.". */
-  block = rest == NULL ? g_strdup (is_head ? "" : architecture->prefix)
-                       : g_strdup_printf ("%s%s%.*s", architecture->prefix, architecture->file_list,
+  block = rest == NULL ? g_strdup (is_head ? "" : prefix)
+                       : g_strdup_printf ("%s%s%.*s", prefix, gguf != NULL ? "blk." : architecture->file_list,
                                           (int) (rest - name - (gssize) list_length), name + list_length);
   rest = rest != NULL ? rest : name;
   for (const EbbNameRule *rule = rules; rule->own != NULL; rule++)
@@ -154,7 +158,7 @@ ebb_weight_map_add (EbbWeightMap *self,
     {
       g_autofree char *file = g_strconcat (block, rest, NULL);
 
-      add_part (self, file, NULL, is_turned (architecture, rest, n_dims));
+      add_part (self, file, NULL, gguf == NULL && is_turned (architecture, rest, n_dims));
     }
 }
 
@@ -173,6 +177,42 @@ ebb_weight_map_new_from_module (const EbbArchitecture *architecture,
   EbbWeightMap *self = ebb_weight_map_new (architecture);
 
   ebb_module_visit_state (model, add_tensor, self);
+  return self;
+}
+
+static gboolean
+is_of (const EbbWeight *weight,
+       const char *module)
+{
+  g_autofree char *matrix = g_strconcat (module, ".weight", NULL);
+  g_autofree char *bias = g_strconcat (module, ".bias", NULL);
+
+  return g_str_has_suffix (weight->name, matrix) || g_str_has_suffix (weight->name, bias);
+}
+
+EbbWeightMap *
+ebb_weight_map_new_gguf (const EbbWeightMap *map,
+                         const EbbGptConfig *config)
+{
+  EbbWeightMap *self = ebb_weight_map_new (map->architecture);
+  const EbbGgufForm *gguf = self->gguf = map->architecture->gguf;
+
+  for (guint i = 0; i < map->tensors->len; i++)
+    {
+      const EbbModelTensor *tensor = &g_array_index (map->tensors, EbbModelTensor, i);
+
+      ebb_weight_map_add (self, tensor->name, tensor->shape, tensor->n_dims, tensor->dtype);
+    }
+  for (guint i = 0; i < self->weights->len; i++)
+    {
+      EbbWeight *weight = &g_array_index (self->weights, EbbWeight, i);
+
+      if (gguf->permutes && is_of (weight, ".attn_q"))
+        weight->n_heads = (guint) config->heads;
+      if (gguf->permutes && is_of (weight, ".attn_k"))
+        weight->n_heads = (guint) (config->kv_heads > 0 ? config->kv_heads : config->heads);
+      weight->is_one_more = gguf->adds_one && g_str_has_suffix (weight->name, "norm.weight");
+    }
   return self;
 }
 

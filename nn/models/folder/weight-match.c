@@ -62,7 +62,7 @@ fail (EbbWeightFiles *files,
   g_autofree char *shown = ebb_escape_text (files->folder);
   g_autofree char *list = ebb_escape_text (text->str);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the tensors do not fit config.json:%s", shown, list);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the tensors do not fit %s:%s", shown, files->config, list);
   return FALSE;
 }
 
@@ -88,9 +88,14 @@ ebb_weights_check_layers (EbbWeightFiles *files,
 }
 
 static gboolean
-is_ignored (const EbbArchitecture *architecture,
+is_ignored (const EbbWeightMap *map,
             const char *name)
 {
+  const EbbArchitecture *architecture = map->architecture;
+
+  /* The factors of rotary positions belong to the configuration. */
+  if (map->gguf != NULL)
+    return g_str_has_prefix (name, "rope_f");
   for (const char *const *pattern = architecture->ignored; pattern != NULL && *pattern != NULL; pattern++)
     if (g_pattern_match_simple (*pattern, name))
       return TRUE;
@@ -154,7 +159,7 @@ ebb_weights_match (EbbWeightFiles *files,
     }
   g_hash_table_iter_init (&iter, files->found);
   while (g_hash_table_iter_next (&iter, &name, &value))
-    if (!g_hash_table_contains (used, value) && !is_ignored (map->architecture, name))
+    if (!g_hash_table_contains (used, value) && !is_ignored (map, name))
       g_ptr_array_add (unexpected, g_strndup (name, MAX_SHOWN));
   g_ptr_array_sort (unexpected, compare_names);
   ebb_state_append_names (text, "missing", missing);

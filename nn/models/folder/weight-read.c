@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/folder/weights-private.h"
 
+#include "nn/files/q8-private.h"
 #include "tensor/error-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/cpu/host-allocator-private.h"
@@ -29,8 +30,10 @@ typedef struct
   gint64 first, n_rows, width;
   EbbDType dtype; /* of the target */
   gboolean transposed;
-  gint64 n_columns; /* of the target, if transposed */
-  char *target;     /* of the first element; of the target's begin if transposed */
+  gint64 n_columns; /* of the target, if transposed; its rows, if it has n_heads */
+  guint n_heads;    /* rows are permuted, as EbbWeight says; 0: they aren't */
+  gboolean is_one_more;
+  char *target; /* of the first element; of the target's begin if transposed or permuted */
 } Slice;
 
 typedef struct
@@ -89,47 +92,117 @@ convert (const void *from,
 DEFINE_TRANSPOSE (turn_32, guint32)
 DEFINE_TRANSPOSE (turn_16, guint16)
 
+static gint64
+count_bytes (const Slice *slice)
+{
+  const gint64 n = slice->n_rows * slice->width;
+
+  return slice->entry->encoding == EBB_ENCODING_Q8_0 ? n / EBB_Q8_BLOCK * EBB_Q8_BYTES
+                                                     : n * (gint64) ebb_dtype_get_size (slice->entry->dtype);
+}
+
+static gboolean
+is_straight (const Slice *slice)
+{
+  return !slice->transposed && slice->n_heads == 0 && !slice->is_one_more
+         && slice->entry->encoding == EBB_ENCODING_PLAIN && slice->dtype == slice->entry->dtype;
+}
+
 static gboolean
 read_rows (const Slice *slice,
            void *data,
            GError **error)
 {
-  const gint64 size = (gint64) ebb_dtype_get_size (slice->entry->dtype) * slice->width;
+  const gint64 row_bytes = count_bytes (slice) / slice->n_rows;
 
-  return ebb_tensor_file_read (slice->reader, slice->entry, slice->first * size,
-                               (slice->first + slice->n_rows) * size, data, error);
+  return ebb_tensor_file_read (slice->reader, slice->entry, slice->first * row_bytes,
+                               (slice->first + slice->n_rows) * row_bytes, data, error);
+}
+
+/* A thread's buffers, of one slice each. */
+typedef struct
+{
+  char *read, *decoded, *converted;
+} Buffers;
+
+static void
+buffers_clear (Buffers *self)
+{
+  g_free (self->read);
+  g_free (self->decoded);
+  g_free (self->converted);
+}
+
+/* The values of what was read, as f32. */
+static const char *
+decode (const Slice *slice,
+        Buffers *buffers)
+{
+  const gint64 n = slice->n_rows * slice->width;
+  float *values = (float *) (gpointer) (buffers->decoded = g_realloc (buffers->decoded, (gsize) n * sizeof (float)));
+
+  if (slice->entry->encoding == EBB_ENCODING_Q8_0)
+    ebb_q8_decode (buffers->read, values, n);
+  else
+    convert (buffers->read, slice->entry->dtype, values, EBB_DTYPE_F32, n);
+  for (gint64 i = 0; slice->is_one_more && i < n; i++)
+    values[i] -= 1;
+  return buffers->decoded;
+}
+
+/* Rows of the slice's dtype into their places. */
+static void
+place (const Slice *slice,
+       const char *rows)
+{
+  const gsize row_bytes = (gsize) slice->width * ebb_dtype_get_size (slice->dtype);
+
+  if (slice->n_heads > 0)
+    for (gint64 i = 0; i < slice->n_rows; i++)
+      memcpy (slice->target
+                  + (gsize) ebb_weight_get_own_row (slice->n_heads, slice->n_columns, slice->first + i) * row_bytes,
+              rows + (gsize) i * row_bytes, row_bytes);
+  else if (!slice->transposed)
+    memcpy (slice->target, rows, (gsize) slice->n_rows * row_bytes);
+  else if (ebb_dtype_get_size (slice->dtype) == 4)
+    turn_32 ((const guint32 *) (gconstpointer) rows, slice->n_rows, slice->width,
+             (guint32 *) (gpointer) slice->target + slice->first, slice->n_columns);
+  else
+    turn_16 ((const guint16 *) (gconstpointer) rows, slice->n_rows, slice->width,
+             (guint16 *) (gpointer) slice->target + slice->first, slice->n_columns);
 }
 
 static gboolean
 read_slice (const Slice *slice,
-            char **buffer,
-            char **second,
+            Buffers *buffers,
             GError **error)
 {
   const gint64 n = slice->n_rows * slice->width;
+  EbbDType dtype = slice->entry->dtype;
   const char *rows;
 
-  if (!slice->transposed && slice->dtype == slice->entry->dtype)
+  if (is_straight (slice))
     return read_rows (slice, slice->target, error);
-  *buffer = g_realloc (*buffer, (gsize) n * ebb_dtype_get_size (slice->entry->dtype));
-  if (!read_rows (slice, *buffer, error))
+  rows = buffers->read = g_realloc (buffers->read, (gsize) count_bytes (slice));
+  if (!read_rows (slice, buffers->read, error))
     return FALSE;
-  rows = *buffer;
-  if (slice->dtype != slice->entry->dtype)
+  if (slice->entry->encoding == EBB_ENCODING_Q8_0 || slice->is_one_more)
     {
-      if (slice->transposed)
-        *second = g_realloc (*second, (gsize) n * ebb_dtype_get_size (slice->dtype));
-      convert (*buffer, slice->entry->dtype, slice->transposed ? *second : slice->target, slice->dtype, n);
-      rows = *second;
+      rows = decode (slice, buffers);
+      dtype = EBB_DTYPE_F32;
     }
-  if (!slice->transposed)
-    return TRUE;
-  if (ebb_dtype_get_size (slice->dtype) == 4)
-    turn_32 ((const guint32 *) rows, slice->n_rows, slice->width, (guint32 *) slice->target + slice->first,
-             slice->n_columns);
-  else
-    turn_16 ((const guint16 *) rows, slice->n_rows, slice->width, (guint16 *) slice->target + slice->first,
-             slice->n_columns);
+  if (dtype != slice->dtype && !slice->transposed && slice->n_heads == 0)
+    {
+      convert (rows, dtype, slice->target, slice->dtype, n);
+      return TRUE;
+    }
+  if (dtype != slice->dtype)
+    {
+      buffers->converted = g_realloc (buffers->converted, (gsize) n * ebb_dtype_get_size (slice->dtype));
+      convert (rows, dtype, buffers->converted, slice->dtype, n);
+      rows = buffers->converted;
+    }
+  place (slice, rows);
   return TRUE;
 }
 
@@ -149,18 +222,6 @@ get_work (void)
 
   clock_gettime (CLOCK_THREAD_CPUTIME_ID, &time);
   return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
-}
-
-static gint64
-count_bytes (const Slice *slice)
-{
-  return slice->n_rows * slice->width * (gint64) ebb_dtype_get_size (slice->entry->dtype);
-}
-
-static gboolean
-is_straight (const Slice *slice)
-{
-  return !slice->transposed && slice->dtype == slice->entry->dtype;
 }
 
 /* The index of the first slice of a tensor that is larger than the sample and goes straight into place; the number of
@@ -277,8 +338,7 @@ static gpointer
 read_slices (gpointer data)
 {
   Reading *reading = data;
-  g_autofree char *buffer = NULL;
-  g_autofree char *second = NULL;
+  Buffers buffers = { NULL, NULL, NULL };
   guint i;
 
   while ((i = (guint) g_atomic_int_add (&reading->next, 1)) < reading->slices->len
@@ -288,7 +348,7 @@ read_slices (gpointer data)
       const double start = get_work ();
       GError *error = NULL;
 
-      if (read_slice (slice, &buffer, &second, &error))
+      if (read_slice (slice, &buffers, &error))
         {
           watch_pages (reading, slice, get_work () - start);
           continue;
@@ -300,6 +360,7 @@ read_slices (gpointer data)
       pthread_mutex_unlock (&reading->lock);
       g_clear_error (&error);
     }
+  buffers_clear (&buffers);
   return NULL;
 }
 
@@ -339,6 +400,7 @@ add_slices (GArray *slices,
 {
   const gint64 element = (gint64) ebb_dtype_get_size (dtype);
   const gint64 n_rows = weight->transposed ? weight->shape[0] : part->n_rows;
+  const gboolean is_scattered = weight->transposed || weight->n_heads > 0;
   gint64 width = 1, step;
 
   for (guint d = 1; d < weight->n_dims; d++)
@@ -354,7 +416,9 @@ add_slices (GArray *slices,
                       .dtype = dtype,
                       .transposed = weight->transposed,
                       .n_columns = n_rows,
-                      .target = weight->transposed ? target : target + (part->row + row) * width * element };
+                      .n_heads = weight->n_heads,
+                      .is_one_more = weight->is_one_more,
+                      .target = is_scattered ? target : target + (part->row + row) * width * element };
 
       g_array_append_val (slices, slice);
     }

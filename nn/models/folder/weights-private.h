@@ -36,6 +36,10 @@ typedef struct
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims;
   gboolean transposed; /* the file has the matrix as [in, out]; then there is one part, all of it */
+  /* GGUF: rows of each of so many heads are permuted, see ebb_weight_get_own_row (); 0: they aren't. There is one part
+   * then. */
+  guint n_heads;
+  gboolean is_one_more; /* GGUF: the file's values are larger by 1 */
   guint n_parts;
   EbbWeightPart parts[EBB_MAX_WEIGHT_PARTS];
 } EbbWeight;
@@ -43,8 +47,9 @@ typedef struct
 typedef struct
 {
   const EbbArchitecture *architecture;
-  GArray *tensors; /* of EbbModelTensor */
-  GArray *weights; /* of EbbWeight, in the order of the model's tensors */
+  const EbbGgufForm *gguf; /* the files' form; NULL: folders' */
+  GArray *tensors;         /* of EbbModelTensor */
+  GArray *weights;         /* of EbbWeight, in the order of the model's tensors */
 } EbbWeightMap;
 
 EbbWeightMap *ebb_weight_map_new (const EbbArchitecture *architecture);
@@ -57,6 +62,19 @@ void ebb_weight_map_add (EbbWeightMap *self,
 /* All tensors of a module that has full parameters. */
 EbbWeightMap *ebb_weight_map_new_from_module (const EbbArchitecture *architecture,
                                               EbbModule *model);
+/* The same tensors, and those of a GGUF file of such a model. */
+EbbWeightMap *ebb_weight_map_new_gguf (const EbbWeightMap *map,
+                                       const EbbGptConfig *config);
+/* The model's row that is row @row of the file's @n_rows. */
+static inline gint64
+ebb_weight_get_own_row (guint n_heads,
+                        gint64 n_rows,
+                        gint64 row)
+{
+  const gint64 width = n_rows / (gint64) n_heads, in_head = row % width;
+
+  return row - in_head + in_head % 2 * (width / 2) + in_head / 2;
+}
 void ebb_weight_map_free (EbbWeightMap *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbWeightMap, ebb_weight_map_free)
 
@@ -72,12 +90,15 @@ typedef struct
   GPtrArray *readers; /* of EbbTensorFile */
   GHashTable *found;  /* name -> EbbTensorEntry */
   GHashTable *homes;  /* EbbTensorEntry -> EbbTensorFile */
+  const char *config; /* what says which tensors there must be, for errors */
 } EbbWeightFiles;
 
 /* Whether the folder has weights at all. */
 gboolean ebb_weight_files_are_there (const char *folder);
 EbbWeightFiles *ebb_weight_files_open (const char *folder,
                                        GError **error);
+/* One file, which must outlive the result. */
+EbbWeightFiles *ebb_weight_files_new_for_gguf (EbbTensorFile *file);
 /* NULL: there is no such tensor. */
 const EbbTensorEntry *ebb_weight_files_find (EbbWeightFiles *self,
                                              const char *name);

@@ -1,4 +1,4 @@
-"""Models from folders in Hugging Face's format, and back."""
+"""Models from folders in Hugging Face's format or GGUF files, and back."""
 import os
 
 from gi.module import get_introspection_module
@@ -32,16 +32,20 @@ def open_folder(function, path, *args):
 
 
 def _number(dtype):
+    if dtype == "q8_0":
+        return Ebb.MODEL_Q8_0
     return Ebb.MODEL_KEEP_DTYPE if dtype is None else int(to_dtype(dtype))
 
 
 def open_model(folder, dtype=None):
-    """The model of a folder, in evaluation mode; dtype "f32" or "bf16" converts its weights as they are read."""
+    """The model of a folder or a .gguf file, in evaluation mode; dtype "f32" or "bf16" converts its weights."""
     return open_folder(_open, get_path("open_model", folder), _number(dtype))
 
 
 def save_model(model, folder, dtype=None, max_file_size=0):
-    """Saves a model as a folder that transformers opens; max_file_size bytes, or "2GB", divide it into files."""
+    """Saves a model as a folder that transformers opens; max_file_size bytes, or "2GB", divide it into files.
+
+    A path that ends with .gguf becomes one file for llama.cpp, whose dtype may also be "f16" or "q8_0"."""
     if not isinstance(model, Ebb.Module):
         raise TypeError(f"save_model(): model is {show(model)}: it must be a module, as Ebb.open_model() gives")
     if isinstance(max_file_size, str):
