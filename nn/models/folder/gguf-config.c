@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A model's configuration as the values of a GGUF file, and such values as a config.json. Keys are those of llama.cpp's
- * converter. */
+/* The values of a GGUF file as a config.json. Keys are those of llama.cpp's converter. */
 
 #define FIELD(key, field) key, G_STRUCT_OFFSET (EbbGptConfig, field)
 
@@ -35,26 +34,6 @@ static const struct
   { FIELD ("final_logit_softcapping", logit_softcap), TRUE, FALSE },
 };
 
-#define WINDOW "attention.sliding_window"
-#define PATTERN "attention.sliding_window_pattern"
-#define THETA "rope.freq_base"
-#define LOCAL_THETA "rope.freq_base_swa"
-#define DIMENSIONS "rope.dimension_count"
-#define SCALING "rope.scaling.type"
-#define FACTOR "rope.scaling.factor"
-#define ORIGINAL "rope.scaling.original_context_length"
-#define ATTENTION_FACTOR "rope.scaling.attn_factor"
-#define YARN_ATTENTION_FACTOR "rope.scaling.yarn_attn_factor"
-#define BETA_FAST "rope.scaling.yarn_beta_fast"
-#define BETA_SLOW "rope.scaling.yarn_beta_slow"
-/* Of llama3, beside its tensor of factors; llama.cpp has no such keys and needs none. */
-#define LOW_FREQUENCY "rope.scaling.low_freq_factor"
-#define HIGH_FREQUENCY "rope.scaling.high_freq_factor"
-
-#define LLAMA3_FACTORS "rope_freqs.weight"
-#define LONG_FACTORS "rope_factors_long.weight"
-#define SHORT_FACTORS "rope_factors_short.weight"
-
 /* The key of config.json for a field; NULL: the architecture has none. */
 static const char *
 find_key (const EbbArchitecture *architecture,
@@ -64,17 +43,6 @@ find_key (const EbbArchitecture *architecture,
     if (row->kind != EBB_CONFIG_KEY_ONLY && row->offset == offset)
       return row->name;
   return NULL;
-}
-
-/* By llama.cpp's rule: the width / heads for a model of 27 billion parameters, else a head's width. */
-static int
-get_scaled_width (const EbbGgufForm *form,
-                  int layers,
-                  int width,
-                  int heads,
-                  int head_width)
-{
-  return layers == form->layers_of_27b ? width / heads : head_width;
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
@@ -279,8 +247,8 @@ read_choices (Reading *self)
     ebb_json_set (self->document, "mlp_bias", has_tensor (self, "blk.0.ffn_up.bias") ? "true" : "false");
   if (find_key (architecture, G_STRUCT_OFFSET (EbbGptConfig, attention_scale)) != NULL)
     set_int (self, "query_pre_attn_scalar",
-             get_scaled_width (architecture->gguf, self->fields[LAYERS], self->fields[WIDTH], self->fields[HEADS],
-                               self->fields[HEAD_WIDTH]));
+             ebb_gguf_get_scaled_width (architecture->gguf, self->fields[LAYERS], self->fields[WIDTH], self->fields[HEADS],
+                                        self->fields[HEAD_WIDTH]));
   return TRUE;
 }
 
@@ -292,10 +260,10 @@ read_layers (Reading *self)
   g_autoptr (GString) types = NULL;
 
   /* What gemma2 has without it. */
-  if (!get_int (self, WINDOW, &window) && architecture->full_every == 2)
+  if (!get_int (self, EBB_GGUF_WINDOW, &window) && architecture->full_every == 2)
     window = 4096;
   if (window != 0 && !architecture->gguf->has_window)
-    return refuse (self, WINDOW, "is %" G_GINT64_FORMAT ": llama.cpp has no window in this architecture", window);
+    return refuse (self, EBB_GGUF_WINDOW, "is %" G_GINT64_FORMAT ": llama.cpp has no window in this architecture", window);
   if (!architecture->gguf->has_window)
     return self->error == NULL;
   ebb_json_set (self->document, "sliding_window", "null");
@@ -303,8 +271,8 @@ read_layers (Reading *self)
     set_int (self, "sliding_window", window);
   if (architecture->window != EBB_WINDOW_TYPES)
     return self->error == NULL;
-  if (get_int (self, PATTERN, &every) && every < 1)
-    return refuse (self, PATTERN, "is %" G_GINT64_FORMAT ": it must be at least 1", every);
+  if (get_int (self, EBB_GGUF_PATTERN, &every) && every < 1)
+    return refuse (self, EBB_GGUF_PATTERN, "is %" G_GINT64_FORMAT ": it must be at least 1", every);
   if (self->error != NULL)
     return FALSE;
   /* More than can be: ebb_config_read_gpt () says so. */
@@ -344,28 +312,6 @@ read_factors (Reading *self,
                                                                                             : NULL;
 }
 
-/* The factors of llama3's scaling, as llama.cpp's converter computes them, in f32. */
-static void
-make_llama3_factors (double theta,
-                     double factor,
-                     double low,
-                     double high,
-                     double original,
-                     gint64 n,
-                     float *factors)
-{
-  for (gint64 i = 0; i < n; i++)
-    {
-      const float frequency = (float) (1 / powf ((float) theta, (float) (2 * i) / (float) (2 * n)));
-      const double wavelength = 2 * G_PI / (double) frequency;
-      const double smooth = (original / wavelength - low) / (high - low);
-
-      factors[i] = (float) (wavelength < original / high  ? 1
-                            : wavelength > original / low ? factor
-                                                          : 1 / ((1 - smooth) / factor + smooth));
-    }
-}
-
 static gboolean
 is_close (const float *a,
           const float *b,
@@ -384,7 +330,7 @@ read_llama3 (Reading *self,
              GString *json)
 {
   const gint64 n = self->fields[HEAD_WIDTH] / 2;
-  g_autofree float *factors = read_factors (self, LLAMA3_FACTORS, n);
+  g_autofree float *factors = read_factors (self, EBB_GGUF_LLAMA3_FACTORS, n);
   float made[EBB_ROTARY_MAX_FACTORS];
   double low = 1, high = 4, factor = 1;
   gint64 original = 8192;
@@ -394,9 +340,9 @@ read_llama3 (Reading *self,
     return FALSE;
   for (gint64 i = 0; i < n; i++)
     factor = MAX (factor, (double) factors[i]);
-  get_number (self, LOW_FREQUENCY, &low);
-  get_number (self, HIGH_FREQUENCY, &high);
-  is_given = get_int (self, ORIGINAL, &original);
+  get_number (self, EBB_GGUF_LOW_FREQUENCY, &low);
+  get_number (self, EBB_GGUF_HIGH_FREQUENCY, &high);
+  is_given = get_int (self, EBB_GGUF_ORIGINAL, &original);
   if (self->error != NULL)
     return FALSE;
   /* Llama 3's own context first, then other powers of two: whatever gives these factors is the same model. */
@@ -404,7 +350,7 @@ read_llama3 (Reading *self,
     {
       const gint64 k = i == 0 ? original : (gint64) 8 << i;
 
-      make_llama3_factors (theta, factor, low, high, (double) k, n, made);
+      ebb_gguf_make_llama3_factors (theta, factor, low, high, (double) k, n, made);
       if (!is_close (factors, made, n))
         continue;
       g_string_append (json, "{\"rope_type\": \"llama3\", \"factor\": ");
@@ -417,7 +363,7 @@ read_llama3 (Reading *self,
       return TRUE;
     }
   return ebb_file_fail (self->gguf->tensors->path, &self->error,
-                        "the factors of tensor " LLAMA3_FACTORS " are not those of Llama 3's scaling");
+                        "the factors of tensor " EBB_GGUF_LLAMA3_FACTORS " are not those of Llama 3's scaling");
 }
 
 static gboolean
@@ -425,7 +371,7 @@ read_longrope (Reading *self,
                gint64 n,
                GString *json)
 {
-  static const char *const names[][2] = { { "short_factor", SHORT_FACTORS }, { "long_factor", LONG_FACTORS } };
+  static const char *const names[][2] = { { "short_factor", EBB_GGUF_SHORT_FACTORS }, { "long_factor", EBB_GGUF_LONG_FACTORS } };
   double attention_factor, computed = 1;
   gint64 original = 0;
 
@@ -447,10 +393,10 @@ read_longrope (Reading *self,
         }
       g_string_append_c (json, ']');
     }
-  if (get_int (self, ORIGINAL, &original) && original > 1 && self->fields[CONTEXT] > original)
+  if (get_int (self, EBB_GGUF_ORIGINAL, &original) && original > 1 && self->fields[CONTEXT] > original)
     computed = sqrt (1 + log ((double) self->fields[CONTEXT] / (double) original) / log ((double) original));
   /* What it is without a value need not be said, and then it isn't rounded. */
-  if (get_number (self, ATTENTION_FACTOR, &attention_factor) && attention_factor != (double) (float) computed)
+  if (get_number (self, EBB_GGUF_ATTENTION_FACTOR, &attention_factor) && attention_factor != (double) (float) computed)
     {
       g_string_append (json, ", \"attention_factor\": ");
       append_single (json, attention_factor);
@@ -482,13 +428,13 @@ read_scaled (Reading *self,
   gint64 original;
 
   g_string_append_printf (json, "{\"rope_type\": \"%s\"", type);
-  append_if_there (self, json, FACTOR, "factor");
+  append_if_there (self, json, EBB_GGUF_FACTOR, "factor");
   if (strcmp (type, "yarn") == 0)
     {
-      append_if_there (self, json, YARN_ATTENTION_FACTOR, "attention_factor");
-      append_if_there (self, json, BETA_FAST, "beta_fast");
-      append_if_there (self, json, BETA_SLOW, "beta_slow");
-      if (get_int (self, ORIGINAL, &original))
+      append_if_there (self, json, EBB_GGUF_YARN_ATTENTION_FACTOR, "attention_factor");
+      append_if_there (self, json, EBB_GGUF_BETA_FAST, "beta_fast");
+      append_if_there (self, json, EBB_GGUF_BETA_SLOW, "beta_slow");
+      if (get_int (self, EBB_GGUF_ORIGINAL, &original))
         g_string_append_printf (json, ", \"original_max_position_embeddings\": %" G_GINT64_FORMAT, original);
     }
   g_string_append_c (json, '}');
@@ -501,7 +447,7 @@ read_rotary (Reading *self)
   const EbbArchitecture *architecture = self->architecture;
   const gboolean is_phi = architecture->original_context > 0;
   const int head_width = self->fields[HEAD_WIDTH];
-  g_autofree char *key = get_full_key (self, SCALING);
+  g_autofree char *key = get_full_key (self, EBB_GGUF_SCALING);
   g_autofree char *type = NULL;
   g_autoptr (GString) scaling = g_string_new (NULL);
   double theta = 10000, local_theta = 10000;
@@ -509,14 +455,14 @@ read_rotary (Reading *self)
 
   if (architecture->positions != EBB_POSITIONS_ROTARY)
     return TRUE;
-  get_number (self, THETA, &theta);
-  get_number (self, LOCAL_THETA, &local_theta);
-  if (get_int (self, DIMENSIONS, &n_rotated) && (n_rotated < 2 || n_rotated > head_width)
-      && !refuse (self, DIMENSIONS, "is %" G_GINT64_FORMAT ": it must be 2 to the width of heads, %d", n_rotated,
+  get_number (self, EBB_GGUF_THETA, &theta);
+  get_number (self, EBB_GGUF_LOCAL_THETA, &local_theta);
+  if (get_int (self, EBB_GGUF_DIMENSIONS, &n_rotated) && (n_rotated < 2 || n_rotated > head_width)
+      && !refuse (self, EBB_GGUF_DIMENSIONS, "is %" G_GINT64_FORMAT ": it must be 2 to the width of heads, %d", n_rotated,
                   head_width))
     return FALSE;
   if (!is_phi && n_rotated != head_width)
-    return refuse (self, DIMENSIONS, "is %" G_GINT64_FORMAT ": it must be the width of heads, %d", n_rotated,
+    return refuse (self, EBB_GGUF_DIMENSIONS, "is %" G_GINT64_FORMAT ": it must be the width of heads, %d", n_rotated,
                    head_width);
   if (self->error != NULL || (!ebb_gguf_get_string (self->gguf, key, &type, &self->error) && self->error != NULL))
     return FALSE;
@@ -530,16 +476,16 @@ read_rotary (Reading *self)
       ebb_config_append_number (part, (double) n_rotated / head_width);
       ebb_json_set (self->document, "partial_rotary_factor", part->str);
     }
-  if (is_phi && get_int (self, ORIGINAL, &original))
+  if (is_phi && get_int (self, EBB_GGUF_ORIGINAL, &original))
     set_int (self, "original_max_position_embeddings", original);
   if (self->error != NULL)
     return FALSE;
-  if (has_tensor (self, LONG_FACTORS) || has_tensor (self, SHORT_FACTORS))
+  if (has_tensor (self, EBB_GGUF_LONG_FACTORS) || has_tensor (self, EBB_GGUF_SHORT_FACTORS))
     {
       if (!read_longrope (self, n_rotated / 2, scaling))
         return FALSE;
     }
-  else if (has_tensor (self, LLAMA3_FACTORS))
+  else if (has_tensor (self, EBB_GGUF_LLAMA3_FACTORS))
     {
       if (!read_llama3 (self, theta, scaling))
         return FALSE;
@@ -550,7 +496,7 @@ read_rotary (Reading *self)
         {
           g_autofree char *quoted = ebb_json_quote (type);
 
-          return refuse (self, SCALING, "is %s: it must be none, linear or yarn, or longrope with its tensors", quoted);
+          return refuse (self, EBB_GGUF_SCALING, "is %s: it must be none, linear or yarn, or longrope with its tensors", quoted);
         }
       if (!read_scaled (self, type, scaling))
         return FALSE;
@@ -639,261 +585,4 @@ ebb_gguf_read_config (const EbbGguf *gguf,
     }
   g_propagate_error (error, self.error);
   return NULL;
-}
-
-/* -- writing ------------------------------------------------------------------------------------------------------- */
-
-typedef struct
-{
-  EbbGgufWriter *writer;
-  const EbbArchitecture *architecture;
-  const EbbGptConfig *config;
-  int head_width;
-  EbbGgufFactors *factors;
-  guint n_factors;
-  GError **error;
-} Writing;
-
-static void
-add_int (Writing *self,
-         const char *key,
-         int value)
-{
-  g_autofree char *full = g_strconcat (self->architecture->gguf->name, ".", key, NULL);
-
-  ebb_gguf_writer_add_u32 (self->writer, full, (guint32) value);
-}
-
-static void
-add_number (Writing *self,
-            const char *key,
-            double value)
-{
-  g_autofree char *full = g_strconcat (self->architecture->gguf->name, ".", key, NULL);
-
-  ebb_gguf_writer_add_f32 (self->writer, full, (float) value);
-}
-
-/* Always FALSE. */
-static gboolean
-refuse_writing (Writing *self,
-                const char *format,
-                ...) G_GNUC_PRINTF (2, 3);
-
-static gboolean
-refuse_writing (Writing *self,
-                const char *format,
-                ...)
-{
-  g_autofree char *text = NULL;
-  va_list arguments;
-
-  va_start (arguments, format);
-  text = g_strdup_vprintf (format, arguments);
-  va_end (arguments);
-  g_set_error (self->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "the model can't be saved as GGUF: llama.cpp's %s has %s; save it as a folder",
-               self->architecture->gguf->name, text);
-  return FALSE;
-}
-
-static gboolean
-check_choices (Writing *self)
-{
-  const EbbGptConfig *config = self->config;
-  const EbbGgufForm *form = self->architecture->gguf;
-  const double scale = config->attention_scale > 0 ? config->attention_scale : 1 / sqrt (self->head_width);
-  const int width =
-      get_scaled_width (form, config->layers, config->width, config->heads, self->head_width);
-
-  if (config->activation != form->activation)
-    return refuse_writing (self, "the activation %s", form->activation == EBB_ACTIVATION_SILU ? "SiLU" : "tanh GELU");
-  if (!form->takes_biases && (config->output_bias || config->mlp_bias || config->bias))
-    return refuse_writing (self, "no biases where the model has them");
-  if (!form->takes_biases && config->qkv_bias && !self->architecture->qkv_bias)
-    return refuse_writing (self, "no biases of queries, keys and values");
-  if (fabs (scale * sqrt (width) - 1) > 1e-6)
-    return refuse_writing (self, "an attention scale of 1 / sqrt (%d), and the model's is %g", width, scale);
-  if (self->architecture->full_every == 2 && (config->attention_softcap == 0 || config->logit_softcap == 0))
-    return refuse_writing (self, "soft caps of scores and logits, and the model lacks one");
-  return TRUE;
-}
-
-/* Sliding layers: the converter's keys, or a context in which a window never matters. */
-static gboolean
-write_layers (Writing *self)
-{
-  const EbbGptConfig *config = self->config;
-  gboolean slides = FALSE;
-  int every = 0;
-
-  for (int i = 0; i < config->layers; i++)
-    if (config->positions == EBB_POSITIONS_ROTARY && !ebb_gpt_config_is_rotary_layer (config, (guint) i))
-      return refuse_writing (self, "rotary positions in all layers");
-  for (int i = 0; i < config->layers; i++)
-    {
-      const gboolean is_sliding = ebb_gpt_config_is_sliding_layer (config, (guint) i);
-
-      slides = slides || is_sliding;
-      every = every == 0 && !is_sliding ? i + 1 : every;
-    }
-  slides = slides && config->window > 0;
-  if (!self->architecture->gguf->has_window)
-    {
-      const int context = slides ? MIN (config->context, config->window) : config->context;
-
-      if (context < config->context)
-        g_message ("the GGUF file has a context of %d, not %d: llama.cpp's %s has no sliding layers, and up to their "
-                   "window they are full ones",
-                   context, config->context, self->architecture->gguf->name);
-      add_int (self, "context_length", context);
-      return TRUE;
-    }
-  add_int (self, "context_length", config->context);
-  if (self->architecture->window != EBB_WINDOW_TYPES)
-    {
-      add_int (self, WINDOW, slides ? config->window : 0);
-      return TRUE;
-    }
-  if (!slides)
-    {
-      if (self->architecture->full_every == 2)
-        return refuse_writing (self, "sliding layers, and the model has none");
-      return TRUE;
-    }
-  /* Without a full layer, one comes after the last. */
-  every = every == 0 ? config->layers + 1 : every;
-  for (int i = 0; i < config->layers; i++)
-    if (ebb_gpt_config_is_sliding_layer (config, (guint) i) != ((i + 1) % every != 0))
-      return refuse_writing (self, "a full layer after each so many sliding ones, and the model has another pattern");
-  add_int (self, WINDOW, config->window);
-  if (every != self->architecture->full_every)
-    add_int (self, PATTERN, every);
-  return TRUE;
-}
-
-static EbbGgufFactors *
-add_factors (Writing *self,
-             const char *name,
-             gint64 n)
-{
-  EbbGgufFactors *factors = &self->factors[self->n_factors++];
-
-  factors->name = name;
-  factors->n = n;
-  return factors;
-}
-
-static gboolean
-write_longrope (Writing *self)
-{
-  const EbbRotaryConfig *rotary = &self->config->rotary;
-  const int original = rotary->original_context > 0 ? rotary->original_context : self->config->context;
-  EbbGgufFactors *factors[] = { add_factors (self, LONG_FACTORS, rotary->n_factors),
-                                add_factors (self, SHORT_FACTORS, rotary->n_factors) };
-  const double *const lists[] = { rotary->long_factors, rotary->short_factors };
-
-  for (guint k = 0; k < G_N_ELEMENTS (lists); k++)
-    for (int i = 0; i < rotary->n_factors; i++)
-      factors[k]->factors[i] = (float) lists[k][i];
-  add_int (self, ORIGINAL, original);
-  add_number (self, ATTENTION_FACTOR, ebb_rotary_get_attention_factor (rotary, self->config->context));
-  return TRUE;
-}
-
-static gboolean
-write_scaling (Writing *self)
-{
-  const EbbRotaryConfig *rotary = &self->config->rotary;
-  const int original = rotary->original_context > 0 ? rotary->original_context : self->config->context;
-  const char *name = rotary->scaling == EBB_ROTARY_LINEAR ? "linear" : "yarn";
-  g_autofree char *key = g_strconcat (self->architecture->gguf->name, "." SCALING, NULL);
-
-  if (rotary->scaling == EBB_ROTARY_DYNAMIC)
-    return refuse_writing (self, "no dynamic scaling of rotary positions");
-  if (rotary->scaling == EBB_ROTARY_LONGROPE)
-    return self->architecture->original_context > 0 ? write_longrope (self)
-                                                    : refuse_writing (self, "no longrope");
-  if (self->architecture->original_context > 0)
-    add_int (self, ORIGINAL, original);
-  if (rotary->scaling == EBB_ROTARY_DEFAULT)
-    return TRUE;
-  if (rotary->scaling == EBB_ROTARY_LLAMA3)
-    {
-      EbbGgufFactors *made;
-
-      if (!self->architecture->gguf->permutes)
-        return refuse_writing (self, "no scaling of rotary positions as Llama 3 has it");
-      made = add_factors (self, LLAMA3_FACTORS, self->head_width / 2);
-      make_llama3_factors (rotary->theta, rotary->factor, rotary->low_freq_factor, rotary->high_freq_factor, original,
-                           made->n, made->factors);
-      add_int (self, ORIGINAL, original);
-      add_number (self, LOW_FREQUENCY, rotary->low_freq_factor);
-      add_number (self, HIGH_FREQUENCY, rotary->high_freq_factor);
-      return TRUE;
-    }
-  if (rotary->scaling == EBB_ROTARY_YARN && (rotary->mscale > 0 || rotary->mscale_all_dim > 0 || !rotary->truncate))
-    return refuse_writing (self, "no YaRN with mscale, or without truncate");
-  ebb_gguf_writer_add_string (self->writer, key, name);
-  add_number (self, FACTOR, rotary->factor > 0 ? rotary->factor : (double) self->config->context / original);
-  if (rotary->scaling == EBB_ROTARY_LINEAR)
-    return TRUE;
-  add_int (self, ORIGINAL, original);
-  add_number (self, BETA_FAST, rotary->beta_fast);
-  add_number (self, BETA_SLOW, rotary->beta_slow);
-  if (rotary->attention_factor > 0)
-    add_number (self, YARN_ATTENTION_FACTOR, rotary->attention_factor);
-  return TRUE;
-}
-
-static gboolean
-write_rotary (Writing *self)
-{
-  const EbbGptConfig *config = self->config;
-  const int n_rotated = (int) (self->head_width * config->rotary.partial);
-
-  if (config->positions != EBB_POSITIONS_ROTARY)
-    return TRUE;
-  add_int (self, DIMENSIONS, n_rotated);
-  add_number (self, THETA, config->rotary.theta);
-  if (config->local_rotary.theta > 0)
-    add_number (self, LOCAL_THETA, config->local_rotary.theta);
-  return write_scaling (self);
-}
-
-gboolean
-ebb_gguf_write_config (EbbGgufWriter *writer,
-                       const EbbArchitecture *architecture,
-                       const EbbGptConfig *config,
-                       EbbGgufFactors factors[EBB_GGUF_MAX_FACTORS],
-                       guint *n_factors,
-                       GError **error)
-{
-  Writing self = { writer, architecture, config,
-                   config->head_width > 0 ? config->head_width : config->width / config->heads, factors, 0, error };
-
-  if (!check_choices (&self) || !write_layers (&self))
-    return FALSE;
-  add_int (&self, "embedding_length", config->width);
-  add_int (&self, "block_count", config->layers);
-  add_int (&self, "feed_forward_length", config->hidden > 0 ? config->hidden : 4 * config->width);
-  add_int (&self, "attention.head_count", config->heads);
-  if (config->layout == EBB_GPT_LAYOUT_LLAMA)
-    {
-      add_int (&self, "attention.head_count_kv", config->kv_heads > 0 ? config->kv_heads : config->heads);
-      add_int (&self, "attention.key_length", self.head_width);
-      add_int (&self, "attention.value_length", self.head_width);
-    }
-  add_number (&self,
-              config->norm == EBB_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-              config->norm_eps);
-  if (config->attention_softcap > 0)
-    add_number (&self, "attn_logit_softcapping", config->attention_softcap);
-  if (config->logit_softcap > 0)
-    add_number (&self, "final_logit_softcapping", config->logit_softcap);
-  add_int (&self, "vocab_size", config->vocab);
-  if (!write_rotary (&self))
-    return FALSE;
-  *n_factors = self.n_factors;
-  return TRUE;
 }
