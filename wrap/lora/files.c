@@ -1,11 +1,13 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Saves adapters as PEFT's folders, adapter_config.json and adapter_model.safetensors, and loads such folders. */
+/* Saves adapters as PEFT's folders, adapter_config.json and adapter_model.safetensors, and loads such folders; gguf.c
+ * does the same with GGUF files. */
 #include "wrap/lora/lora-private.h"
 
 #include "dist/agree-private.h"
 #include "dist/init.h"
 #include "nn/args-private.h"
 #include "nn/files/atomic-folder-private.h"
+#include "nn/files/gguf-private.h"
 #include "nn/files/json-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "nn/files/safetensors.h"
@@ -80,6 +82,22 @@ get_key (const char *file_path,
          const char *factor)
 {
   return g_strconcat (PREFIX, file_path, ".", factor, ".weight", NULL);
+}
+
+gboolean
+ebb_lora_get_keys (const EbbArchitecture *architecture,
+                   EbbModule *layer,
+                   const char *path,
+                   char **key_a,
+                   char **key_b)
+{
+  g_autofree char *file_path = get_file_path (architecture, layer, path, NULL);
+
+  if (file_path == NULL)
+    return FALSE;
+  *key_a = get_key (file_path, "lora_A");
+  *key_b = get_key (file_path, "lora_B");
+  return TRUE;
 }
 
 /* -- saving -------------------------------------------------------------------------------------------------------- */
@@ -334,7 +352,9 @@ save (EbbModule *model,
   if (tensors != NULL)
     {
       config = make_config (model, architecture, options, places, file_paths);
-      ok = write_folder (folder, config, tensors, factors.is_split ? &failure : error);
+      ok = ebb_gguf_is_path (folder)
+               ? ebb_lora_write_gguf (model, folder, options, tensors, factors.is_split ? &failure : error)
+               : write_folder (folder, config, tensors, factors.is_split ? &failure : error);
     }
   if (factors.is_split && (ok || failure != NULL))
     ok = ebb_agree_no_failure (ebb_process_group_get_default (), failure, error);
@@ -345,12 +365,14 @@ save (EbbModule *model,
 /**
  * ebb_lora_save:
  * @model: a model with adapters
- * @folder: where to; made if it is not there
+ * @folder: where to; made if it is not there. A name that ends with `.gguf` is a file
  * @adapter: (nullable): the name of one; %NULL for the one that is chosen
  * @error: return location for an error
  *
  * Saves an adapter as PEFT does, `adapter_config.json` and `adapter_model.safetensors`, with PEFT's names for the
  * layers, so that PEFT and ebb_lora_load() load it. Both files appear together or not at all.
+ *
+ * A GGUF file has the adapter for llama.cpp: factors in f32, by its names, and the alpha that it divides by the rank.
  *
  * The ranks of the process' default group call it together where they shard the adapter or divide its layers; rank 0
  * writes.
@@ -530,19 +552,13 @@ look_up (EbbModule *module,
          gpointer user_data)
 {
   Loading *loading = user_data;
-  g_autofree char *file_path = NULL;
   g_autofree char *key_a = NULL;
   g_autofree char *key_b = NULL;
   const EbbLinear *linear = (EbbLinear *) module;
   int a, b;
 
-  if (!EBB_IS_LINEAR (module))
+  if (!EBB_IS_LINEAR (module) || !ebb_lora_get_keys (loading->architecture, module, path, &key_a, &key_b))
     return TRUE;
-  file_path = get_file_path (loading->architecture, module, path, NULL);
-  if (file_path == NULL)
-    return TRUE;
-  key_a = get_key (file_path, "lora_A");
-  key_b = get_key (file_path, "lora_B");
   a = ebb_args_find (loading->tensors, key_a);
   b = ebb_args_find (loading->tensors, key_b);
   if (a < 0 || b < 0)
@@ -666,7 +682,7 @@ add_loaded (EbbModule *model,
 /**
  * ebb_lora_load:
  * @model: the model that the adapter was trained with
- * @folder: a folder that ebb_lora_save() or PEFT has saved
+ * @folder: a folder that ebb_lora_save() or PEFT has saved, or a GGUF file
  * @adapter: (nullable): the name that the adapter gets; %NULL for "default"
  * @error: return location for an error
  *
@@ -699,11 +715,15 @@ ebb_lora_load (EbbModule *model,
   config = g_build_filename (folder, CONFIG_FILE, NULL);
   weights = g_build_filename (folder, WEIGHTS_FILE, NULL);
   options = g_object_new (EBB_TYPE_LORA_OPTIONS, "adapter", adapter != NULL ? adapter : "default", NULL);
-  if (!read_config (config, options, error) || (tensors = ebb_load_safetensors (weights, error)) == NULL)
+  if (ebb_gguf_is_path (folder))
+    tensors = ebb_lora_read_gguf (model, folder, options, error);
+  else if (read_config (config, options, error))
+    tensors = ebb_load_safetensors (weights, error);
+  if (tensors == NULL)
     return NULL;
   loading.architecture = find_architecture (model);
   loading.options = options;
   loading.tensors = tensors;
-  loading.path = shown = ebb_escape_text (weights);
+  loading.path = shown = ebb_escape_text (ebb_gguf_is_path (folder) ? folder : weights);
   return add_loaded (model, &loading, error) ? g_object_ref (model) : NULL;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dist/tensor-parallel/partition-private.h"
+#include "nn/models/folder/architecture-private.h"
 #include "nn/module-private.h"
 #include "wrap/lora/options.h"
 #include "wrap/lora/wrapper.h"
@@ -152,6 +153,26 @@ gboolean ebb_lora_model_add (EbbModule *model,
                              EbbLoraOptions *options,
                              EbbLoraPickFunc picks,
                              gpointer user_data,
+                             GError **error);
+
+/* -- files.c: PEFT's keys of a linear layer's factors, owned; FALSE: folders have no form for it */
+
+gboolean ebb_lora_get_keys (const EbbArchitecture *architecture,
+                            EbbModule *layer,
+                            const char *path,
+                            char **key_a,
+                            char **key_b);
+
+/* -- gguf.c: an adapter's tensors by PEFT's keys, to a GGUF file and from one; loading sets rank and alpha */
+
+gboolean ebb_lora_write_gguf (EbbModule *model,
+                              const char *path,
+                              EbbLoraOptions *options,
+                              EbbArgs *tensors,
+                              GError **error);
+EbbArgs *ebb_lora_read_gguf (EbbModule *model,
+                             const char *path,
+                             EbbLoraOptions *options,
                              GError **error);
 
 G_END_DECLS

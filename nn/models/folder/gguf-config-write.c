@@ -224,8 +224,8 @@ write_scaling (Writing *self)
       if (!self->architecture->gguf->permutes)
         return refuse_writing (self, "no scaling of rotary positions as Llama 3 has it");
       made = add_factors (self, EBB_GGUF_LLAMA3_FACTORS, self->head_width / 2);
-      ebb_gguf_make_llama3_factors (rotary->theta, rotary->factor, rotary->low_freq_factor, rotary->high_freq_factor, original,
-                                    made->n, made->factors);
+      ebb_gguf_make_llama3_factors (rotary->theta, rotary->factor, rotary->low_freq_factor, rotary->high_freq_factor,
+                                    original, made->n, made->factors);
       add_int (self, EBB_GGUF_ORIGINAL, original);
       add_number (self, EBB_GGUF_LOW_FREQUENCY, rotary->low_freq_factor);
       add_number (self, EBB_GGUF_HIGH_FREQUENCY, rotary->high_freq_factor);

@@ -247,8 +247,8 @@ read_choices (Reading *self)
     ebb_json_set (self->document, "mlp_bias", has_tensor (self, "blk.0.ffn_up.bias") ? "true" : "false");
   if (find_key (architecture, G_STRUCT_OFFSET (EbbGptConfig, attention_scale)) != NULL)
     set_int (self, "query_pre_attn_scalar",
-             ebb_gguf_get_scaled_width (architecture->gguf, self->fields[LAYERS], self->fields[WIDTH], self->fields[HEADS],
-                                        self->fields[HEAD_WIDTH]));
+             ebb_gguf_get_scaled_width (architecture->gguf, self->fields[LAYERS], self->fields[WIDTH],
+                                        self->fields[HEADS], self->fields[HEAD_WIDTH]));
   return TRUE;
 }
 
@@ -263,7 +263,8 @@ read_layers (Reading *self)
   if (!get_int (self, EBB_GGUF_WINDOW, &window) && architecture->full_every == 2)
     window = 4096;
   if (window != 0 && !architecture->gguf->has_window)
-    return refuse (self, EBB_GGUF_WINDOW, "is %" G_GINT64_FORMAT ": llama.cpp has no window in this architecture", window);
+    return refuse (self, EBB_GGUF_WINDOW, "is %" G_GINT64_FORMAT ": llama.cpp has no window in this architecture",
+                   window);
   if (!architecture->gguf->has_window)
     return self->error == NULL;
   ebb_json_set (self->document, "sliding_window", "null");
@@ -371,7 +372,8 @@ read_longrope (Reading *self,
                gint64 n,
                GString *json)
 {
-  static const char *const names[][2] = { { "short_factor", EBB_GGUF_SHORT_FACTORS }, { "long_factor", EBB_GGUF_LONG_FACTORS } };
+  static const char *const names[][2] = { { "short_factor", EBB_GGUF_SHORT_FACTORS },
+                                          { "long_factor", EBB_GGUF_LONG_FACTORS } };
   double attention_factor, computed = 1;
   gint64 original = 0;
 
@@ -458,8 +460,8 @@ read_rotary (Reading *self)
   get_number (self, EBB_GGUF_THETA, &theta);
   get_number (self, EBB_GGUF_LOCAL_THETA, &local_theta);
   if (get_int (self, EBB_GGUF_DIMENSIONS, &n_rotated) && (n_rotated < 2 || n_rotated > head_width)
-      && !refuse (self, EBB_GGUF_DIMENSIONS, "is %" G_GINT64_FORMAT ": it must be 2 to the width of heads, %d", n_rotated,
-                  head_width))
+      && !refuse (self, EBB_GGUF_DIMENSIONS, "is %" G_GINT64_FORMAT ": it must be 2 to the width of heads, %d",
+                  n_rotated, head_width))
     return FALSE;
   if (!is_phi && n_rotated != head_width)
     return refuse (self, EBB_GGUF_DIMENSIONS, "is %" G_GINT64_FORMAT ": it must be the width of heads, %d", n_rotated,
@@ -496,7 +498,8 @@ read_rotary (Reading *self)
         {
           g_autofree char *quoted = ebb_json_quote (type);
 
-          return refuse (self, EBB_GGUF_SCALING, "is %s: it must be none, linear or yarn, or longrope with its tensors", quoted);
+          return refuse (self, EBB_GGUF_SCALING, "is %s: it must be none, linear or yarn, or longrope with its tensors",
+                         quoted);
         }
       if (!read_scaled (self, type, scaling))
         return FALSE;

@@ -50,8 +50,8 @@ typedef struct
 
 /* -- gguf-config-write.c */
 
-/* By llama.cpp's rule the square of 1 / the attention scale: the width / heads for a model of 27 billion parameters, else
- * a head's width. */
+/* By llama.cpp's rule the square of 1 / the attention scale: the width / heads for a model of 27 billion parameters,
+ * else a head's width. */
 int ebb_gguf_get_scaled_width (const EbbGgufForm *form,
                                int layers,
                                int width,

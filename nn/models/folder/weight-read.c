@@ -519,6 +519,28 @@ ebb_weights_read (EbbWeightFiles *files,
   return done;
 }
 
+gboolean
+ebb_weights_read_entry (EbbTensorFile *file,
+                        const EbbTensorEntry *entry,
+                        guint n_heads,
+                        EbbTensor *target,
+                        GError **error)
+{
+  Buffers buffers = { NULL, NULL, NULL };
+  const Slice slice = { .reader = file,
+                        .entry = entry,
+                        .n_rows = entry->shape[0],
+                        .width = entry->shape[1],
+                        .dtype = target->view.dtype,
+                        .n_columns = entry->shape[0],
+                        .n_heads = n_heads,
+                        .target = target->view.data };
+  const gboolean done = read_slice (&slice, &buffers, error);
+
+  buffers_clear (&buffers);
+  return done;
+}
+
 /* -- tied weights -------------------------------------------------------------------------------------------------- */
 
 static gboolean

@@ -128,6 +128,12 @@ gboolean ebb_weights_read (EbbWeightFiles *files,
                            GPtrArray *entries,
                            EbbTensor **targets,
                            GError **error);
+/* Reads one matrix into @target, of its shape, in f32 or bf16 on the CPU. @n_heads: as of EbbWeight. */
+gboolean ebb_weights_read_entry (EbbTensorFile *file,
+                                 const EbbTensorEntry *entry,
+                                 guint n_heads,
+                                 EbbTensor *target,
+                                 GError **error);
 /* FALSE with an error if the files hold a tied weight of the architecture twice and the values differ. @targets as
  * above, with their values. */
 gboolean ebb_weights_check_tied (EbbWeightFiles *files,
