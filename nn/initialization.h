@@ -7,6 +7,7 @@
 
 #include <glib.h>
 
+#include "tensor/dtype.h"
 #include "tensor/macros.h"
 
 G_BEGIN_DECLS
@@ -19,5 +20,11 @@ void ebb_pop_initialization_skipped (void);
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_is_initialization_skipped (void);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_push_parameter_dtype (EbbDType dtype);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_pop_parameter_dtype (void);
 
 G_END_DECLS

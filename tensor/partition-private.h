@@ -35,4 +35,16 @@ struct _EbbPartition
   gint64 shape[EBB_MAX_DIMS]; /* of the whole */
 };
 
+/* Of the largest part. */
+static inline gint64
+ebb_partition_get_max_elements (const EbbPartition *self)
+{
+  gint64 n = 1;
+
+  for (guint d = 0; d < self->n_dims; d++)
+    n *= d != self->dim ? self->shape[d]
+                        : (self->shape[d] / self->n_sections + self->n_parts - 1) / self->n_parts * self->n_sections;
+  return n;
+}
+
 G_END_DECLS

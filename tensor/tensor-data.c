@@ -510,7 +510,8 @@ ebb_tensor_set_grad (EbbTensor *tensor,
       g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "the gradient has shape %s, but the tensor has shape %s", a, b);
       return FALSE;
     }
-  if (grad != NULL && grad->view.dtype != tensor->view.dtype)
+  if (grad != NULL && grad->view.dtype != tensor->view.dtype
+      && (grad->view.dtype != EBB_DTYPE_F32 || tensor->view.dtype != EBB_DTYPE_BF16))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "the gradient is of %s, but the tensor is of %s",
                    ebb_dtype_get_name (grad->view.dtype), ebb_dtype_get_name (tensor->view.dtype));

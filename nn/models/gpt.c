@@ -347,10 +347,10 @@ embed_tokens (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, GEr
 static EbbTensor *
 embed (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, GError **error)
 {
-  EbbDType dtype = self->config->residual_dtype, autocast_dtype;
+  EbbDType dtype = self->config->residual_dtype, autocast_dtype; /* f32 even if the embeddings are bf16 */
   g_autoptr (EbbTensor) sum = embed_tokens (self, tokens, inputs, error);
 
-  if (sum != NULL && ebb_autocast_get (&autocast_dtype) && autocast_dtype == dtype)
+  if (sum != NULL && ebb_autocast_get (&autocast_dtype) && (dtype == autocast_dtype || dtype == EBB_DTYPE_F32))
     {
       EbbTensor *lowered = ebb_cast (sum, dtype, error);
 

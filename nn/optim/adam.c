@@ -33,8 +33,6 @@ enum
  * and together next to nothing (as in bitsandbytes). */
 #define MIN_8BIT_ELEMENTS 4096
 
-/* Philox counts blocks of four numbers: a step of one optimizer has 2^40, enough for 2^43 elements. */
-#define STEP_SHIFT 40
 #define ROUNDING_SEED G_GUINT64_CONSTANT (0x6d6f6d656e747321)
 
 G_DEFINE_TYPE_WITH_PRIVATE (EbbAdam, ebb_adam, EBB_TYPE_OPTIMIZER)
@@ -233,9 +231,13 @@ get_params (EbbAdamPrivate *self,
   params->adamw.grad_scale = update->grad_scale;
   params->adamw.step = update->step;
   params->adamw.grad_dtype = update->grad->view.dtype;
+  params->adamw.dtype = update->target->view.dtype;
   params->adamw.moment_dtype = moment_dtype;
   if (moment_dtype == EBB_DTYPE_BF16)
-    params->adamw.philox = (EbbPhilox){ ROUNDING_SEED, (guint64) update->step << STEP_SHIFT };
+    params->adamw.philox = (EbbPhilox){ ROUNDING_SEED, (guint64) update->step << EBB_OPTIMIZER_STEP_SHIFT };
+  params->adamw.rounds_at_random = update->rounds_at_random;
+  if (update->rounds_at_random)
+    params->adamw.rounding = ebb_optimizer_get_rounding (update);
 }
 
 static EbbLaunchItem
@@ -248,7 +250,8 @@ get_item (const EbbOptimizerUpdate *update)
                                                      update->states[EXP_AVG_ABSMAX],
                                                      update->states[EXP_AVG_SQ_ABSMAX] };
   EbbLaunchItem item = { .n_elements = update->target->n_elements,
-                         .philox_offset = update->first_block * (EBB_MOMENT_BLOCK / 8) };
+                         .first_element = update->first_element,
+                         .philox_seed = update->philox_seed };
 
   for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
     if (tensors[k] != NULL)
@@ -403,7 +406,7 @@ ebb_adam_init (EbbAdam *self)
  * Makes Adam (Kingma and Ba, 2015): betas 0.9 and 0.999, epsilon 1e-8. #EbbOptimizer:weight-decay, 0 here, is L2 decay:
  * it is added to the gradient, times the parameter, before the moments; #EbbAdamW has it apart from them. State: two
  * f32 tensors of each parameter's shape, or less (see #EbbAdam:moment-format), and another f32 one where the
- * parameter is bf16 or f16; all are made at the first step.
+ * parameter is bf16 or f16 (see #EbbOptimizer:weight-rounding); all are made at the first step.
  *
  * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
  */
@@ -465,8 +468,8 @@ ebb_adamw_init (EbbAdamW *self)
  *
  * Makes Adam with decoupled weight decay (Loshchilov and Hutter, 2019): betas 0.9 and 0.999, epsilon 1e-8, weight decay
  * 0.01 on every parameter; see ebb_optimizer_exclude_from_decay(). State: two f32 tensors of each parameter's shape, or
- * less (see #EbbAdam:moment-format), and another f32 one where the parameter is bf16 or f16; all are made at the
- * first step.
+ * less (see #EbbAdam:moment-format), and another f32 one where the parameter is bf16 or f16 (see
+ * #EbbOptimizer:weight-rounding); all are made at the first step.
  *
  * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
  */

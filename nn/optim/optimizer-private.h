@@ -6,19 +6,27 @@
 #include "tensor/util/property-private.h"
 
 /* Shared by the library's own optimizers: the base holds, for each parameter, its state tensors and, where the
- * parameter is stored in less than 32 bits, a master copy; a kind only names its states and updates one parameter. */
+ * parameter is stored in less than 32 bits and weight-rounding is "master", a master copy; a kind only names its states
+ * and updates one parameter. */
 
 G_BEGIN_DECLS
 
 #define EBB_OPTIMIZER_MAX_STATES 4
 
+/* Philox counts blocks of four numbers: each step of a parameter has 2^40, enough for 2^43 elements. */
+#define EBB_OPTIMIZER_STEP_SHIFT 40
+#define EBB_OPTIMIZER_ROUNDING_SEED G_GUINT64_CONSTANT (0x7765696768747321) /* of bf16 parameters */
+
 typedef struct
 {
-  EbbTensor *target; /* f32, contiguous: the parameter or its master copy */
+  EbbTensor *target; /* f32 or bf16, contiguous: the parameter or its master copy */
   EbbTensor *grad;   /* f32 or bf16, contiguous */
   EbbTensor **states;
-  gint64 step;         /* 1 at a parameter's first */
-  guint64 first_block; /* of all parameters' blocks of EBB_MOMENT_BLOCK elements, the first one of this parameter */
+  gint64 step; /* 1 at a parameter's first */
+  /* Rounding draws by the parameter's name, the step and the element's place in the full parameter. */
+  guint64 philox_seed;
+  gint64 first_element;
+  gboolean rounds_at_random; /* the target is bf16 */
   double lr, weight_decay, grad_scale;
   EbbTensor *grad_factor; /* f32 [1] on the target's device, or NULL: scales the gradient besides */
 } EbbOptimizerUpdate;
@@ -70,7 +78,7 @@ typedef struct
   EbbTensor *parameter;
   guint group;
   gint64 n_steps;
-  guint64 first_block;
+  guint64 philox_seed;
   gboolean moved;    /* by a backward pass, since the last step */
   gint64 n_elements; /* of the parameter, when its state was made */
   EbbTensor *master;
@@ -90,7 +98,6 @@ typedef struct
   EbbModule *module;   /* while constructing; this one... */
   EbbArgs *parameters; /* or this one */
   EbbOptimizerSlot *slots;
-  guint64 n_blocks; /* of all slots' parameters */
   guint n_slots;
   EbbOptimizerGroup *groups;
   guint n_groups;
@@ -98,12 +105,19 @@ typedef struct
   EbbTensor *grad_factor; /* f32 [1]: of clipping, on a device; or NULL */
   gint64 n_steps;
   gboolean step_in_backward;
+  EbbWeightRounding weight_rounding;
   GHashTable *by_parameter; /* the slots' numbers; while step_in_backward */
   struct _EbbDryRun *run;   /* the dry run in which it moves, or NULL */
 } EbbOptimizerPrivate;
 
 EbbOptimizerPrivate *ebb_optimizer_get_private (EbbOptimizer *self);
 const EbbOptimizerKind *ebb_optimizer_get_kind (EbbOptimizer *self);
+/* The draws of one step of bf16 parameters; the parameter's own seed is yet to be mixed in. */
+static inline EbbPhilox
+ebb_optimizer_get_rounding (const EbbOptimizerUpdate *update)
+{
+  return (EbbPhilox){ EBB_OPTIMIZER_ROUNDING_SEED, (guint64) update->step << EBB_OPTIMIZER_STEP_SHIFT };
+}
 /* Gradients count once again. */
 static inline void
 ebb_optimizer_reset_scale (EbbOptimizerPrivate *priv)
@@ -112,6 +126,13 @@ ebb_optimizer_reset_scale (EbbOptimizerPrivate *priv)
   g_clear_pointer (&priv->grad_factor, ebb_tensor_unref);
 }
 void ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot);
+/* Whether a master copy of @parameter moves in its place. */
+static inline gboolean
+ebb_optimizer_keeps_master (const EbbOptimizerPrivate *priv,
+                            EbbTensor *parameter)
+{
+  return priv->weight_rounding == EBB_WEIGHT_ROUNDING_MASTER && parameter->view.dtype != EBB_DTYPE_F32;
+}
 /* Before anything of @self changes: what a dry run changes is as it was at the run's end. */
 void ebb_optimizer_join_dry_run (EbbOptimizer *self);
 /* The class's step (). */

@@ -410,6 +410,8 @@ read_tensors (Loading *loading,
     return FALSE;
   if (loading->check_only)
     return TRUE;
+  if (!ebb_optimizer_keeps_master (loading->priv, parameter))
+    g_clear_pointer (&slot->master, ebb_tensor_unref);
   if (!copy_to_parameter (&slot->master, parameter, error))
     return FALSE;
   for (guint k = 0; k < EBB_OPTIMIZER_MAX_STATES; k++)

@@ -101,13 +101,14 @@ master_is_equal (EbbTensor *master,
 
 /* The master follows the parameter where somebody else has changed that (weights loaded later). */
 static gboolean
-prepare_master (EbbOptimizerSlot *slot,
+prepare_master (EbbOptimizerPrivate *priv,
+                EbbOptimizerSlot *slot,
                 GError **error)
 {
   EbbTensor *parameter = slot->parameter;
   gboolean equal = FALSE;
 
-  if (parameter->view.dtype == EBB_DTYPE_F32)
+  if (!ebb_optimizer_keeps_master (priv, parameter))
     {
       g_clear_pointer (&slot->master, ebb_tensor_unref);
       return TRUE;
@@ -184,8 +185,17 @@ prepare_slot (EbbOptimizer *self,
               EbbOptimizerSlot *slot,
               GError **error)
 {
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
   EbbTensor *parameter = slot->parameter;
 
+  if (parameter->view.dtype == EBB_DTYPE_F16 && !ebb_optimizer_keeps_master (priv, parameter))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
+                   "the parameter %s is f16: without a master copy only bf16 moves: set weight-rounding to \"master\", "
+                   "or cast it to bf16",
+                   slot->name);
+      return FALSE;
+    }
   if (!ebb_view_is_contiguous (&parameter->view))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
@@ -195,7 +205,7 @@ prepare_slot (EbbOptimizer *self,
   if (!check_state_fits (slot, error))
     return FALSE;
   slot->n_elements = parameter->n_elements;
-  if (!move_to_parameter (&slot->master, parameter, error) || !prepare_master (slot, error))
+  if (!move_to_parameter (&slot->master, parameter, error) || !prepare_master (priv, slot, error))
     return FALSE;
   for (guint i = 0; i < EBB_OPTIMIZER_MAX_STATES; i++)
     if (!move_to_parameter (&slot->states[i], parameter, error))
@@ -297,7 +307,10 @@ batch_add (Batch *self,
     .target = slot->master ? slot->master : parameter,
     .states = slot->states,
     .step = slot->n_steps + 1,
-    .first_block = slot->first_block,
+    .philox_seed = slot->philox_seed,
+    .first_element = ebb_parameter_get_first_element (parameter),
+    .rounds_at_random = priv->weight_rounding == EBB_WEIGHT_ROUNDING_RANDOM && slot->master == NULL
+                        && parameter->view.dtype == EBB_DTYPE_BF16,
     .lr = ebb_optimizer_get_group_lr (optimizer, slot->group) * priv->lr_scale,
     .weight_decay = ebb_optimizer_get_group_weight_decay (optimizer, slot->group),
     .grad_scale = priv->grad_scale,

@@ -20,6 +20,12 @@ G_DEFINE_ABSTRACT_TYPE_WITH_CODE (EbbOptimizer,
                                   G_ADD_PRIVATE (EbbOptimizer)
                                       G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_optimizer_initable_init))
 
+G_DEFINE_ENUM_TYPE (EbbWeightRounding,
+                    ebb_weight_rounding,
+                    G_DEFINE_ENUM_VALUE (EBB_WEIGHT_ROUNDING_MASTER, "master"),
+                    G_DEFINE_ENUM_VALUE (EBB_WEIGHT_ROUNDING_RANDOM, "random"),
+                    G_DEFINE_ENUM_VALUE (EBB_WEIGHT_ROUNDING_NEAREST, "nearest"))
+
 EbbOptimizerPrivate *
 ebb_optimizer_get_private (EbbOptimizer *self)
 {
@@ -239,6 +245,17 @@ ebb_optimizer_get_parameters (EbbOptimizer *self,
 
 /* -- parameters ---------------------------------------------------------------------------------------------------- */
 
+/* 64-bit FNV-1a: the same on every machine, as the draws are. */
+static guint64
+hash_name (const char *name)
+{
+  guint64 hash = G_GUINT64_CONSTANT (0xcbf29ce484222325);
+
+  for (; *name != '\0'; name++)
+    hash = (hash ^ (guint8) *name) * G_GUINT64_CONSTANT (0x100000001b3);
+  return hash;
+}
+
 /* Takes @name and a reference to @parameter. */
 static void
 append_slot (EbbOptimizerPrivate *priv,
@@ -251,11 +268,8 @@ append_slot (EbbOptimizerPrivate *priv,
     .name = name,
     .parameter = ebb_tensor_ref (parameter),
     .group = group,
-    .first_block = priv->n_blocks
+    .philox_seed = hash_name (name)
   };
-  /* Of the whole, so that parameters which ranks have alike are rounded alike on all of them. */
-  priv->n_blocks +=
-      ((guint64) ebb_parameter_get_n_elements (parameter) + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
 }
 
 static void
@@ -564,6 +578,21 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, step_in_backward),
                                    g_param_spec_boolean ("step-in-backward", NULL, NULL, FALSE,
                                                          G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
+  /**
+   * EbbOptimizer:weight-rounding:
+   *
+   * How parameters in bf16 move; those in f32 are not concerned. With %EBB_WEIGHT_ROUNDING_RANDOM and
+   * %EBB_WEIGHT_ROUNDING_NEAREST there is no master copy: a parameter takes 2 bytes and nothing besides. Each step is
+   * computed in f32 and rounded once. What is drawn depends on the parameter's name, the number of its step and the
+   * place of the element in the full parameter alone: not on threads, on ranks that shard it, on the other parameters
+   * or on when in the step it moves. f16 parameters need a master copy.
+   *
+   * It may be set at any time: the next step makes master copies of the parameters as they are, or drops them.
+   */
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, weight_rounding),
+                                   g_param_spec_enum ("weight-rounding", NULL, NULL, EBB_TYPE_WEIGHT_ROUNDING,
+                                                      EBB_WEIGHT_ROUNDING_MASTER,
+                                                      G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
 }
 
 static void

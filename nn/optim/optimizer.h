@@ -9,6 +9,27 @@
 
 G_BEGIN_DECLS
 
+#define EBB_TYPE_WEIGHT_ROUNDING (ebb_weight_rounding_get_type ())
+
+/**
+ * EbbWeightRounding:
+ * @EBB_WEIGHT_ROUNDING_MASTER: a master copy in f32 moves and is rounded to the nearest: 4 more bytes a parameter
+ * @EBB_WEIGHT_ROUNDING_RANDOM: the parameter moves itself and is rounded down or up at random, with the probabilities
+ * that make the mean right
+ * @EBB_WEIGHT_ROUNDING_NEAREST: the parameter moves itself and is rounded to the nearest, which undoes small steps
+ *
+ * How an optimizer moves parameters in bf16.
+ */
+typedef enum
+{
+  EBB_WEIGHT_ROUNDING_MASTER,
+  EBB_WEIGHT_ROUNDING_RANDOM,
+  EBB_WEIGHT_ROUNDING_NEAREST
+} EbbWeightRounding;
+
+EBB_AVAILABLE_IN_ALL
+GType ebb_weight_rounding_get_type (void);
+
 #define EBB_TYPE_OPTIMIZER (ebb_optimizer_get_type ())
 
 /**

@@ -37,14 +37,21 @@ update_parameter (EbbOptimizer *optimizer,
                   GError **error)
 {
   EbbSgd *self = EBB_SGD (optimizer);
-  const EbbKernelParams params = { .sgd = { .lr = update->lr,
-                                            .momentum = self->momentum,
-                                            .weight_decay = update->weight_decay,
-                                            .dampening = self->dampening,
-                                            .grad_scale = update->grad_scale,
-                                            .nesterov = self->nesterov && self->momentum != 0,
-                                            .first = update->step == 1 } };
+  EbbKernelParams params = { .sgd = { .lr = update->lr,
+                                      .momentum = self->momentum,
+                                      .weight_decay = update->weight_decay,
+                                      .dampening = self->dampening,
+                                      .grad_scale = update->grad_scale,
+                                      .nesterov = self->nesterov && self->momentum != 0,
+                                      .first = update->step == 1 } };
 
+  if (update->rounds_at_random)
+    {
+      params.sgd.rounds_at_random = TRUE;
+      params.sgd.rounding = ebb_optimizer_get_rounding (update);
+      params.sgd.rounding.seed ^= update->philox_seed;
+      params.sgd.first_element = update->first_element;
+    }
   return EBB_LAUNCH (EBB_KERNEL_SGD, &params, 2, error, update->grad_factor, update->grad, update->target,
                      self->momentum != 0 ? update->states[0] : NULL);
 }

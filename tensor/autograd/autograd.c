@@ -222,6 +222,21 @@ find_capture (Task *task,
   return NULL;
 }
 
+/* The dtype in which @leaf takes @grad: its own. But a parameter in bf16 has an f32 gradient if the first that comes is
+ * in f32, as those of a loss, of an embedding and of norms are: beside a sum in f32 a rounded copy would only cost
+ * memory, and the next sum would need f32 again. */
+static EbbDType
+get_leaf_dtype (Task *task,
+                EbbTensor *leaf,
+                EbbTensor *grad)
+{
+  if (leaf->view.dtype != EBB_DTYPE_BF16 || !leaf->is_parameter || task->captures != NULL)
+    return leaf->view.dtype;
+  if (leaf->grad != NULL)
+    return leaf->grad->view.dtype;
+  return grad->view.dtype == EBB_DTYPE_F32 ? EBB_DTYPE_F32 : EBB_DTYPE_BF16;
+}
+
 /* Brings @grad (taken over) to where @edge leads. */
 static gboolean
 deliver (Task *task,
@@ -237,7 +252,8 @@ deliver (Task *task,
       ebb_tensor_unref (grad);
       return FALSE;
     }
-  wanted = edge->leaf ? edge->leaf->view.dtype : (EbbDType) edge->node->output_dtypes[edge->output_index];
+  wanted =
+      edge->leaf ? get_leaf_dtype (task, edge->leaf, grad) : (EbbDType) edge->node->output_dtypes[edge->output_index];
   if (grad->view.dtype != wanted)
     {
       EbbTensor *converted = ebb_tensor_convert (grad, wanted, error);

@@ -53,6 +53,9 @@ typedef struct
   /* Of what the ranks shard: the full parameter, or this rank's part of it by tensor parallelism. */
   gint64 (*get_n_elements) (EbbParameterOwner *self,
                             EbbTensor *parameter);
+  /* The place of this rank's first element among these. NULL: 0. */
+  gint64 (*get_first_element) (EbbParameterOwner *self,
+                               EbbTensor *parameter);
 } EbbParameterOwnerFuncs;
 
 struct _EbbParameterOwner
@@ -117,6 +120,22 @@ ebb_parameter_get_n_elements (EbbTensor *parameter)
   return owner == NULL || owner->funcs->get_n_elements == NULL
              ? parameter->n_elements
              : owner->funcs->get_n_elements (owner, parameter);
+}
+
+/* The place of the parameter's first element in the full one: elements of different ranks have different places. Those
+ * of parts by tensor parallelism follow each other, part after part. */
+static inline gint64
+ebb_parameter_get_first_element (EbbTensor *parameter)
+{
+  EbbParameterOwner *owner = parameter->owner;
+  EbbPartition *partition = parameter->partition;
+  gint64 first = owner != NULL && owner->funcs->get_first_element != NULL
+                     ? owner->funcs->get_first_element (owner, parameter)
+                     : 0;
+
+  if (partition != NULL && partition->index > 0)
+    first += partition->index * ebb_partition_get_max_elements (partition);
+  return first;
 }
 
 /* One more node holds the parameter as an operand or for backward, or one less. */

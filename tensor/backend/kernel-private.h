@@ -156,13 +156,16 @@ typedef enum
                               * strides given */
 
   /* -- optimizers: contiguous, in place on outputs, lasting -------------------------------------------------------- */
-  EBB_KERNEL_ADAMW, /* (scale f32 [1] or NULL; items): the data of items are gradient, parameter f32, exp_avg,
-                     * exp_avg_sq, absmax f32 [blocks] of each or NULL; adamw.grad_dtype is f32 or bf16. The gradient
-                     * counts times f32 (adamw.grad_scale * scale). Moments are of adamw.moment_dtype: f32; bf16, the
-                     * second with stochastic rounding, where element i of block b of EBB_MOMENT_BLOCK draws 16 bits
-                     * from adamw.philox.offset + the item's philox_offset + b * 32 on; u8 codes with their absmax */
-
-  EBB_KERNEL_SGD, /* (scale f32 [1] or NULL, grad) -> parameter, momentum f32 or NULL: sgd.*; scale as above */
+  EBB_KERNEL_ADAMW, /* (scale f32 [1] or NULL; items): the data of items are gradient, parameter, exp_avg, exp_avg_sq,
+                     * absmax f32 [blocks] of each or NULL; adamw.grad_dtype and adamw.dtype, the parameter's, are f32
+                     * or bf16. The gradient counts times f32 (adamw.grad_scale * scale). Moments are of
+                     * adamw.moment_dtype: f32; bf16, the second rounded at random; u8 codes with their absmax. A bf16
+                     * parameter is rounded to the nearest, or at random. Element e of a full parameter draws 16 bits
+                     * for each rounding: with b = e / EBB_MOMENT_BLOCK and p = e % EBB_MOMENT_BLOCK the low half
+                     * (p < 128) or high half of word p % 128 from block philox.offset + b * 32 on; the seed is
+                     * philox.seed ^ the item's philox_seed. Element i of an item is e = first_element + i */
+  EBB_KERNEL_SGD,   /* (scale f32 [1] or NULL, grad) -> parameter f32 or bf16, momentum f32 or NULL: sgd.*; scale and
+                     * rounding as above */
   EBB_KERNEL_MOMENT_ENCODE, /* (x f32) -> codes u8, absmax f32 [blocks]: moment.is_signed; new tensors */
   EBB_KERNEL_MOMENT_DECODE, /* (codes u8, absmax f32) -> x f32; a new tensor */
 
@@ -352,14 +355,18 @@ typedef union
   {
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
     gint64 step;
-    EbbPhilox philox;
-    double l2; /* of the parameter, that is added to the gradient */
-    EbbDType grad_dtype, moment_dtype;
+    EbbPhilox philox; /* of the second moment in bf16 */
+    double l2;        /* of the parameter, that is added to the gradient */
+    EbbDType grad_dtype, dtype, moment_dtype;
+    gboolean rounds_at_random; /* the parameter */
+    EbbPhilox rounding;        /* of the parameter then */
   } adamw;
   struct
   {
     double lr, momentum, weight_decay, dampening, grad_scale;
-    gboolean nesterov, first;
+    gboolean nesterov, first, rounds_at_random;
+    EbbPhilox rounding;
+    gint64 first_element;
   } sgd;
   struct
   {
@@ -390,7 +397,8 @@ typedef struct
 {
   void *data[EBB_LAUNCH_ITEM_DATA]; /* NULL: left out */
   gint64 n_elements;
-  guint64 philox_offset;
+  gint64 first_element; /* in the full parameter */
+  guint64 philox_seed;
 } EbbLaunchItem;
 
 typedef struct

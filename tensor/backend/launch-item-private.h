@@ -25,7 +25,7 @@ ebb_launch_item_get_size (const EbbLaunch *launch,
   switch (k)
     {
     case 0: return n * sizes[launch->params.adamw.grad_dtype];
-    case 1: return n * sizeof (float);
+    case 1: return n * sizes[launch->params.adamw.dtype];
     case 2:
     case 3: return n * sizes[launch->params.adamw.moment_dtype];
     default: return (n + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK * sizeof (float);

@@ -286,7 +286,7 @@ get_item_size (const EbbCostLaunch *cost,
   switch (k)
     {
     case 0: return n * ebb_dtype_get_size (cost->params.adamw.grad_dtype);
-    case 1: return n * floats;
+    case 1: return n * ebb_dtype_get_size (cost->params.adamw.dtype);
     case 2:
     case 3: return n * ebb_dtype_get_size (cost->params.adamw.moment_dtype);
     default: return (n + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK * floats;

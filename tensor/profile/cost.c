@@ -230,11 +230,12 @@ list_params (const EbbLaunch *launch,
     case EBB_KERNEL_ADAMW:
       words[n++] = p->adamw.grad_dtype;
       words[n++] = p->adamw.moment_dtype;
-      words[n++] = p->adamw.l2 != 0;
+      words[n++] = (guint64) (p->adamw.l2 != 0) | (guint64) (p->adamw.rounds_at_random != 0) << 1
+                   | (guint64) p->adamw.dtype << 2;
       break;
     case EBB_KERNEL_SGD:
       words[n++] = (guint64) (p->sgd.momentum != 0) | (guint64) (p->sgd.nesterov != 0) << 1
-                   | (guint64) (p->sgd.first != 0) << 2;
+                   | (guint64) (p->sgd.first != 0) << 2 | (guint64) (p->sgd.rounds_at_random != 0) << 3;
       break;
     case EBB_KERNEL_MOMENT_ENCODE:
       words[n++] = p->moment.is_signed;

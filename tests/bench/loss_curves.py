@@ -27,9 +27,9 @@ TEXTS = [
     "tensor/autograd/saved-tensor.c", "tensor/tensor.c", "tensor/tensor-data.c", "wrap/checkpoint/wrapper.c",
     "wrap/checkpoint/options.c", "wrap/checkpoint/frame.c",
 ]
-MODEL = ["--layers", "3", "--width", "128", "--heads", "4", "--context", "64", "--batch", "8", "--dropout", "0",
+MODEL = ["--width", "128", "--heads", "4", "--context", "64", "--dropout", "0",
          "--lr", "1e-3", "--schedule", "cosine", "--decayed", "all"]
-# What the table calls it, and what train_gpt is told; the first is what the others are held against.
+# What --only calls it, and what train_gpt is told; the others are held against one of them.
 WAYS = {
     "f32": [],
     "f32-one-thread": ["--threads", "1"],
@@ -37,6 +37,9 @@ WAYS = {
     "moments-8bit": ["--moments", "8bit"],
     "bf16": ["--dtype", "bf16"],
     "bf16-residual": ["--dtype", "bf16", "--residual", "bf16"],
+    "weights-bf16": ["--dtype", "bf16", "--weights", "bf16"],
+    "weights-bf16-8bit": ["--dtype", "bf16", "--weights", "bf16", "--moments", "8bit"],
+    "weights-bf16-nearest": ["--dtype", "bf16", "--weights", "bf16", "--rounding", "nearest"],
 }
 
 
@@ -46,17 +49,20 @@ def parse_arguments():
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), metavar="DIR",
                         help="the build folder (build/release)")
     parser.add_argument("--steps", type=int, default=400, metavar="N", help="steps of each training (400)")
+    parser.add_argument("--layers", default="3", metavar="N", help="blocks of the model (3)")
+    parser.add_argument("--batch", default="8", metavar="N", help="rows of a step (8)")
+    parser.add_argument("--against", default="f32", metavar="WAY", help="what the others are held against (f32)")
     parser.add_argument("--last", type=int, default=50, metavar="N", help="how many of the last count (50)")
     parser.add_argument("--seeds", default="1,2,3", metavar="N,...", help="one training of each way for each (1,2,3)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="CPU threads (2)")
     parser.add_argument("--only", default=",".join(WAYS), metavar="WAY,...",
-                        help=f"these ways, and f32: {', '.join(WAYS)}")
+                        help=f"these ways, and that of --against: {', '.join(WAYS)}")
     parser.add_argument("--markdown", action="store_true", help="print the table as docs/optimizers.md has it")
     options = parser.parse_args()
-    options.ways = ["f32", *(way for way in options.only.split(",") if way != "f32")]
+    options.ways = [options.against, *(way for way in options.only.split(",") if way != options.against)]
     for way in options.ways:
         if way not in WAYS:
-            parser.error(f"--only: no way is called {way}; there are {', '.join(WAYS)}")
+            parser.error(f"no way is called {way}; there are {', '.join(WAYS)}")
     if not 1 <= options.last <= options.steps:
         parser.error(f"--last must be from 1 to the number of steps, {options.steps}")
     try:
@@ -80,8 +86,8 @@ def write_text(path):
 def train(options, way, seed, text, report):
     """The mean of the last losses."""
     command = [os.path.join(options.build, "examples", "train_gpt"), "--data", text, "--quiet", "--report", report,
-               "--steps", str(options.steps), "--seed", str(seed), "--threads", str(options.threads), *MODEL,
-               *WAYS[way]]
+               "--steps", str(options.steps), "--seed", str(seed), "--threads", str(options.threads),
+               "--layers", options.layers, "--batch", options.batch, *MODEL, *WAYS[way]]
     run_process(command, options.threads, f"{way}, seed {seed}")
     with open(report, encoding="utf-8") as file:
         losses = json.load(file)["losses"]
@@ -90,7 +96,9 @@ def train(options, way, seed, text, report):
 
 def lines(options, losses):
     for way in options.ways:
-        differences = "" if way == "f32" else ", ".join(f"{a - b:+.4f}" for a, b in zip(losses[way], losses["f32"]))
+        differences = ", ".join(f"{a - b:+.4f}" for a, b in zip(losses[way], losses[options.against]))
+        if way == options.against:
+            differences = ""
         name = " ".join(WAYS[way]) or "f32 throughout"
         yield [f"`{name}`" if options.markdown and WAYS[way] else name, *(f"{loss:.4f}" for loss in losses[way]),
                differences]
@@ -109,7 +117,7 @@ def main():
                     progress(f"seed {seed}, {way}: {losses[way][-1]:.4f}")
     except (Failure, OSError) as failure:
         sys.exit(f"loss_curves.py: {failure}")
-    header = ["", *(f"seed {seed}" for seed in options.seeds), "against f32"]
+    header = ["", *(f"seed {seed}" for seed in options.seeds), f"against {' '.join(WAYS[options.against]) or 'f32'}"]
     print(f"{length} bytes of text, SHA-256 {checksum}; {options.steps} steps, mean loss of the last {options.last}\n")
     print((as_markdown if options.markdown else as_text)(header, list(lines(options, losses))))
 

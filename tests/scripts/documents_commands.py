@@ -75,6 +75,7 @@ INSTEAD = {
     "train_gpt --sample": ["train_gpt --sample 20 --data my-book.txt --steps 2"],
     "step --lora 16": ["step --preset tiny --batch 1 --context 16 --steps 1 --lora 16"],
     "train_gpt --step-in-backward": ["train_gpt --step-in-backward --data my-book.txt --steps 2"],
+    "train_gpt --dtype bf16 --weights bf16": ["train_gpt --dtype bf16 --weights bf16 --data my-book.txt --steps 2"],
     "train_gpt --dtype bf16 --residual bf16": ["train_gpt --dtype bf16 --residual bf16 --data my-book.txt --steps 2"],
     "examples/python/fsdp_gpt.py": ["examples/python/fsdp_gpt.py --ranks 4 --data my-book.txt --steps 2"],
     "mpirun -n 2 …": ["mpirun -n 2 ebb-fsdp-gpt --data my-book.txt --steps 2"],

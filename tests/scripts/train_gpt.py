@@ -324,6 +324,29 @@ class LessPrecision(TrainGptTest):
         self.assertNotEqual(report["losses"], plain["losses"])
         self.assertLess(report["activation_bytes_peak"], 0.9 * plain["activation_bytes_peak"])
 
+    def test_weights_in_bf16_learn_as_well_in_half_the_bytes(self):
+        plain, expected = self.losses("--dtype", "bf16")
+        report, loss = self.losses("--dtype", "bf16", "--weights", "bf16")
+        self.assertLess(abs(loss - expected), 0.03)
+        # beside f32 weights there are copies in bf16 for the products
+        self.assertLess(report["parameter_bytes"], 0.36 * plain["parameter_bytes"])
+        self.assertLess(report["optimizer_bytes"], 1.01 * plain["optimizer_bytes"])
+        self.assertEqual(report["config"]["weights"], "bf16")
+        report = self.losses("--dtype", "bf16", "--weights", "bf16", "--rounding", "master")[0]
+        self.assertGreater(report["optimizer_bytes"], 1.45 * plain["optimizer_bytes"])
+
+    def test_weights_in_bf16_are_the_same_bits_in_every_way(self):
+        words = ["--steps", 12, "--width", 64, "--dtype", "bf16", "--weights", "bf16", "--moments", "8bit"]
+        whole = self.train(*words, "--save", "whole")["losses"]
+        for way in ["--checkpoint", "full", "--step-in-backward"], ["--threads", 1]:
+            self.assertEqual(self.train(*words, *way, "--save", "other")["losses"], whole)
+            self.assertEqual(self.read("whole"), self.read("other"))
+        begun = self.train(*words, "--steps", 6, "--resume", "state-weights")["losses"]
+        rest = self.train("--steps", 12, "--width", 64, "--resume", "state-weights", "--save", "resumed")
+        self.assertEqual(begun + rest["losses"], whole)
+        self.assertEqual(rest["config"]["weights"], "bf16")
+        self.assertEqual(self.read("whole"), self.read("resumed"))
+
     def test_each_way_of_checkpointing_gives_the_same_bits(self):
         words = ["--steps", 20, "--dtype", "bf16", "--residual", "bf16", "--moments", "8bit"]
         none = self.train(*words)["losses"]
@@ -344,6 +367,9 @@ class LessPrecision(TrainGptTest):
 
     def test_what_does_not_go_together_is_refused(self):
         for words, part in ((["--residual", "bf16"], b"--residual bf16: it needs --dtype bf16, not f32"),
+                            (["--weights", "bf16"], b"--weights bf16: it needs --dtype bf16, not f32"),
+                            (["--rounding", "nearest"], b"--rounding nearest: it needs --weights bf16, not f32"),
+                            (["--weights", "f16"], b"--weights f16: it must be one of f32, bf16"),
                             (["--step-in-backward", "--clip", 1], b"the norm needs all gradients at once"),
                             (["--step-in-backward", "--accumulate", 2], b"need gradients that stay"),
                             (["--moments", "4bit"], b"--moments 4bit: it must be one of f32, bf16, 8bit")):

@@ -18,6 +18,7 @@ PURPOSES = {"parameters": "parameter_bytes", "gradients": "gradient_bytes", "opt
 FULL = ["--checkpoint", "full"]
 SELECTIVE = ["--checkpoint", "selective"]
 SIM = ["--device", "sim"]
+WEIGHTS = [*FULL, "--dtype", "bf16", "--weights", "bf16", "--moments", "8bit", "--step-in-backward"]
 
 
 class EstimateTest(unittest.TestCase):
@@ -63,12 +64,12 @@ class EstimateTest(unittest.TestCase):
 class Bytes(EstimateTest):
     def test_one_rank(self):
         for words in ([], [*FULL, *SIM], ["--accumulate", 2, "--clip", 1, *SIM], ["--dtype", "bf16", *SELECTIVE],
-                      [*FULL, "--store", "host", *SIM]):
+                      [*FULL, "--store", "host", *SIM], WEIGHTS, [*WEIGHTS, *SIM]):
             self.check("train_gpt", *SMALL, *words)
 
     def test_ranks(self):
         for words in ([2], [2, *SIM], [4, *FULL], [2, "--shard", "none"],
-                      [4, "--tensor-parallel", 2, "--sequence-parallel"],
+                      [4, "--tensor-parallel", 2, "--sequence-parallel"], [2, *WEIGHTS],
                       [2, "--tensor-parallel", 2, *FULL, "--partition", *SIM]):
             self.check("fsdp_gpt", *SMALL, "--ranks", *words)
 

@@ -93,7 +93,7 @@ get_item_element_size (const EbbLaunch *launch,
   switch (k)
     {
     case 0: return get_element_size (launch->params.adamw.grad_dtype);
-    case 1: return sizeof (float);
+    case 1: return get_element_size (launch->params.adamw.dtype);
     case 2:
     case 3: return get_element_size (launch->params.adamw.moment_dtype);
     default: return 0;

@@ -157,6 +157,11 @@ run_copy (const KernelCase *test,
         if (d == 0)
           items[k].n_elements = (gint64) copy.items[k][d].n_elements;
       }
+  for (guint k = 0; k < test->n_items; k++)
+    {
+      items[k].first_element = 100 * k;
+      items[k].philox_seed = k;
+    }
   launch.n_items = test->n_items;
   launch.items = items;
   ok = test_kernel_run (func, &launch, &error);

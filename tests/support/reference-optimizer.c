@@ -24,11 +24,10 @@ ebb_reference_adamw (const EbbLaunch *launch,
     {
       const EbbLaunchItem *item = &launch->items[k];
       EbbView grad = { item->data[0], launch->params.adamw.grad_dtype, 1, { item->n_elements }, { 1 } };
-      EbbView parameter = { item->data[1], EBB_DTYPE_F32, 1, { item->n_elements }, { 1 } };
-      EbbView exp_avg = parameter, exp_avg_sq = parameter;
+      EbbView parameter = { item->data[1], launch->params.adamw.dtype, 1, { item->n_elements }, { 1 } };
+      EbbView exp_avg = { item->data[2], EBB_DTYPE_F32, 1, { item->n_elements }, { 1 } };
+      EbbView exp_avg_sq = { item->data[3], EBB_DTYPE_F32, 1, { item->n_elements }, { 1 } };
 
-      exp_avg.data = item->data[2];
-      exp_avg_sq.data = item->data[3];
       for (gint64 i = 0; i < item->n_elements; i++)
         {
           double g = get_scale (launch, launch->params.adamw.grad_scale) * ebb_reference_load (&grad, i)

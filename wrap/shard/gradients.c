@@ -268,7 +268,7 @@ average_over_replicas (EbbShardUnit *self,
                                 error);
 }
 
-/* Brings the gradients to the dtype and the device of the shards. */
+/* Brings the gradients to the device and the dtype of the shards; shards in bf16 may have f32 gradients. */
 static gboolean
 finish_shards (EbbShardUnit *self,
                Reduction *reduction,
@@ -287,7 +287,7 @@ finish_shards (EbbShardUnit *self,
         continue;
       if (divides_before (self) && !ebb_tensor_scale (reduction->shards[i], self->predivide / n_ranks, error))
         return FALSE;
-      cast = reduction->shards[i]->view.dtype == target->view.dtype
+      cast = reduction->shards[i]->view.dtype == target->view.dtype || target->view.dtype == EBB_DTYPE_BF16
                  ? ebb_tensor_ref (reduction->shards[i])
                  : ebb_tensor_convert (reduction->shards[i], target->view.dtype, error);
       placed = cast != NULL ? ebb_to_device (cast, target->storage->device, error) : NULL;
@@ -316,7 +316,7 @@ add_gradient (EbbShardUnit *self,
     return TRUE;
   offset = ebb_shard_layout_get_shard_offset (self->layout, i, ebb_process_group_get_rank (self->group));
   grad = ebb_tensor_new_view (shard->storage, shard->offset + offset, entry->shard->view.shape, NULL,
-                              (guint) entry->shard->view.n_dims, entry->shard->view.dtype);
+                              (guint) entry->shard->view.n_dims, shard->view.dtype);
   if (*sum != NULL)
     return grad->n_elements == 0 || ebb_tensor_add_scaled (*sum, grad, 1, error);
   *sum = g_steal_pointer (&grad);

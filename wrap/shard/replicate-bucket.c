@@ -128,15 +128,16 @@ pad (EbbReplicaEntry *entry,
   return TRUE;
 }
 
+/* A bucket has one dtype, that of its parameters. */
 static gboolean
-make_contiguous (EbbTensor *parameter,
-                 GError **error)
+make_alike (EbbTensor *parameter,
+            GError **error)
 {
   EbbTensor *copy;
 
-  if (ebb_view_is_contiguous (&parameter->grad->view))
+  if (ebb_view_is_contiguous (&parameter->grad->view) && parameter->grad->view.dtype == parameter->view.dtype)
     return TRUE;
-  copy = ebb_contiguous (parameter->grad, error);
+  copy = ebb_tensor_convert (parameter->grad, parameter->view.dtype, error);
   if (copy == NULL)
     return FALSE;
   ebb_storage_set_purpose (copy->storage, EBB_PURPOSE_GRADIENT);
@@ -183,7 +184,7 @@ collect_parts (EbbReplica *self,
             return FALSE;
           continue;
         }
-      if (!make_contiguous (entry->parameter, error))
+      if (!make_alike (entry->parameter, error))
         return FALSE;
       parts[(*n_parts)++] = (EbbCollectivePart){ .full = entry->parameter->grad };
       entry->in_flight = TRUE;

@@ -412,6 +412,19 @@ get_n_elements (EbbParameterOwner *owner,
   return self->layout->parameters[i].n_elements;
 }
 
+/* A full parameter begins at its first element. */
+static gint64
+get_first_element (EbbParameterOwner *owner,
+                   EbbTensor *parameter)
+{
+  guint i = 0;
+  EbbShardUnit *self = ebb_shard_unit_of (parameter, &i);
+  gint64 begin, end;
+
+  ebb_shard_layout_get_range (self->layout, i, ebb_process_group_get_rank (self->group), &begin, &end);
+  return parameter->n_elements == self->layout->parameters[i].n_elements ? 0 : begin;
+}
+
 static gboolean
 prepare_recompute (EbbParameterOwner *owner,
                    gboolean is_needed,
@@ -441,6 +454,7 @@ const EbbParameterOwnerFuncs ebb_shard_unit_funcs = {
   .reduce_over_shards = reduce_over_shards,
   .is_full = is_full,
   .get_n_elements = get_n_elements,
+  .get_first_element = get_first_element,
   .prepare_recompute = prepare_recompute,
   .ref = owner_ref,
   .unref = owner_unref,

@@ -7,6 +7,7 @@
 
 static const char *const dtypes[] = { "f32", "bf16", NULL };
 static const char *const moments[] = { "f32", "bf16", "8bit", NULL };
+static const char *const roundings[] = { "random", "nearest", "master", NULL };
 static const char *const checkpoints[] = { "none", "selective", "full", "auto", NULL };
 static const char *const decayed[] = { "matrices", "all", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
@@ -191,7 +192,13 @@ const OptionRow gpt_options[] = {
   { OPTION_FLAG, "estimate", AT (estimate), .shown = "",
     .help = "Train nothing: print the bytes that a step needs, who holds them, the seconds of a step and of --steps" },
   { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED,
-    .help = "Type to compute in: f32, or bf16 with f32 master weights" },
+    .help = "Type to compute in: f32 or bf16" },
+  { OPTION_TEXT, "weights", AT (weights), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED, .late = "f32",
+    .help = "Type of the weights with --dtype bf16: f32, or bf16, 2 bytes a parameter without an f32 copy" },
+  { OPTION_TEXT, "rounding", AT (rounding), .metavar = "NAME", .fallback = "random", .names = roundings, SAVED,
+    .late = "random",
+    .help = "How a step rounds --weights bf16: random; nearest, which loses small steps; master: a copy in f32 moves, "
+            "4 bytes more" },
   { OPTION_TEXT, "residual", AT (residual), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED, .late = "f32",
     .help = "Type of the residual stream with --dtype bf16: f32, or bf16, which halves it" },
   { OPTION_SIZE, "loss-chunk", SIZE_AT (loss_chunk), .metavar = "SIZE", .shown = "the device's choice", SAVED,

@@ -199,6 +199,20 @@ take_rest (Options *self,
   g_strv_builder_unref (builder);
 }
 
+EbbDType
+options_get_weights_dtype (const Options *self)
+{
+  return strcmp (self->weights, "bf16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+}
+
+EbbWeightRounding
+options_get_rounding (const Options *self)
+{
+  if (strcmp (self->rounding, "master") == 0)
+    return EBB_WEIGHT_ROUNDING_MASTER;
+  return strcmp (self->rounding, "nearest") == 0 ? EBB_WEIGHT_ROUNDING_NEAREST : EBB_WEIGHT_ROUNDING_RANDOM;
+}
+
 /* Options that contradict each other; in a resumed training one of them may be the saved one. */
 static gboolean
 check_pairs (const Options *self,
@@ -208,6 +222,10 @@ check_pairs (const Options *self,
     return TRUE;
   if (strcmp (self->residual, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
     return options_refuse (error, "--residual bf16: it needs --dtype bf16, not %s", self->dtype);
+  if (strcmp (self->weights, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
+    return options_refuse (error, "--weights bf16: it needs --dtype bf16, not %s", self->dtype);
+  if (strcmp (self->rounding, "random") != 0 && strcmp (self->weights, "bf16") != 0)
+    return options_refuse (error, "--rounding %s: it needs --weights bf16, not %s", self->rounding, self->weights);
   if (self->step_in_backward && self->clip > 0)
     return options_refuse (error, "--step-in-backward and --clip %g: the norm needs all gradients at once", self->clip);
   if (self->step_in_backward && self->accumulate > 1)

@@ -68,7 +68,7 @@ struct _Options
 
   /* machine and memory */
   char *allow;
-  char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
+  char *dtype, *weights, *rounding, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
   char *memory_text, *store_limit_text, *loss_chunk_text; /* as they were typed, for the messages */
   guint64 memory, store_limit, loss_chunk;                /* bytes; 0: no budget, no limit, the device's choice */
   gboolean memory_is_auto;                                /* the budget is all that is free */
@@ -121,6 +121,9 @@ char *options_get_help (const Program *program);
 gboolean options_take_saved (Options *self,
                              const char *saved,
                              GError **error);
+/* The type of the model's parameters. */
+EbbDType options_get_weights_dtype (const Options *self);
+EbbWeightRounding options_get_rounding (const Options *self);
 /* For a rank whose output the first one prints. */
 void options_silence (Options *self);
 /* Takes over the sizes that took effect. */

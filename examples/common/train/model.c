@@ -287,7 +287,7 @@ count_tokens (const Options *options,
   return n + (options->program->is_masked && ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_MASK) < 0);
 }
 
-/* The dtype of the weights in the folder of --model. */
+/* The dtype of the weights in the folder of --model, which is saved, whatever --weights they are trained in. */
 static int
 find_folder_dtype (const Options *options)
 {
@@ -311,14 +311,15 @@ take_folder_dtype (Options *options)
   options->dtype = g_strdup (find_folder_dtype (options) == EBB_DTYPE_BF16 ? "bf16" : "f32");
 }
 
-/* Opens the folder of --model: in f32 to be trained, or as it is below an adapter. */
+/* Opens the folder of --model: in the type of --weights to be trained, or as it is below an adapter. */
 static gboolean
 open_folder (const Options *options,
              ModelSource *source,
              GError **error)
 {
   source->opened = ebb_model_open_full (
-      options->model, options_have_adapter (options) ? EBB_MODEL_KEEP_DTYPE : (int) EBB_DTYPE_F32, error);
+      options->model,
+      options_have_adapter (options) ? EBB_MODEL_KEEP_DTYPE : (int) options_get_weights_dtype (options), error);
   if (source->opened == NULL)
     return FALSE;
   if (EBB_IS_BERT (source->opened) != options->program->is_masked)
@@ -489,7 +490,9 @@ model_make (const Options *options,
     return g_steal_pointer (&source->opened);
   if (weights != NULL)
     ebb_push_initialization_skipped ();
+  ebb_push_parameter_dtype (options_get_weights_dtype (options));
   model = source->bert != NULL ? ebb_bert_new (source->bert, error) : ebb_gpt_new (source->gpt, error);
+  ebb_pop_parameter_dtype ();
   if (weights != NULL)
     ebb_pop_initialization_skipped ();
   if (model == NULL)
@@ -509,8 +512,10 @@ model_make_full (EbbModule *model,
                  GError **error)
 {
   g_autoptr (EbbModule) copy = NULL;
+  g_autoptr (EbbTensor) first = ebb_args_get_tensor (state, 0);
 
   ebb_push_initialization_skipped ();
+  ebb_push_parameter_dtype (ebb_tensor_get_dtype (first));
   if (EBB_IS_BERT (model))
     {
       g_autoptr (EbbBertConfig) config = ebb_bert_get_config (EBB_BERT (model));
@@ -523,6 +528,7 @@ model_make_full (EbbModule *model,
 
       copy = ebb_gpt_new (config, error);
     }
+  ebb_pop_parameter_dtype ();
   ebb_pop_initialization_skipped ();
   return copy != NULL && ebb_module_load_state_dict (copy, state, TRUE, error) ? g_steal_pointer (&copy) : NULL;
 }
@@ -536,17 +542,22 @@ format_mib (double bytes)
 }
 
 static double
-get_moment_bytes (const Options *options)
+get_state_bytes (const Options *options)
 {
-  return strcmp (options->moments, "8bit") == 0 ? 2 : strcmp (options->moments, "bf16") == 0 ? 4
-                                                                                             : 8;
+  const double bytes = strcmp (options->moments, "8bit") == 0 ? 2 : strcmp (options->moments, "bf16") == 0 ? 4
+                                                                                                           : 8;
+
+  return options_get_rounding (options) == EBB_WEIGHT_ROUNDING_MASTER ? bytes + 4 : bytes;
 }
 
 /* Below an adapter, weights have the folder's dtype. */
 static double
 get_parameter_bytes (const Options *options)
 {
-  return options_have_adapter (options) && find_folder_dtype (options) == EBB_DTYPE_BF16 ? 2 : 4;
+  const int dtype =
+      options_have_adapter (options) ? find_folder_dtype (options) : (int) options_get_weights_dtype (options);
+
+  return dtype == EBB_DTYPE_BF16 ? 2 : 4;
 }
 
 /* How much of the model each rank has, in elements; in doubles: the sizes of a mistyped option would overflow integers,
@@ -615,10 +626,11 @@ model_check_memory (const Options *options,
   guint n_here = MAX (options->ranks.n_ranks, 1); /* ranks that are threads share one memory */
   double training = options->steps > 0 ? 1 : 0;
   double trained = options_have_adapter (options) ? 0 : training; /* an adapter is small beside the rest */
-  double parameters = get_parameter_bytes (options) * (share.held + share.gathered);
-  double moments = trained * share.held * get_moment_bytes (options);
+  double element = get_parameter_bytes (options);
+  double parameters = element * (share.held + share.gathered);
+  double moments = trained * share.held * get_state_bytes (options);
   /* With steps in backward only the largest gradient, the embedding's, lives to the end. */
-  double gradients = trained * 4 * (options->step_in_backward ? share.largest : share.held);
+  double gradients = trained * (options->step_in_backward ? 4 * share.largest : element * share.held);
   double activations = training * n_here * get_activations (options, device, n_ranks);
   double rest = n_here * (parameters + gradients + moments);
   double limit = (double) ebb_memory_get_limit (device);

@@ -148,7 +148,7 @@ make_optimizer (Trainer *self,
     return FALSE;
   self->spared = ebb_optimizer_get_group_names (self->optimizer, SPARED);
   g_object_set (self->optimizer, "moment-format", get_moment_format (options), "step-in-backward",
-                options->step_in_backward, NULL);
+                options->step_in_backward, "weight-rounding", options_get_rounding (options), NULL);
   self->schedule = ebb_cosine_schedule_new (options->warmup, MAX (options->steps, 1), min_factor);
   return trainer_set_optimizer (self, error);
 }
@@ -310,7 +310,8 @@ load_whole (Trainer *self,
 
   if (optimizer == NULL)
     return FALSE;
-  g_object_set (optimizer, "moment-format", get_moment_format (options), NULL);
+  g_object_set (optimizer, "moment-format", get_moment_format (options), "weight-rounding",
+                options_get_rounding (options), NULL);
   state = ebb_training_state_new (self->model, optimizer, self->dataset);
   if (!ebb_training_state_load (state, options->resume, &self->step, error))
     return fail_resume (self, error);

@@ -19,14 +19,36 @@
 /* Draws of 16 bits for the elements of a block: two in each of these words. */
 #define EBB_MOMENT_WORDS (EBB_MOMENT_BLOCK / 2)
 
-/* Element i of a block has the low half of word i in the first half of the block, the high half in the second. A block
- * takes EBB_MOMENT_WORDS / 4 numbers of Philox, so a draw is named by the call's offset and the element. */
+/* What element @at, counted from the first of two full blocks, draws of their words. */
+EBB_VEC_INLINE guint32
+ebb_moment_pick_ (const guint32 words[2 * EBB_MOMENT_WORDS],
+                  gint64 at)
+{
+  const gint64 place = at % EBB_MOMENT_BLOCK;
+  const guint32 word = words[at / EBB_MOMENT_BLOCK * EBB_MOMENT_WORDS + place % EBB_MOMENT_WORDS];
+
+  return word >> (place < EBB_MOMENT_WORDS ? 0 : 16) & 0xffff;
+}
+
+/* For EBB_MOMENT_BLOCK elements from element @first of a full parameter on. Element i of a block of the full parameter
+ * has the low half of word i in the first half of the block, the high half in the second. A block takes
+ * EBB_MOMENT_WORDS / 4 numbers of Philox, so a draw is named by the call's offset and the element. A shard may begin
+ * inside a block: its words are put together from those of two. */
 EBB_VEC_INLINE void
 ebb_moment_draw (const EbbPhilox *philox,
-                 gint64 block,
+                 gint64 first,
                  guint32 words[EBB_MOMENT_WORDS])
 {
-  ebb_philox_fill (philox->seed, philox->offset + (guint64) block * (EBB_MOMENT_WORDS / 4), 0, EBB_MOMENT_WORDS, words);
+  const gint64 skip = first % EBB_MOMENT_BLOCK;
+  const guint64 offset = philox->offset + (guint64) (first / EBB_MOMENT_BLOCK) * (EBB_MOMENT_WORDS / 4);
+  guint32 both[2 * EBB_MOMENT_WORDS];
+
+  ebb_philox_fill (philox->seed, offset, 0, EBB_MOMENT_WORDS, skip == 0 ? words : both);
+  if (skip == 0)
+    return;
+  ebb_philox_fill (philox->seed, offset, EBB_MOMENT_WORDS, EBB_MOMENT_WORDS, both + EBB_MOMENT_WORDS);
+  for (gint64 i = 0; i < EBB_MOMENT_WORDS; i++)
+    words[i] = ebb_moment_pick_ (both, skip + i) | ebb_moment_pick_ (both, skip + i + EBB_MOMENT_WORDS) << 16;
 }
 
 EBB_VEC_INLINE EbbVecU
@@ -38,7 +60,7 @@ vec_moment_draw (const guint32 words[EBB_MOMENT_WORDS],
   return (word >> (i < EBB_MOMENT_WORDS ? 0 : 16)) & 0xffff;
 }
 
-/* Rounds down or up to bf16, up with the probability that makes the mean right: moments whose steps are smaller than
+/* Rounds down or up to bf16, up with the probability that makes the mean right: numbers whose steps are smaller than
  * half a unit in the last place would otherwise never move. draws: 16 bits. */
 EBB_VEC_INLINE EbbVecH
 vec_to_bf16_stochastic (EbbVec v,

@@ -15,7 +15,10 @@ typedef struct
   void *exp_avg, *exp_avg_sq; /* momentum: exp_avg */
   float *absmax[2];           /* of each block of 8-bit moments */
   float grad_scale;
-  EbbPhilox philox;
+  gint64 first_element;       /* in the full parameter */
+  EbbPhilox philox, rounding; /* of the second moment in bf16; of a parameter in bf16 */
+  gboolean rounds_at_random;
+  const guint32 *draws; /* SGD: of the elements of this call */
 
   float beta1_rest, beta2, beta2_rest, eps, decay, l2, step_size, correction2; /* AdamW */
   float lr, momentum, weight_decay, dampening_rest;                            /* SGD */
@@ -58,9 +61,27 @@ get_size (EbbDType moment_dtype)
   }                                                                                \
   G_STMT_END
 
+/* The parameter's elements [i, i + n), of which the first is element @k of those that @draws is for; NULL: rounded to
+ * the nearest. */
+EBB_VEC_INLINE void
+store_parameter (EbbDType dtype,
+                 void *parameter,
+                 gint64 i,
+                 gint64 n,
+                 EbbVec p,
+                 const guint32 *draws,
+                 gint64 k)
+{
+  if (dtype == EBB_DTYPE_BF16 && draws != NULL)
+    vec_store_u16 ((guint16 *) parameter + i, vec_to_bf16_stochastic (p, vec_moment_draw (draws, k)), n);
+  else
+    vec_store_as (dtype, parameter, i, n, p);
+}
+
 /* -- AdamW --------------------------------------------------------------------------------------------------------- */
 
-/* Elements [begin, begin + n) of the parameter; the moments are their own, and the draws those of the block, if any. */
+/* Elements [begin, begin + n) of the parameter; the moments are their own, and the draws, for the second moment and for
+ * the parameter, those of the block, if any. */
 EBB_VEC_INLINE void
 adamw_elements (const Update *u,
                 EbbDType grad_dtype,
@@ -70,7 +91,8 @@ adamw_elements (const Update *u,
                 gint64 n,
                 void *exp_avg,
                 void *exp_avg_sq,
-                const guint32 *draws)
+                const guint32 *draws,
+                const guint32 *rounding)
 {
   EbbVec beta1_rest = vec_set1 (u->beta1_rest), beta2_rest = vec_set1 (u->beta2_rest);
 
@@ -87,7 +109,7 @@ adamw_elements (const Update *u,
       m = vec_fma (beta1_rest, g - m, m);
       v = vec_fma (beta2_rest * g, g, vec_rounded (u->beta2 * v));
       p -= u->step_size * m / (vec_sqrt (v) / u->correction2 + u->eps);
-      vec_store_as (dtype, u->parameter, begin + i, k, p);
+      store_parameter (dtype, u->parameter, begin + i, k, p, rounding, i);
       vec_store_as (moment_dtype, exp_avg, i, k, m);
       if (moment_dtype == EBB_DTYPE_BF16)
         vec_store_u16 ((guint16 *) exp_avg_sq + i, vec_to_bf16_stochastic (v, vec_moment_draw (draws, i)), k);
@@ -109,18 +131,20 @@ adamw_block (const Update *u,
   char *exp_avg = (char *) u->exp_avg + begin * (gint64) get_size (moment_dtype);
   char *exp_avg_sq = (char *) u->exp_avg_sq + begin * (gint64) get_size (moment_dtype);
   float m[EBB_MOMENT_BLOCK], v[EBB_MOMENT_BLOCK];
-  guint32 draws[EBB_MOMENT_WORDS];
+  guint32 draws[EBB_MOMENT_WORDS], words[EBB_MOMENT_WORDS], *rounding = NULL;
 
   if (moment_dtype == EBB_DTYPE_BF16)
-    ebb_moment_draw (&u->philox, block, draws);
+    ebb_moment_draw (&u->philox, u->first_element + begin, draws);
+  if (dtype == EBB_DTYPE_BF16 && u->rounds_at_random)
+    ebb_moment_draw (&u->rounding, u->first_element + begin, rounding = words);
   if (moment_dtype != EBB_DTYPE_U8)
     {
-      adamw_elements (u, grad_dtype, dtype, moment_dtype, begin, n, exp_avg, exp_avg_sq, draws);
+      adamw_elements (u, grad_dtype, dtype, moment_dtype, begin, n, exp_avg, exp_avg_sq, draws, rounding);
       return;
     }
   ebb_moment_decode_block (TRUE, (const guint8 *) exp_avg, u->absmax[0][block], n, m);
   ebb_moment_decode_block (FALSE, (const guint8 *) exp_avg_sq, u->absmax[1][block], n, v);
-  adamw_elements (u, grad_dtype, dtype, EBB_DTYPE_F32, begin, n, m, v, NULL);
+  adamw_elements (u, grad_dtype, dtype, EBB_DTYPE_F32, begin, n, m, v, NULL, rounding);
   ebb_moment_encode_block (TRUE, m, n, (guint8 *) exp_avg, &u->absmax[0][block]);
   ebb_moment_encode_block (FALSE, v, n, (guint8 *) exp_avg_sq, &u->absmax[1][block]);
 }
@@ -144,8 +168,11 @@ adamw_f32 (const Update *u,
            gint64 begin,
            gint64 end)
 {
-  adamw_elements (u, grad_dtype, dtype, EBB_DTYPE_F32, begin, end - begin, (float *) u->exp_avg + begin,
-                  (float *) u->exp_avg_sq + begin, NULL);
+  if (dtype == EBB_DTYPE_BF16 && u->rounds_at_random)
+    adamw_blocks (u, grad_dtype, dtype, EBB_DTYPE_F32, begin, end);
+  else
+    adamw_elements (u, grad_dtype, dtype, EBB_DTYPE_F32, begin, end - begin, (float *) u->exp_avg + begin,
+                    (float *) u->exp_avg_sq + begin, NULL, NULL);
 }
 
 EBB_VEC_INLINE void
@@ -215,7 +242,9 @@ adamw_range (gint64 begin,
           update.exp_avg_sq = item->data[3];
           update.absmax[0] = item->data[4];
           update.absmax[1] = item->data[5];
-          update.philox.offset += item->philox_offset;
+          update.first_element = item->first_element;
+          update.philox.seed ^= item->philox_seed;
+          update.rounding.seed ^= item->philox_seed;
           adamw_elements_of (&update, MAX (begin, 0) * EBB_MOMENT_BLOCK,
                              MIN (end * EBB_MOMENT_BLOCK, item->n_elements));
         }
@@ -247,9 +276,11 @@ EBB_SIMD_NAME (ebb_cpu_adamw) (const EbbLaunch *launch,
   gint64 n_blocks = 0;
 
   update->grad_dtype = launch->params.adamw.grad_dtype;
-  update->dtype = EBB_DTYPE_F32;
+  update->dtype = launch->params.adamw.dtype;
   update->moment_dtype = launch->params.adamw.moment_dtype;
   update->philox = launch->params.adamw.philox;
+  update->rounding = launch->params.adamw.rounding;
+  update->rounds_at_random = launch->params.adamw.rounds_at_random;
   update->grad_scale = get_scale (launch, launch->params.adamw.grad_scale);
   update->beta1_rest = (float) (1.0 - beta1);
   update->beta2 = (float) beta2;
@@ -366,7 +397,7 @@ sgd_elements (const Update *u,
           vec_store_as (EBB_DTYPE_F32, u->exp_avg, i, n, m);
           g = u->nesterov ? vec_fma (momentum, m, g) : m;
         }
-      vec_store_as (dtype, u->parameter, i, n, vec_fma (vec_set1 (-u->lr), g, p));
+      store_parameter (dtype, u->parameter, i, n, vec_fma (vec_set1 (-u->lr), g, p), u->draws, i - begin);
     }
 }
 
@@ -376,8 +407,20 @@ sgd_range (gint64 begin,
            void *data)
 {
   const Update *update = data;
+  Update block = *update;
+  guint32 draws[EBB_MOMENT_WORDS];
 
-  SPECIALIZE (sgd_elements, update, begin, end);
+  if (!update->rounds_at_random)
+    {
+      SPECIALIZE (sgd_elements, update, begin, end);
+      return;
+    }
+  block.draws = draws;
+  for (gint64 i = begin; i < end; i += EBB_MOMENT_BLOCK)
+    {
+      ebb_moment_draw (&update->rounding, update->first_element + i, draws);
+      SPECIALIZE (sgd_elements, &block, i, MIN (end, i + EBB_MOMENT_BLOCK));
+    }
 }
 
 gboolean
@@ -399,6 +442,9 @@ EBB_SIMD_NAME (ebb_cpu_sgd) (const EbbLaunch *launch,
   update.dampening_rest = (float) (1.0 - launch->params.sgd.dampening);
   update.nesterov = launch->params.sgd.nesterov;
   update.first = launch->params.sgd.first;
+  update.rounds_at_random = parameter->dtype == EBB_DTYPE_BF16 && launch->params.sgd.rounds_at_random;
+  update.rounding = launch->params.sgd.rounding;
+  update.first_element = launch->params.sgd.first_element;
   ebb_cpu_parallel_for_units (count_elements (parameter), 64, EBB_CPU_GRAIN / 4, sgd_range, &update);
   return TRUE;
 }

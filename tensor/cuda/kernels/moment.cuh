@@ -19,17 +19,39 @@ moment_find (unsigned lane,
   return (int) lane * 4 + k % 4 + k / 4 * (EBB_MOMENT_BLOCK / 2);
 }
 
-/* 16 bits for each element of a lane. offset: that of the launch and of the tensor; block: its number there. */
+/* 16 bits for an element of a full parameter. */
+static __device__ __forceinline__ guint32
+moment_draw_one (guint64 seed,
+                 guint64 offset,
+                 gint64 element)
+{
+  const unsigned place = (unsigned) (element % EBB_MOMENT_BLOCK), word = place % (EBB_MOMENT_BLOCK / 2);
+  guint32 words[4], low, high;
+
+  philox_block (seed, offset + (guint64) (element / EBB_MOMENT_BLOCK) * (EBB_MOMENT_BLOCK / 8) + word / 4, words);
+  low = word & 1 ? words[1] : words[0];
+  high = word & 1 ? words[3] : words[2];
+  return (word & 2 ? high : low) >> (place < EBB_MOMENT_BLOCK / 2 ? 0 : 16) & 0xffff;
+}
+
+/* 16 bits for each element of a lane, in a block that begins at element first of the full parameter. */
 static __device__ __forceinline__ void
 moment_draw (guint64 seed,
              guint64 offset,
-             gint64 block,
+             gint64 first,
              unsigned lane,
              guint32 (&draws)[MOMENT_LANE])
 {
   guint32 words[4];
 
-  philox_block (seed, offset + (guint64) block * (EBB_MOMENT_BLOCK / 8) + lane, words);
+  if (first % EBB_MOMENT_BLOCK != 0) /* the shard begins inside a block */
+    {
+#pragma unroll
+      for (int k = 0; k < MOMENT_LANE; k++)
+        draws[k] = moment_draw_one (seed, offset, first + moment_find (lane, k));
+      return;
+    }
+  philox_block (seed, offset + (guint64) (first / EBB_MOMENT_BLOCK) * (EBB_MOMENT_BLOCK / 8) + lane, words);
 #pragma unroll
   for (int k = 0; k < MOMENT_LANE; k++)
     draws[k] = words[k % 4] >> (k < 4 ? 0 : 16) & 0xffff;

@@ -54,6 +54,20 @@ find_item (const Items &self,
   return i;
 }
 
+/* Rounded down or up by draw, or to the nearest. */
+template <typename Parameter>
+static __device__ __forceinline__ void
+store_parameter (Parameter *place,
+                 float value,
+                 bool rounds_at_random,
+                 guint32 draw)
+{
+  if constexpr (sizeof (Parameter) == 2)
+    *place = rounds_at_random ? to_bf16_stochastic (value, draw) : from_float<Bf16> (value);
+  else
+    store (place, value);
+}
+
 /* -- AdamW --------------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -61,7 +75,8 @@ typedef struct
   const float *scale; /* of the gradient, on the device; NULL: 1 */
   double grad_scale;
   float beta1_rest, beta2, beta2_rest, eps, decay, l2, step_size, correction2;
-  guint64 seed, offset;
+  EbbPhilox philox, rounding;
+  bool rounds_at_random;
   const EbbCudaFault *fault;
 } Adamw;
 
@@ -141,7 +156,7 @@ store_moment (const MomentBlock &self,
 
 /* One block of an item's moments, by a whole warp. Loshchilov, Hutter: Decoupled weight decay regularization, 2019:
  * algorithm 2 */
-template <typename Grad, typename Moment>
+template <typename Grad, typename Parameter, typename Moment>
 static __device__ __forceinline__ void
 adamw_block (const Adamw &self,
              const EbbLaunchItem &item,
@@ -152,10 +167,13 @@ adamw_block (const Adamw &self,
   const gint64 first = block * EBB_MOMENT_BLOCK, rest = item.n_elements - first;
   const int n = (int) (rest < EBB_MOMENT_BLOCK ? rest : EBB_MOMENT_BLOCK);
   const Grad *grad = (const Grad *) item.data[0] + first;
-  float *parameter = (float *) item.data[1] + first;
+  Parameter *parameter = (Parameter *) item.data[1] + first;
   float m[MOMENT_LANE], v[MOMENT_LANE];
   guint32 draws[MOMENT_LANE] = {};
+  const bool rounds = sizeof (Parameter) == 2 && self.rounds_at_random;
 
+  if (rounds)
+    moment_draw (self.rounding.seed ^ item.philox_seed, self.rounding.offset, item.first_element + first, lane, draws);
   load_moment<Moment> (get_moment (item, 0, block, n, lane), m);
   load_moment<Moment> (get_moment (item, 1, block, n, lane), v);
 #pragma unroll
@@ -167,20 +185,22 @@ adamw_block (const Adamw &self,
       if (i >= n)
         continue;
       g = scale * load (grad + i);
-      w = parameter[i];
+      w = load (parameter + i);
       if (self.l2 != 0.0f)
         g = fmaf (self.l2, w, g);
       m[k] = fmaf (self.beta1_rest, g - m[k], m[k]);
       v[k] = fmaf (self.beta2_rest * g, g, __fmul_rn (self.beta2, v[k]));
-      parameter[i] = self.decay * w - self.step_size * m[k] / (sqrtf (v[k]) / self.correction2 + self.eps);
+      store_parameter (parameter + i,
+                       self.decay * w - self.step_size * m[k] / (sqrtf (v[k]) / self.correction2 + self.eps), rounds,
+                       draws[k]);
     }
   if (sizeof (Moment) == 2)
-    moment_draw (self.seed, self.offset + item.philox_offset, block, lane, draws);
+    moment_draw (self.philox.seed ^ item.philox_seed, self.philox.offset, item.first_element + first, lane, draws);
   store_moment<Moment> (get_moment (item, 0, block, n, lane), m, draws);
   store_moment<Moment> (get_moment (item, 1, block, n, lane), v, draws);
 }
 
-template <typename Grad, typename Moment>
+template <typename Grad, typename Parameter, typename Moment>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
 adamw (Items items,
        Adamw self)
@@ -197,11 +217,11 @@ adamw (Items items,
       gint64 block = chunk * CHUNK_BLOCKS + i;
 
       if (block * EBB_MOMENT_BLOCK < item.n_elements)
-        adamw_block<Grad, Moment> (self, item, block, scale, lane);
+        adamw_block<Grad, Parameter, Moment> (self, item, block, scale, lane);
     }
 }
 
-template <typename Grad>
+template <typename Grad, typename Parameter>
 static cudaError_t
 launch_adamw (EbbDType moments,
               const Items &items,
@@ -210,10 +230,11 @@ launch_adamw (EbbDType moments,
               const EbbCudaQueue *queue)
 {
   if (moments == EBB_DTYPE_F32)
-    return EBB_CUDA_LAUNCH (adamw<Grad, float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
+    return EBB_CUDA_LAUNCH (adamw<Grad, Parameter, float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items,
+                            self);
   if (moments == EBB_DTYPE_BF16)
-    return EBB_CUDA_LAUNCH (adamw<Grad, Bf16>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
-  return EBB_CUDA_LAUNCH (adamw<Grad, guint8>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
+    return EBB_CUDA_LAUNCH (adamw<Grad, Parameter, Bf16>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
+  return EBB_CUDA_LAUNCH (adamw<Grad, Parameter, guint8>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
 }
 
 EBB_CUDA_KERNEL (adamw)
@@ -236,8 +257,9 @@ EBB_CUDA_KERNEL (adamw)
   self.l2 = (float) launch->params.adamw.l2;
   self.step_size = (float) (lr / (1.0 - pow (beta1, step)));
   self.correction2 = (float) sqrt (1.0 - pow (beta2, step));
-  self.seed = launch->params.adamw.philox.seed;
-  self.offset = launch->params.adamw.philox.offset;
+  self.philox = launch->params.adamw.philox;
+  self.rounding = launch->params.adamw.rounding;
+  self.rounds_at_random = launch->params.adamw.rounds_at_random != FALSE;
   self.fault = queue->fault;
   for (guint first = 0; first < launch->n_items && status == cudaSuccess;)
     {
@@ -246,9 +268,14 @@ EBB_CUDA_KERNEL (adamw)
       first += items_init (&items, launch, first, &n_blocks);
       if (n_blocks == 0)
         continue;
-      status = launch->params.adamw.grad_dtype == EBB_DTYPE_F32
-                   ? launch_adamw<float> (moments, items, self, n_blocks, queue)
-                   : launch_adamw<Bf16> (moments, items, self, n_blocks, queue);
+      if (launch->params.adamw.dtype == EBB_DTYPE_F32)
+        status = launch->params.adamw.grad_dtype == EBB_DTYPE_F32
+                     ? launch_adamw<float, float> (moments, items, self, n_blocks, queue)
+                     : launch_adamw<Bf16, float> (moments, items, self, n_blocks, queue);
+      else
+        status = launch->params.adamw.grad_dtype == EBB_DTYPE_F32
+                     ? launch_adamw<float, Bf16> (moments, items, self, n_blocks, queue)
+                     : launch_adamw<Bf16, Bf16> (moments, items, self, n_blocks, queue);
     }
   return status;
 }
@@ -264,7 +291,9 @@ typedef struct
   gint64 n;
   double grad_scale;
   float lr, momentum, weight_decay, dampening_rest;
-  bool is_nesterov, is_first;
+  bool is_nesterov, is_first, rounds_at_random;
+  EbbPhilox rounding;
+  gint64 first_element;
   const EbbCudaFault *fault;
 } Sgd;
 
@@ -289,7 +318,10 @@ sgd (Sgd self)
           self.momentum_buffer[i] = m;
           g = self.is_nesterov ? fmaf (self.momentum, m, g) : m;
         }
-      store (place, fmaf (-self.lr, g, p));
+      store_parameter (place, fmaf (-self.lr, g, p), self.rounds_at_random,
+                       self.rounds_at_random
+                           ? moment_draw_one (self.rounding.seed, self.rounding.offset, self.first_element + i)
+                           : 0);
     }
 }
 
@@ -312,6 +344,9 @@ EBB_CUDA_KERNEL (sgd)
   self.dampening_rest = (float) (1.0 - launch->params.sgd.dampening);
   self.is_nesterov = launch->params.sgd.nesterov != FALSE;
   self.is_first = launch->params.sgd.first != FALSE;
+  self.rounds_at_random = parameter->dtype == EBB_DTYPE_BF16 && launch->params.sgd.rounds_at_random;
+  self.rounding = launch->params.sgd.rounding;
+  self.first_element = launch->params.sgd.first_element;
   self.fault = queue->fault;
   if (self.n == 0)
     return cudaSuccess;

@@ -38,7 +38,7 @@ count_cast (const EbbLaunch *launch, GError **error)
 }
 
 static Step
-take_step (int layers, double dropout, EbbDType residual, gboolean autocast)
+take_step_in (EbbDType weights, int layers, double dropout, EbbDType residual, gboolean autocast)
 {
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
@@ -57,7 +57,9 @@ take_step (int layers, double dropout, EbbDType residual, gboolean autocast)
   config->layers = layers;
   config->dropout = dropout;
   config->residual_dtype = residual;
+  ebb_push_parameter_dtype (weights);
   gpt = ebb_gpt_new (config, &error);
+  ebb_pop_parameter_dtype ();
   g_assert_no_error (error);
 
   n_casts = 0;
@@ -75,6 +77,23 @@ take_step (int layers, double dropout, EbbDType residual, gboolean autocast)
   device->kernels = kernels;
   step.n_casts = n_casts;
   return step;
+}
+
+static Step
+take_step (int layers, double dropout, EbbDType residual, gboolean autocast)
+{
+  return take_step_in (EBB_DTYPE_F32, layers, dropout, residual, autocast);
+}
+
+/* Embeddings in bf16 don't make it so. */
+static void
+the_stream_is_of_the_dtype_of_the_model (void)
+{
+  Step f32 = take_step (2, 0, EBB_DTYPE_F32, TRUE), of_bf16 = take_step_in (EBB_DTYPE_BF16, 2, 0, EBB_DTYPE_F32, TRUE);
+  Step bf16 = take_step_in (EBB_DTYPE_BF16, 2, 0, EBB_DTYPE_BF16, TRUE);
+
+  g_assert_cmpuint (of_bf16.held, >=, f32.held);
+  g_assert_cmpfloat (1.1 * (double) bf16.held, <, (double) of_bf16.held);
 }
 
 static void
@@ -146,6 +165,7 @@ int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
+  g_test_add_func ("/residual/the-stream-is-of-the-dtype-of-the-model", the_stream_is_of_the_dtype_of_the_model);
   g_test_add_func ("/residual/the-stream-is-cast-once-each-way", the_stream_is_cast_once_each_way);
   g_test_add_func ("/residual/blocks-keep-less-for-backward", blocks_keep_less_for_backward);
   g_test_add_func ("/residual/without-autocast-nothing-changes", without_autocast_nothing_changes);

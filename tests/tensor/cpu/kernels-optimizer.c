@@ -8,6 +8,8 @@
 
 #include "support/device.h"
 #include "support/kernel-case-private.h"
+#include "support/kernel-run.h"
+#include "tensor/cpu/cpu-private.h"
 
 static KernelOperand
 vector (EbbDType dtype,
@@ -30,21 +32,22 @@ test_optimizers (void)
             .name = "AdamW",
             .kernel = EBB_KERNEL_ADAMW,
             .params.adamw = { 1e-2, 0.9, 0.999, 1e-8, 0.1, 0.5, 3, .l2 = n % 2 == 0 ? 0.3 : 0,
-                              .grad_dtype = dtypes[i] },
+                              .grad_dtype = dtypes[i], .dtype = dtypes[n % 2 == 0], .rounds_at_random = n % 4 == 2,
+                              .rounding = { 5, 3 } },
             .n_inputs = 1,
             .n_items = KERNEL_MAX_ITEMS,
             .in_place = -1,
-            .tolerance = 1e-6,
+            .tolerance = n % 2 == 0 ? 1.0 / 128 : 1e-6, /* a unit of bf16's last place */
             .scale = 1,
           };
           KernelCase sgd = {
             .name = "SGD",
             .kernel = EBB_KERNEL_SGD,
-            .params.sgd = { 1e-1, 0.9, 0.1, 0.2, 0.5, n % 2 == 0, n % 4 > 1 },
+            .params.sgd = { 1e-1, 0.9, 0.1, 0.2, 0.5, n % 2 == 0, n % 4 > 1, n % 4 == 2, { 5, 3 }, 100 },
             .n_inputs = 2,
             .n_outputs = 2,
             .in_place = -1,
-            .tolerance = 1e-6,
+            .tolerance = n % 2 == 0 ? 1.0 / 128 : 1e-6,
             .scale = 1,
           };
           KernelCase norm = {
@@ -69,19 +72,115 @@ test_optimizers (void)
               const gint64 size = k == 1 ? 1 : n + 255 * k;
 
               adamw.items[k][0] = vector (dtypes[i], size, -1);
-              adamw.items[k][1] = vector (EBB_DTYPE_F32, size, -1);
+              adamw.items[k][1] = vector (dtypes[n % 2 == 0], size, -1);
               adamw.items[k][2] = vector (EBB_DTYPE_F32, size, -1);
               adamw.items[k][3] = vector (EBB_DTYPE_F32, size, 0);
               norm.items[k][0] = vector (dtypes[i], size, -1);
             }
           sgd.inputs[1] = vector (dtypes[i], n, -1);
-          sgd.outputs[0] = vector (n % 3 == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32, n, -1);
+          sgd.outputs[0] = vector (n % 2 == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32, n, -1);
           if (n != 10) /* without momentum */
             sgd.outputs[1] = vector (EBB_DTYPE_F32, n, -1);
           kernel_case_check (&adamw);
           kernel_case_check (&sgd);
           kernel_case_check (&norm);
         }
+}
+
+/* -- rounding at random -------------------------------------------------------------------------------------------- */
+
+#define N_ROUNDED 1500
+
+typedef struct
+{
+  guint16 parameter[N_ROUNDED], exp_avg_sq[N_ROUNDED];
+} Rounded;
+
+/* Steps whose result before rounding has one value in f32 whatever computes it: by decay alone, or by a gradient. The
+ * elements are @n of a full parameter, from @first on. */
+static void
+round_some (const EbbKernelFunc *kernels,
+            EbbKernel kernel,
+            gint64 first,
+            gint64 n,
+            Rounded *result)
+{
+  float grad[N_ROUNDED];
+  guint16 *parameter = result->parameter + first, *exp_avg_sq = result->exp_avg_sq + first, zeros[N_ROUNDED] = { 0 };
+  EbbView x = { grad + first, EBB_DTYPE_F32, 1, { n }, { 1 } }, y = { parameter, EBB_DTYPE_BF16, 1, { n }, { 1 } };
+  const EbbLaunchItem item = { .data = { zeros, parameter, zeros, exp_avg_sq },
+                               .n_elements = n,
+                               .first_element = first,
+                               .philox_seed = 77 };
+  EbbLaunch launch = { .kernel = kernel };
+
+  for (gint64 i = 0; i < n; i++)
+    {
+      grad[first + i] = (float) ((first + i) % 97) * 0x1p-12f;
+      parameter[i] = (guint16) (0x3f80 + (first + i) % 128);
+      exp_avg_sq[i] = (guint16) (0x3e80 + (first + i) % 128);
+    }
+  if (kernel == EBB_KERNEL_ADAMW)
+    {
+      launch.n_items = 1;
+      launch.items = &item;
+      launch.params.adamw.lr = 1;
+      launch.params.adamw.beta1 = launch.params.adamw.beta2 = 0.9;
+      launch.params.adamw.eps = 1;
+      launch.params.adamw.weight_decay = 0.3;
+      launch.params.adamw.grad_scale = 1;
+      launch.params.adamw.step = 1;
+      launch.params.adamw.grad_dtype = launch.params.adamw.dtype = launch.params.adamw.moment_dtype = EBB_DTYPE_BF16;
+      launch.params.adamw.rounds_at_random = TRUE;
+      launch.params.adamw.philox = (EbbPhilox){ 3, (guint64) 7 << 40 };
+      launch.params.adamw.rounding = (EbbPhilox){ 4, (guint64) 7 << 40 };
+    }
+  else
+    {
+      launch.n_inputs = 2;
+      launch.n_outputs = 1;
+      launch.inputs[1] = &x;
+      launch.outputs[0] = &y;
+      launch.params.sgd.lr = launch.params.sgd.grad_scale = 1;
+      launch.params.sgd.rounds_at_random = TRUE;
+      launch.params.sgd.rounding = (EbbPhilox){ 4 ^ 77, (guint64) 7 << 40 };
+      launch.params.sgd.first_element = first;
+    }
+  g_assert_true (test_kernel_run (kernels[kernel], &launch, NULL));
+}
+
+/* On every device and instruction set, of a full parameter and of its shards, wherever they begin. */
+static void
+draws_go_by_the_place_in_the_full_parameter (void)
+{
+  static const char *const simd_names[] = { "portable", "avx2", "avx512", "avx512bf16" };
+  static const EbbKernel which[] = { EBB_KERNEL_ADAMW, EBB_KERNEL_SGD };
+  static const gint64 cuts[] = { 0, 1, 100, 128, 256, 333, 768, 1203 };
+
+  for (guint k = 0; k < G_N_ELEMENTS (which); k++)
+    {
+      Rounded expected = { { 0 } };
+      guint n_up = 0;
+
+      round_some (ebb_cpu_get_kernels_of ("portable"), which[k], 0, N_ROUNDED, &expected);
+      for (guint s = 0; s < G_N_ELEMENTS (simd_names); s++)
+        for (guint c = 0; c < G_N_ELEMENTS (cuts); c++)
+          {
+            const EbbKernelFunc *kernels = test_kernels_of (simd_names[s]);
+            Rounded got = { { 0 } };
+
+            if (kernels == NULL)
+              continue;
+            if (cuts[c] > 0)
+              round_some (kernels, which[k], 0, cuts[c], &got);
+            round_some (kernels, which[k], cuts[c], N_ROUNDED - cuts[c], &got);
+            g_assert_cmpmem (&got, sizeof got, &expected, sizeof expected);
+          }
+      for (int i = 0; i + 128 < N_ROUNDED; i++) /* the same value, other draws */
+        n_up += expected.exp_avg_sq[i] != expected.exp_avg_sq[i + 128];
+      if (which[k] == EBB_KERNEL_ADAMW)
+        g_assert_cmpuint (n_up, >, N_ROUNDED / 8);
+    }
 }
 
 /* -- norms, and what ranks exchange -------------------------------------------------------------------------------- */
@@ -195,6 +294,8 @@ main (int argc,
 {
   test_init (&argc, &argv);
   g_test_add_func ("/kernels/optimizer/equals-reference", test_optimizers);
+  g_test_add_func ("/kernels/optimizer/draws-go-by-the-place-in-the-full-parameter",
+                   draws_go_by_the_place_in_the_full_parameter);
   g_test_add_func ("/kernels/norms/equal-reference", test_norms);
   g_test_add_func ("/kernels/clip-factor/equals-reference", test_clip_factor);
   g_test_add_func ("/kernels/reduce-ranks/equals-reference", test_reduce_ranks);

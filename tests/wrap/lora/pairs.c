@@ -31,19 +31,32 @@ randomize (EbbModule *model)
 }
 
 static EbbModule *
-new_adapted (const char *targets)
+new_adapted_in (EbbDType base,
+                EbbDType branches,
+                const char *targets)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbModule) model = test_decoder_new ("llama3", 1);
+  g_autoptr (EbbModule) model = NULL;
   g_autoptr (EbbLoraOptions) options = ebb_lora_options_new ();
   g_autoptr (EbbModule) same = NULL;
   const char *list[] = { targets, NULL };
 
+  ebb_push_parameter_dtype (base);
+  model = test_decoder_new ("llama3", 1);
+  ebb_pop_parameter_dtype ();
   g_object_set (options, "rank", 3, "alpha", 5.0, "dropout", 0.25, "targets", list, NULL);
+  ebb_push_parameter_dtype (branches);
   same = ebb_lora_wrap (model, options, &error);
+  ebb_pop_parameter_dtype ();
   g_assert_no_error (error);
   randomize (model);
   return g_object_ref (model);
+}
+
+static EbbModule *
+new_adapted (const char *targets)
+{
+  return new_adapted_in (EBB_DTYPE_F32, EBB_DTYPE_F32, targets);
 }
 
 static void
@@ -69,12 +82,13 @@ wrap_blocks (EbbModule *model,
 }
 
 static void
-compare (gboolean checkpoints,
-         EbbSavedTensorHooks *store,
-         const char *targets)
+compare_in (EbbDType base,
+            gboolean checkpoints,
+            EbbSavedTensorHooks *store,
+            const char *targets)
 {
-  g_autoptr (EbbModule) plain = new_adapted (targets);
-  g_autoptr (EbbModule) wrapped = new_adapted (targets);
+  g_autoptr (EbbModule) plain = new_adapted_in (base, EBB_DTYPE_F32, targets);
+  g_autoptr (EbbModule) wrapped = new_adapted_in (base, EBB_DTYPE_F32, targets);
   g_autoptr (EbbTensor) tokens = test_tokens (3, 64, 2, 9, -1);
   g_autoptr (TestOutcome) expected = NULL;
   g_autoptr (TestOutcome) outcome = NULL;
@@ -83,6 +97,14 @@ compare (gboolean checkpoints,
   expected = test_train1 (plain, tokens);
   outcome = test_train1 (wrapped, tokens);
   test_assert_same_outcome (expected, outcome);
+}
+
+static void
+compare (gboolean checkpoints,
+         EbbSavedTensorHooks *store,
+         const char *targets)
+{
+  compare_in (EBB_DTYPE_F32, checkpoints, store, targets);
 }
 
 static void
@@ -148,6 +170,17 @@ with_autocast (void)
     {
       ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
       compare (checkpoints, NULL, "*");
+      ebb_pop_autocast ();
+    }
+}
+
+static void
+with_bf16_weights (void)
+{
+  for (guint checkpoints = 0; checkpoints < 2; checkpoints++)
+    {
+      ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+      compare_in (EBB_DTYPE_BF16, checkpoints, NULL, "*");
       ebb_pop_autocast ();
     }
 }
@@ -229,14 +262,16 @@ run (EbbModule *model,
     }
 }
 
-/* With dropout in the branches, whose draws go on where they were. */
+/* With dropout in the branches, whose draws go on where they were. What is in bf16 has no master copy. */
 static void
-goes_on_where_it_was (void)
+check_going_on (EbbDType base,
+                EbbDType branches)
 {
   g_autofree char *folder = test_scratch_path ("state");
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbModule) model = new_adapted ("*");
-  g_autoptr (EbbModule) other = new_adapted ("*");
+  g_autoptr (EbbModule) untrained = new_adapted_in (base, branches, "*");
+  g_autoptr (EbbModule) model = new_adapted_in (base, branches, "*");
+  g_autoptr (EbbModule) other = new_adapted_in (base, branches, "*");
   g_autoptr (EbbOptimizer) optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-2, &error));
   g_autoptr (EbbOptimizer) other_optimizer = EBB_OPTIMIZER (ebb_adamw_new (other, 1e-2, &error));
   g_autoptr (EbbTrainingState) state = ebb_training_state_new (model, optimizer, NULL);
@@ -245,7 +280,11 @@ goes_on_where_it_was (void)
   guint n;
   g_autofree EbbTensor **a = NULL;
   g_autofree EbbTensor **b = NULL;
+  g_autofree EbbTensor **before = NULL;
 
+  g_object_set (optimizer, "weight-rounding", EBB_WEIGHT_ROUNDING_RANDOM, NULL);
+  g_object_set (other_optimizer, "weight-rounding", EBB_WEIGHT_ROUNDING_RANDOM, NULL);
+  ebb_push_autocast (base == EBB_DTYPE_BF16, EBB_DTYPE_BF16);
   ebb_manual_seed (4);
   run (model, optimizer, 0, 3);
   g_assert_true (ebb_training_state_save (state, folder, 3, &error));
@@ -255,16 +294,34 @@ goes_on_where_it_was (void)
   g_assert_no_error (error);
   g_assert_cmpint (n_steps, ==, 3);
   run (other, other_optimizer, 3, 6);
+  ebb_pop_autocast ();
+  before = ebb_module_get_parameters (untrained, TRUE, &n);
   a = ebb_module_get_parameters (model, TRUE, &n);
   b = ebb_module_get_parameters (other, TRUE, &n);
   for (guint i = 0; i < n; i++)
     {
       g_assert_true (ebb_tensor_equal (a[i], b[i]));
       g_assert_true (ebb_tensor_get_requires_grad (a[i]) == ebb_tensor_get_requires_grad (b[i]));
+      g_assert_true (ebb_tensor_equal (a[i], before[i]) != ebb_tensor_get_requires_grad (a[i]));
+      g_assert_cmpint (ebb_tensor_get_dtype (a[i]), ==, ebb_tensor_get_requires_grad (a[i]) ? branches : base);
+      ebb_tensor_unref (before[i]);
       ebb_tensor_unref (a[i]);
       ebb_tensor_unref (b[i]);
     }
   test_remove_tree (folder);
+}
+
+static void
+goes_on_where_it_was (void)
+{
+  check_going_on (EBB_DTYPE_F32, EBB_DTYPE_F32);
+}
+
+static void
+goes_on_over_bf16_weights (void)
+{
+  check_going_on (EBB_DTYPE_BF16, EBB_DTYPE_F32);
+  check_going_on (EBB_DTYPE_BF16, EBB_DTYPE_BF16);
 }
 
 int
@@ -281,8 +338,10 @@ main (int argc,
   g_test_add_func ("/lora/with-each-store", with_each_store);
   g_test_add_func ("/lora/with-each-partitioned-store", with_each_partitioned_store);
   g_test_add_func ("/lora/with-autocast", with_autocast);
+  g_test_add_func ("/lora/with-bf16-weights", with_bf16_weights);
   g_test_add_func ("/lora/the-base-has-no-gradients-and-no-moments", the_base_has_no_gradients_and_no_moments);
   g_test_add_func ("/lora/goes-on-where-it-was", goes_on_where_it_was);
+  g_test_add_func ("/lora/goes-on-over-bf16-weights", goes_on_over_bf16_weights);
   result = g_test_run ();
   test_scratch_end ();
   return result;

@@ -171,7 +171,8 @@ for _name in ("from_numpy", "from_dlpack"):
 for _name in ("Parameter", "Buffer"):
     _export(_name, getattr(_ebb_module, _name))
 for _name in ("no_grad", "enable_grad", "autocast", "default_device", "set_default_device",
-              "disable_checkpointing", "skip_initialization", "checkpoint_wrapper", "checkpoint_wrap_each",
+              "disable_checkpointing", "skip_initialization", "parameter_dtype", "checkpoint_wrapper",
+              "checkpoint_wrap_each",
               "checkpoint_wrap_uniform", "checkpoint_wrap_block", "checkpoint_unwrap_each", "checkpoint",
               "checkpoint_with", "checkpoint_sequential", "checkpoint_report", "tile_wrapper", "tile_wrap_each",
               "saved_tensor_hooks"):

@@ -79,6 +79,15 @@ def skip_initialization():
     return _skip_mode()
 
 
+def parameter_dtype(dtype):
+    """Layers made inside have their parameters in f32 or bf16."""
+    dtype = to_dtype(dtype)
+    if dtype not in (DType.F32, DType.BF16):
+        raise ValueError(f"parameter_dtype(): dtype is {dtype.value_nick}: parameters are made in f32 or bf16")
+    return _dtype_mode(dtype)
+
+
+_dtype_mode = _mode(Ebb.push_parameter_dtype, Ebb.pop_parameter_dtype)
 _skip_mode = _mode(Ebb.push_initialization_skipped, Ebb.pop_initialization_skipped)
 
 
