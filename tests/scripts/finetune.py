@@ -182,8 +182,9 @@ class Finetune(unittest.TestCase):
                 many = self.train(*words, *kind, *more)
                 for mine, other in zip(one["losses"], many["losses"], strict=True):
                     self.assertAlmostEqual(mine, other, delta=2e-5)
-        for more in [], ["--shard", "none"], ["--tensor-parallel", 2]:
-            self.train(*words, *LORA, "--ranks", 2, *more, "--save", "adapter", "--log", "log")
+        for more in [], ["--shard", "none"], ["--tensor-parallel", 2], ["--memory", "400MiB"]:
+            many = self.train(*words, *LORA, "--ranks", 2, *more, "--save", "adapter", "--log", "log")
+            self.assertEqual("plan" in many, "--memory" in more)
             self.assertEqual(len(self.read("log", "steps.jsonl").splitlines()), 4)
             self.measure("--adapter", "adapter")
             shutil.rmtree(self.path("log"))

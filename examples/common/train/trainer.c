@@ -586,7 +586,7 @@ trainer_measure (Trainer *self,
 }
 
 /* Models average their gradients however many tokens each predicts, and parts of a batch add theirs, so a loss is
- * weighted by them. */
+ * weighted by them. Where batches differ in that, it is weighted by 1, too: a plan needs steps with the same ops. */
 static gboolean
 run_backward (Trainer *self,
               const Batch *batch,
@@ -595,9 +595,10 @@ run_backward (Trainer *self,
               GError **error)
 {
   const gint64 n_models = trainer_get_n_models (self);
+  const gboolean varies = self->options->program->is_masked || batch->starts != NULL;
   g_autoptr (EbbTensor) weighted = NULL;
 
-  if (part->n_targets * n_models == batch->n_targets)
+  if ((n_models == 1 && batch->n_parts == 1) || (!varies && part->n_targets * n_models == batch->n_targets))
     return ebb_tensor_backward (loss, error);
   weighted = ebb_mul_scalar (loss, (double) (part->n_targets * n_models) / (double) batch->n_targets, error);
   return weighted != NULL && ebb_tensor_backward (weighted, error);
