@@ -104,7 +104,8 @@ typedef struct
                                  EbbStream stream);
   /* Of work that a library enqueued to a native stream: it failed, and what comes after it computes from data that
    * never arrived. Lasting changes are left out from now on, until a function reports @reason once, as with an index
-   * out of range. It doesn't wait for work, nor for a thread that does. NULL where there are no native streams. */
+   * out of range; one that runs at the moment, from data that did arrive, may be made in part. It doesn't wait for
+   * work, nor for a thread that does. NULL where there are no native streams. */
   void (*set_failure) (int index,
                        const GError *reason);
 } EbbStreamFuncs;
