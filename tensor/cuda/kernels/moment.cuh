@@ -46,9 +46,15 @@ moment_draw (guint64 seed,
 
   if (first % EBB_MOMENT_BLOCK != 0) /* the shard begins inside a block */
     {
-#pragma unroll
+#pragma unroll 1 /* or registers run out */
       for (int k = 0; k < MOMENT_LANE; k++)
-        draws[k] = moment_draw_one (seed, offset, first + moment_find (lane, k));
+        {
+          const guint32 draw = moment_draw_one (seed, offset, first + moment_find (lane, k));
+
+#pragma unroll
+          for (int j = 0; j < MOMENT_LANE; j++)
+            draws[j] = j == k ? draw : draws[j];
+        }
       return;
     }
   philox_block (seed, offset + (guint64) (first / EBB_MOMENT_BLOCK) * (EBB_MOMENT_BLOCK / 8) + lane, words);
