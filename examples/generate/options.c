@@ -15,9 +15,9 @@ static const char *const dtypes[] = { "auto", "f32", "bf16", NULL };
 static const OptionRow rows[] = {
   { OPTION_GROUP, "model", .metavar = "Model:" },
   { OPTION_PATH, "model", 'm', AT (model), .metavar = "FOLDER",
-    .help = "Folder in Hugging Face's format: config.json, model.safetensors, tokenizer.json" },
+    .help = "Folder in Hugging Face's format: config.json, model.safetensors, tokenizer.json; or a GGUF file" },
   { OPTION_PATH, "adapter", 'a', AT (adapter), .metavar = "FOLDER",
-    .help = "LoRA adapter of that model: adapter_config.json, adapter_model.safetensors" },
+    .help = "LoRA adapter of that model: adapter_config.json, adapter_model.safetensors; or a GGUF file" },
   { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "auto", .names = dtypes,
     .help = "Type of the weights in memory: auto, the files' own; f32; bf16" },
   { OPTION_DEVICE, "device", AT (device), .metavar = "NAME", .fallback = "cpu", .help = "Device to compute on" },

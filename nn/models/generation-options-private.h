@@ -1,7 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "nn/files/json-private.h"
 #include "nn/models/generation-options.h"
 #include "nn/module.h"
 
@@ -31,10 +30,6 @@ struct _EbbGenerationOptions
 /* Has @model remember the defaults of @folder, which it was opened from. */
 void ebb_generation_options_attach (EbbModule *model,
                                     const char *folder);
-/* The same of a model without a folder: the stop tokens of @document, its config.json. @path names it in errors. */
-void ebb_generation_options_attach_document (EbbModule *model,
-                                             const EbbJson *document,
-                                             const char *path);
 /* A copy of @self (NULL: nothing is set) in which the model's folder, if it came from one, gives what was not set.
  * Where neither names a stop token, the tokenizer's token for the end of a text is one. */
 EbbGenerationOptions *ebb_generation_options_complete (EbbGenerationOptions *self,

@@ -2,6 +2,7 @@
 /* How tokens are chosen when a model generates text, and when it ends. */
 #include "nn/models/generation-options-private.h"
 
+#include "nn/files/gguf-private.h"
 #include "nn/files/json-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
@@ -353,9 +354,27 @@ read_object (const char *folder, const char *name, char **path, GError **error)
   return NULL;
 }
 
+/* The tokens that end a text, or a turn. */
+static gboolean
+take_gguf (EbbGenerationOptions *self, const char *path, GError **error)
+{
+  static const char *const keys[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                      "tokenizer.ggml.eom_token_id" };
+  g_autoptr (EbbGguf) gguf = ebb_gguf_open (path, error);
+  GError *failure = NULL;
+  gint64 token;
+
+  for (guint i = 0; gguf != NULL && failure == NULL && i < G_N_ELEMENTS (keys); i++)
+    if (ebb_gguf_get_int (gguf, keys[i], &token, &failure))
+      ebb_generation_options_add_stop_token (self, token);
+  if (failure != NULL)
+    g_propagate_error (error, failure);
+  return gguf != NULL && failure == NULL;
+}
+
 /**
  * ebb_generation_options_open:
- * @folder: a model's folder
+ * @folder: a model's folder, or a GGUF file, which has nothing but the tokens that end a text
  * @error: return location for an error
  *
  * Makes options with what `generation_config.json` of a model's folder says: `do_sample` (without it the likeliest
@@ -377,10 +396,16 @@ ebb_generation_options_open (const char *folder,
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
   self = ebb_generation_options_new ();
-  json = read_object (folder, "generation_config.json", &path, &failure);
+  if (ebb_gguf_is_path (folder))
+    {
+      path = g_strdup (folder);
+      ok = take_gguf (self, folder, &failure);
+    }
+  else
+    json = read_object (folder, "generation_config.json", &path, &failure);
   if (json != NULL)
     ok = take_all (self, json, path, &failure);
-  else if (failure == NULL)
+  else if (failure == NULL && !ebb_gguf_is_path (folder))
     {
       g_free (path);
       json = read_object (folder, "config.json", &path, &failure);
@@ -416,18 +441,6 @@ folder_options_free (gpointer data)
   g_clear_object (&self->options);
   g_clear_error (&self->error);
   g_free (self);
-}
-
-void
-ebb_generation_options_attach_document (EbbModule *model, const EbbJson *document, const char *path)
-{
-  FolderOptions *self = g_new0 (FolderOptions, 1);
-
-  self->options = ebb_generation_options_new ();
-  self->options->given |= ALL_GIVEN & ~GIVEN (stop_tokens);
-  if (!take_stop_tokens (self->options, document, path, &self->error))
-    g_clear_object (&self->options);
-  g_object_set_qdata_full (G_OBJECT (model), get_folder_quark (), self, folder_options_free);
 }
 
 void

@@ -57,6 +57,16 @@ class Generate(unittest.TestCase):
         _, report = self.generate("--prompt", TEXT["text_before"], "--repetition-penalty", 1.3)
         self.assertEqual(report["rows"][0]["tokens"], EXPECTED["penalized"]["tokens"])
 
+    def test_a_gguf_file_gives_the_same_texts(self):
+        """Its weights are F16, which moves logits by less than the likeliest tokens are apart."""
+        path = os.path.join(ROOT, "tests", "fixtures", "gguf", "chat-model.gguf")
+        for words, expected in ((("--prompt", TEXT["text_before"]), TEXT), (("--chat", EXPECTED["question"]), None)):
+            done = run("--model", path, "--tokens", 24, "--threads", 1, *words)
+            folder = run("--model", MODEL, "--tokens", 24, "--threads", 1, *words)
+            self.assertEqual((done.returncode, done.stdout), (0, folder.stdout))
+            self.assertIn("weights are F16", done.stderr)
+            self.assertTrue(expected is None or expected["text"] in done.stdout)
+
     def test_prompts_come_from_many_places(self):
         prompt = TEXT["text_before"]
         wanted, _ = self.generate("--prompt", prompt)

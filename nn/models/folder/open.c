@@ -301,7 +301,7 @@ open_gguf (const char *path,
   model = make_gpt (&source, files, dtype, error);
   if (model == NULL)
     return NULL;
-  ebb_generation_options_attach_document (model, document, path);
+  ebb_generation_options_attach (model, path);
   set_origin (model, source.architecture, g_steal_pointer (&document), path);
   return model;
 }

@@ -9,6 +9,7 @@
 #include "support/model-folders.h"
 #include "support/tensors.h"
 
+#include <glib/gstdio.h>
 #include <math.h>
 #include <string.h>
 
@@ -339,6 +340,87 @@ the_tokenizer_comes_along (void)
     }
 }
 
+#define BLANK "\xe2\x96\x81"
+
+/* A vocabulary of SentencePiece's kind: every pair of tokens that is a token is a merge, in the order of what they
+ * make. */
+static void
+write_sentence_piece (const char *folder,
+                      const char *merges)
+{
+  static const char *const words[] = { BLANK, "a", "b", "c", "ab", BLANK "a", BLANK "ab", "abc" };
+  g_autoptr (GString) json = g_string_new (
+      "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 0, \"content\": \"<unk>\", \"special\": true, "
+      "\"normalized\": false}, {\"id\": 1, \"content\": \"<s>\", \"special\": true, \"normalized\": false}, {\"id\": "
+      "2, \"content\": \"<x>\", \"special\": false, \"normalized\": false}], \"normalizer\": {\"type\": "
+      "\"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": \"" BLANK "\"}, {\"type\": "
+      "\"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"" BLANK "\"}]}, \"pre_tokenizer\": null, "
+      "\"post_processor\": null, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", "
+      "\"pattern\": {\"String\": \"" BLANK "\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": "
+      "\"Fuse\"}, {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]}, \"model\": {\"type\": "
+      "\"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": true, \"byte_fallback\": true, \"vocab\": {\"<unk>\": 0, "
+      "\"<s>\": 1, \"<x>\": 2");
+
+  for (guint i = 0; i < 256; i++)
+    g_string_append_printf (json, ", \"<0x%02X>\": %u", i, 3 + i);
+  for (guint i = 0; i < G_N_ELEMENTS (words); i++)
+    g_string_append_printf (json, ", \"%s\": %u", words[i], 259 + i);
+  g_string_append_printf (json, "}, \"merges\": [%s]}}", merges);
+  g_mkdir (folder, 0777);
+  test_folder_write (folder, "tokenizer.json", json->str);
+  test_folder_write (folder, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"add_bos_token\": true}");
+}
+
+#define ALL_MERGES                                                                                      \
+  "[\"a\", \"b\"], [\"" BLANK "\", \"a\"], [\"" BLANK "a\", \"b\"], [\"" BLANK "\", \"ab\"], [\"ab\", " \
+  "\"c\"]"
+
+/* llama.cpp merges by scores, which stand for the merges only if none is missing. */
+static void
+merges_of_sentence_piece_become_scores (void)
+{
+  static const char *const texts[] = { "ab abc", "abcabc  cab", "bab<x>a\xc3\xa9!", "" };
+  g_autofree char *folder = test_scratch_path ("sentence-piece");
+  g_autofree char *path = test_scratch_path ("sentence-piece.gguf");
+  g_autoptr (EbbGptConfig) config = test_decoder_config ("llama2");
+  g_autoptr (EbbModule) model = NULL;
+  g_autoptr (EbbTokenizer) expected = NULL;
+  g_autoptr (EbbTokenizer) found = NULL;
+  g_autoptr (EbbTokenizer) other = NULL;
+  g_autoptr (GError) error = NULL;
+
+  config->vocab = 270;
+  model = ebb_gpt_new (config, &error);
+  g_assert_no_error (error);
+  write_sentence_piece (folder, ALL_MERGES);
+  expected = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  ebb_model_set_tokenizer (model, expected, folder);
+  save_as (model, path, EBB_DTYPE_F32);
+  found = ebb_tokenizer_open (path, &error);
+  g_assert_no_error (error);
+  for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
+    {
+      gsize n, n_expected;
+      g_autofree gint64 *a = ebb_tokenizer_encode_text_full (expected, texts[i], TRUE, &n_expected, &error);
+      g_autofree gint64 *b = ebb_tokenizer_encode_text_full (found, texts[i], TRUE, &n, &error);
+      g_autofree char *decoded = NULL;
+
+      g_assert_no_error (error);
+      g_assert_cmpmem (b, n * sizeof *b, a, n_expected * sizeof *a);
+      decoded = ebb_tokenizer_decode_text_full (found, b, n, TRUE, &error);
+      if (strstr (texts[i], "<x>") == NULL)
+        g_assert_cmpstr (decoded, ==, texts[i]);
+    }
+  write_sentence_piece (folder, "[\"a\", \"b\"], [\"ab\", \"c\"]");
+  other = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  ebb_model_set_tokenizer (model, other, folder);
+  g_assert_false (ebb_model_save (model, path, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
+  g_assert_nonnull (strstr (error->message, "5 pairs of its tokens make a token, and 2 of them are merges"));
+}
+
 /* -- what is refused ----------------------------------------------------------------------------------------------- */
 
 static gsize
@@ -516,6 +598,7 @@ main (int argc,
   g_test_add_func ("/gguf/a-saved-model-opens-as-the-same", a_saved_model_opens_as_the_same);
   g_test_add_func ("/gguf/values-of-q8-0-are-near", values_of_q8_0_are_near);
   g_test_add_func ("/gguf/the-tokenizer-comes-along", the_tokenizer_comes_along);
+  g_test_add_func ("/gguf/merges-of-sentence-piece-become-scores", merges_of_sentence_piece_become_scores);
   g_test_add_func ("/gguf/damaged-files-are-refused-in-one-line", damaged_files_are_refused_in_one_line);
   g_test_add_func ("/gguf/what-llama-cpp-lacks-is-not-saved", what_llama_cpp_lacks_is_not_saved);
   status = g_test_run ();
