@@ -32,10 +32,12 @@ static const OptionChange changes[] = {
   { "schedule", .fallback = "cosine" },
   { "warmup", .shown = "3 % of the steps" },
   { "allow", .shown = "all",
-    .help = "What may change values or the order of sums: 8bit-moments at once, and with "
+    .help = "What may change values or the order of sums: bf16-weights and 8bit-moments at once, and with "
             "--memory, where nothing else fits, loss-chunk, micro-batches, bf16-moments, "
             "step-in-backward; several with commas, or none" },
   { "dtype", .shown = "that of the folder's weights" },
+  { "weights", .shown = "that of the folder's weights",
+    .help = "Type of the weights in memory: f32, or bf16, 2 bytes a parameter without an f32 copy" },
   { "residual", .is_absent = TRUE },
   { "moments", .shown = "8bit, for an adapter f32" },
   { "load", .is_absent = TRUE },

@@ -199,13 +199,25 @@ class Finetune(unittest.TestCase):
         self.assertEqual((adapter["lr"], adapter["moments"], adapter["batch"], adapter["steps"]), (2e-4, "f32", 1, 24))
         self.assertEqual(self.train("--allow", "none", "--steps", 1)["config"]["moments"], "f32")
         self.write_bf16_model("lower")
+        upper, lower = (self.train("--steps", 1, "--allow", "none", model=model) for model in (MODEL, "lower"))
+        self.assertEqual([lower["config"][key] for key in ("dtype", "weights", "moments")], ["bf16", "f32", "f32"])
         for kind in [], LORA:
-            self.assertEqual(self.train("--steps", 1, *kind, model="lower")["config"]["dtype"], "bf16")
+            config = self.train("--steps", 1, *kind, model="lower")["config"]
+            self.assertEqual([config[key] for key in ("dtype", "weights")], ["bf16", "bf16"])
+        lower = self.train("--steps", 2, "--resume", "state", "--save", "saved", model="lower")
+        self.assertLess(lower["parameter_bytes"], 0.6 * upper["parameter_bytes"])
+        whole = self.train("--steps", 4, "--schedule", "constant", model="lower")
+        shutil.rmtree(self.path("state"))
+        begun = self.train("--steps", 2, "--schedule", "constant", "--resume", "state", model="lower")
+        rest = self.train("--steps", 4, "--resume", "state", model=None)
+        self.assertEqual(begun["losses"] + rest["losses"], whole["losses"])
+        saved = read_tensors(self.path("saved", "model.safetensors"))
+        self.assertEqual({one[0] for one in saved.values()}, {"BF16"})
 
     def test_it_says_what_it_does(self):
         words = ["--model", MODEL, "--data", "chats.jsonl", *WORDS, "--steps", 2, "--eval", 0.2]
         done = self.run_program(*words)
-        self.assertIn("; moments of 8 bits (--allow none has them in f32)\n", done.stdout)
+        self.assertIn("\nMoments of 8 bits: --allow none has them in f32\n", done.stdout)
         self.assertIn("\nHeld out: loss ", done.stdout)
         self.assertIn("\nHeld out, after step 2: loss ", done.stdout)
         done = self.run_program(*words, *LORA, "--memory", "200MiB")
@@ -255,6 +267,10 @@ class Finetune(unittest.TestCase):
         self.refuse("--memory 9MiB: 9.0 MiB is too little: the training needs at least", *words, "--memory", "9MiB",
                     status=1)
         self.refuse('--allow: there is no "magic"', *words, "--allow", "magic", status=2)
+        self.refuse("--weights bf16: it needs --dtype bf16, not f32", *words, "--weights", "bf16")
+        self.refuse("--rounding nearest: it needs --weights bf16, not f32", *words, "--rounding", "nearest")
+        self.refuse("--rounding nearest: the weights below an adapter don't move", *words, *LORA, "--rounding",
+                    "nearest")
         os.mkdir(self.path("log"))
         with open(self.path("log", "steps.jsonl"), "w", encoding="utf-8") as file:
             file.write('{"step": 7, "loss": 1}\n')

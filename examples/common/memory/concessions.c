@@ -317,11 +317,13 @@ static char **
 list_allowed (const Options *options)
 {
   g_autofree char *all = NULL;
+  g_autofree char *named = NULL;
 
   if (options->allow != NULL || !options->program->tunes)
     return g_strsplit (options->allow != NULL && strcmp (options->allow, NONE) != 0 ? options->allow : "", ",", -1);
   all = name_all ((1u << N_CONCESSIONS) - 1);
-  return g_strsplit (all, ",", -1);
+  named = g_strconcat (CONCESSION_BF16_WEIGHTS ",", all, NULL);
+  return g_strsplit (named, ",", -1);
 }
 
 gboolean
@@ -355,9 +357,9 @@ concessions_check (const Options *options,
       char *name[] = { names[i], NULL };
       g_autofree char *known = describe_names ();
 
-      if (find_named (name) == 0)
-        return options_refuse (error, "--allow: there is no \"%s\"; it must be %s; or " NONE " alone", names[i],
-                               known);
+      if (find_named (name) == 0 && !(options->program->tunes && strcmp (names[i], CONCESSION_BF16_WEIGHTS) == 0))
+        return options_refuse (error, "--allow: there is no \"%s\"; it must be %s%s; or " NONE " alone", names[i],
+                               options->program->tunes ? CONCESSION_BF16_WEIGHTS ", " : "", known);
     }
   return options->allow == NULL || options->program->tunes || options_have_plan (options)
          || options_refuse (error, "--allow %s: it needs --memory", options->allow);

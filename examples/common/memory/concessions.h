@@ -17,6 +17,9 @@ typedef gboolean (*ConcessionAttempt) (Options *options,
 /* Refuses what --allow can't name. */
 gboolean concessions_check (const Options *options,
                             GError **error);
+/* Weights in the type of a folder that has them in bf16: nothing that a search takes. */
+#define CONCESSION_BF16_WEIGHTS "bf16-weights"
+
 /* Whether --allow permits it; a program that tunes has all permitted where that isn't given. */
 gboolean concessions_may_take (const Options *options,
                                const char *name);

@@ -213,19 +213,11 @@ options_get_rounding (const Options *self)
   return strcmp (self->rounding, "nearest") == 0 ? EBB_WEIGHT_ROUNDING_NEAREST : EBB_WEIGHT_ROUNDING_RANDOM;
 }
 
-/* Options that contradict each other; in a resumed training one of them may be the saved one. */
+/* Steps in backward have no gradients at once. */
 static gboolean
-check_pairs (const Options *self,
+check_steps (const Options *self,
              GError **error)
 {
-  if (self->resume != NULL && !self->saved_taken)
-    return TRUE;
-  if (strcmp (self->residual, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
-    return options_refuse (error, "--residual bf16: it needs --dtype bf16, not %s", self->dtype);
-  if (strcmp (self->weights, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
-    return options_refuse (error, "--weights bf16: it needs --dtype bf16, not %s", self->dtype);
-  if (strcmp (self->rounding, "random") != 0 && strcmp (self->weights, "bf16") != 0)
-    return options_refuse (error, "--rounding %s: it needs --weights bf16, not %s", self->rounding, self->weights);
   if (self->step_in_backward && self->clip > 0)
     return options_refuse (error, "--step-in-backward and --clip %g: the norm needs all gradients at once", self->clip);
   if (self->step_in_backward && self->accumulate > 1)
@@ -237,6 +229,24 @@ check_pairs (const Options *self,
                            "--step-in-backward and --micro-batch %d: parts that are summed need gradients that stay",
                            self->micro_batch);
   return TRUE;
+}
+
+/* Options that contradict each other; in a resumed training one of them may be the saved one. */
+static gboolean
+check_pairs (const Options *self,
+             GError **error)
+{
+  if (self->resume != NULL && !self->saved_taken)
+    return TRUE;
+  if (strcmp (self->residual, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
+    return options_refuse (error, "--residual bf16: it needs --dtype bf16, not %s", self->dtype);
+  if (self->program->tunes) /* the folder says the types that are not given: they are checked with it */
+    return check_steps (self, error);
+  if (strcmp (self->weights, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
+    return options_refuse (error, "--weights bf16: it needs --dtype bf16, not %s", self->dtype);
+  if (strcmp (self->rounding, "random") != 0 && strcmp (self->weights, "bf16") != 0)
+    return options_refuse (error, "--rounding %s: it needs --weights bf16, not %s", self->rounding, self->weights);
+  return check_steps (self, error);
 }
 
 /* Sampling from loaded weights needs no text and no steps. */

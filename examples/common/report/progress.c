@@ -286,16 +286,21 @@ print_tuning (Progress *self)
   const Trainer *trainer = self->trainer;
   const Options *options = trainer->options;
   g_autofree char *adapter = adapter_describe (trainer);
+  const gboolean moments = strcmp (options->moments, "8bit") == 0 && !OPTION_WAS_GIVEN (options, moments);
+  const gboolean weights = adapter == NULL && strcmp (options->weights, "bf16") == 0
+                           && !OPTION_WAS_GIVEN (options, weights) && strcmp (options->rounding, "random") == 0;
 
   if (!options->program->tunes)
     return;
   if (adapter != NULL)
     progress_note (self, "%s", adapter);
-  progress_note (self, "%" G_GINT64_FORMAT " step%s, learning rate %g, %s%s", options->steps,
-                 options->steps == 1 ? "" : "s", options->lr, options->schedule,
-                 strcmp (options->moments, "8bit") == 0 && !OPTION_WAS_GIVEN (options, moments)
-                     ? "; moments of 8 bits (--allow none has them in f32)"
-                     : "");
+  progress_note (self, "%" G_GINT64_FORMAT " step%s, learning rate %g, %s", options->steps,
+                 options->steps == 1 ? "" : "s", options->lr, options->schedule);
+  if (moments || weights)
+    progress_note (self, "%s%s%s: --allow none has them in f32", weights ? "Weights in bf16, rounded at random" : "",
+                   weights && moments ? "; moments" : moments ? "Moments"
+                                                              : "",
+                   moments ? " of 8 bits" : "");
 }
 
 /* "Llama" of LlamaForCausalLM; a GPT came from no folder. */

@@ -2,6 +2,7 @@
 /* Makes the model that the options describe, and reads and writes its files. */
 #include "common/train/model.h"
 
+#include "common/memory/concessions.h"
 #include "common/ranks/shard.h"
 #include "common/train/store.h"
 
@@ -303,23 +304,48 @@ find_folder_dtype (const Options *options)
   return g_strcmp0 (name, "bfloat16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
 }
 
-/* A model is tuned in the type in which it was trained. */
-static void
-take_folder_dtype (Options *options)
+/* A model is tuned in the types in which it was trained: what it computes in, and its weights. Below an adapter these
+ * don't move, so they need no rounding. */
+static gboolean
+take_folder_dtypes (Options *options,
+                    gboolean is_resumed,
+                    GError **error)
 {
-  g_free (options->dtype);
-  options->dtype = g_strdup (find_folder_dtype (options) == EBB_DTYPE_BF16 ? "bf16" : "f32");
+  const gboolean is_frozen = options_have_adapter (options), is_bf16 = find_folder_dtype (options) == EBB_DTYPE_BF16;
+
+  if (!is_resumed && !OPTION_WAS_GIVEN (options, dtype))
+    {
+      g_free (options->dtype);
+      options->dtype = g_strdup (is_bf16 ? "bf16" : "f32");
+    }
+  if (!is_resumed && !OPTION_WAS_GIVEN (options, weights) && is_bf16
+      && (is_frozen
+          || (strcmp (options->dtype, "bf16") == 0 && concessions_may_take (options, CONCESSION_BF16_WEIGHTS))))
+    {
+      g_free (options->weights);
+      options->weights = g_strdup ("bf16");
+    }
+  if (!is_frozen && strcmp (options->weights, "bf16") == 0 && strcmp (options->dtype, "bf16") != 0)
+    return options_refuse (error, "--weights bf16: it needs --dtype bf16, not %s", options->dtype);
+  if (strcmp (options->rounding, "random") != 0 && (is_frozen || strcmp (options->weights, "bf16") != 0))
+    return options_refuse (error, "--rounding %s: %s", options->rounding,
+                           is_frozen ? "the weights below an adapter don't move: leave it out"
+                                     : "it needs --weights bf16, not f32");
+  return TRUE;
 }
 
-/* Opens the folder of --model: in the type of --weights to be trained, or as it is below an adapter. */
+/* Opens the folder of --model in the type of --weights; below an adapter, tensors of other types keep
+ * theirs. */
 static gboolean
 open_folder (const Options *options,
              ModelSource *source,
              GError **error)
 {
+  const int dtype = (int) options_get_weights_dtype (options);
+
   source->opened = ebb_model_open_full (
       options->model,
-      options_have_adapter (options) ? EBB_MODEL_KEEP_DTYPE : (int) options_get_weights_dtype (options), error);
+      options_have_adapter (options) && dtype == find_folder_dtype (options) ? EBB_MODEL_KEEP_DTYPE : dtype, error);
   if (source->opened == NULL)
     return FALSE;
   if (EBB_IS_BERT (source->opened) != options->program->is_masked)
@@ -443,8 +469,8 @@ model_find (Options *options,
       if (saved != NULL && !read_saved_sizes (saved, options, &sizes, NULL, error))
         return FALSE;
       context = MAX (context, sizes.context);
-      if (options->program->tunes && saved == NULL && !OPTION_WAS_GIVEN (options, dtype))
-        take_folder_dtype (options);
+      if (options->program->tunes && !take_folder_dtypes (options, saved != NULL, error))
+        return FALSE;
       if (!open_folder (options, source, error)
           || (saved != NULL && !check_same_model (options, &sizes, source, error))
           || !check_vocab (options, source->bert != NULL ? source->bert->vocab : source->gpt->vocab, n_tokens, error)
@@ -550,14 +576,10 @@ get_state_bytes (const Options *options)
   return options_get_rounding (options) == EBB_WEIGHT_ROUNDING_MASTER ? bytes + 4 : bytes;
 }
 
-/* Below an adapter, weights have the folder's dtype. */
 static double
 get_parameter_bytes (const Options *options)
 {
-  const int dtype =
-      options_have_adapter (options) ? find_folder_dtype (options) : (int) options_get_weights_dtype (options);
-
-  return dtype == EBB_DTYPE_BF16 ? 2 : 4;
+  return options_get_weights_dtype (options) == EBB_DTYPE_BF16 ? 2 : 4;
 }
 
 /* How much of the model each rank has, in elements; in doubles: the sizes of a mistyped option would overflow integers,
