@@ -205,6 +205,7 @@ typedef struct
 
   struct _EbbDryRun *run;  /* that this store takes part in, or NULL... */
   EbbStoreCounters before; /* ...and its counters from before that */
+  gboolean is_dry_cache;   /* it may keep memory of the run for the next step */
 } EbbActivationStorePrivate;
 
 EbbActivationStorePrivate *ebb_activation_store_peek (EbbActivationStore *self);

@@ -202,6 +202,7 @@ clear_dry_memory (gpointer data)
 {
   EbbActivationStore *self = data;
 
+  ebb_activation_store_peek (self)->is_dry_cache = FALSE;
   ebb_activation_store_synchronize (self, NULL);
   if (EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run != NULL)
     EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run (self);
@@ -228,7 +229,14 @@ join_dry_run (EbbActivationStore *self)
   EbbDryRun *run = ebb_dry_run_get_current ();
   EbbMemoryAccount *account;
 
-  if (run == NULL || priv->run == run)
+  if (run == NULL)
+    return;
+  if (!priv->is_dry_cache && EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run != NULL)
+    {
+      priv->is_dry_cache = TRUE;
+      ebb_dry_run_add_cache (run, clear_dry_memory, self);
+    }
+  if (priv->run == run)
     return;
   account = ebb_thread_enter_account (ebb_dry_run_get_outer_account (run));
   ebb_activation_store_synchronize (self, NULL);
@@ -236,8 +244,6 @@ join_dry_run (EbbActivationStore *self)
   priv->run = run;
   priv->before = priv->counters;
   ebb_dry_run_at_end (run, leave_dry_run, g_object_ref (self));
-  if (EBB_ACTIVATION_STORE_GET_CLASS (self)->end_dry_run != NULL)
-    ebb_dry_run_add_cache (run, clear_dry_memory, self);
 }
 
 gboolean

@@ -54,13 +54,15 @@ gboolean ebb_dry_run_adopt (EbbDryRun *run,
                             GError **error);
 /* TRUE if the run works on tensors that outlive it, so that what it does to other objects has to be undone. */
 gboolean ebb_dry_run_has_adopted (EbbDryRun *run);
-/* What @object keeps from one step to the next, in memory of the run, is freed by @clear. It lives as long as the run.
+/* What @object keeps from this step to the next, in memory of the run, is freed by @clear. It lives as long as the run.
  */
 void ebb_dry_run_add_cache (EbbDryRun *run,
                             void (*clear) (gpointer object),
                             gpointer object);
-/* In the run, between steps. FALSE: there are no caches. */
-gboolean ebb_dry_run_clear_caches (EbbDryRun *run);
+/* Whether there are any. */
+gboolean ebb_dry_run_has_caches (EbbDryRun *run);
+/* In the run, between steps. Afterwards there are none. */
+void ebb_dry_run_clear_caches (EbbDryRun *run);
 /* Calls @func at the end, the last one first. */
 void ebb_dry_run_at_end (EbbDryRun *run,
                          GDestroyNotify func,

@@ -250,6 +250,12 @@ ebb_dry_run_add_cache (EbbDryRun *self,
 }
 
 gboolean
+ebb_dry_run_has_caches (EbbDryRun *self)
+{
+  return self->caches->len > 0;
+}
+
+void
 ebb_dry_run_clear_caches (EbbDryRun *self)
 {
   for (guint i = 0; i < self->caches->len; i++)
@@ -258,7 +264,7 @@ ebb_dry_run_clear_caches (EbbDryRun *self)
 
       cache->func (cache->data);
     }
-  return self->caches->len > 0;
+  g_array_set_size (self->caches, 0);
 }
 
 /* -- the end ------------------------------------------------------------------------------------------------------- */

@@ -8,12 +8,22 @@
 
 G_BEGIN_DECLS
 
+/* A plan in which all blocks move, whether copies are hidden or not. */
+typedef struct
+{
+  guint *choices;
+  gboolean with_last;  /* else the last block, whose backward comes next, keeps everything */
+  guint64 peak;        /* as the chain knows it, */
+  double seconds;      /* which doesn't know what blocks do to their neighbors */
+  EbbMemoryPlan *plan; /* NULL until it is made, by a dry step */
+} EbbPlanUniform;
+
 typedef struct
 {
   EbbPlanChoices *choices; /* owned */
   EbbPlanChain chain;
   EbbPlanChain moving; /* with choices that move what blocks keep; without stages if there are none */
-  GPtrArray *uniform;  /* of EbbMemoryPlan: in which all blocks move, whether copies are hidden or not */
+  GArray *uniform;     /* of EbbPlanUniform */
   EbbMemoryPlan *least;
   EbbProbeStep *least_step;
   EbbMemoryPlan *nested; /* the least with segments, if that is less than without; or NULL */

@@ -8,6 +8,10 @@
 
 /* How often a plan whose dry step passes the budget is made again. */
 #define N_CORRECTIONS 8
+/* Of plans in which all blocks move, a chain may take some bytes twice that neighbors have in common, but seldom too
+ * few; its seconds are nearly those of the dry step. */
+#define MOST_TOO_FEW_BYTES 0.0125
+#define MOST_OTHER_SECONDS 0.05
 /* Of a segment whose blocks keep everything while it is recomputed: more would keep more than they save. */
 #define MOST_PLAIN_BLOCKS 4
 
@@ -110,7 +114,7 @@ make_least (EbbPlanChoices *self,
     N_CANDIDATES
   };
   const guint n = self->blocks->len;
-  g_autofree guint *choices = g_new0 (guint, n + 1);
+  g_autofree guint *choices = g_new0 (guint, n + 1), *before = g_new0 (guint, n + 1);
   g_autoptr (EbbMemoryPlan) least = NULL;
 
   *step = NULL;
@@ -119,10 +123,13 @@ make_least (EbbPlanChoices *self,
       g_autoptr (EbbProbeStep) other = NULL;
       g_autoptr (EbbMemoryPlan) plan = NULL;
 
+      memcpy (before, choices, n * sizeof *choices);
       for (guint i = 0; i < n; i++)
         choices[i] = candidate == ALL_BUT_THE_LAST && i + 1 == n ? EBB_PLAN_KEEP_ALL : EBB_PLAN_RECOMPUTE_ALL;
       if (candidate == LOWEST)
         find_lowest (self, chain, choices);
+      if (candidate == LOWEST && memcmp (before, choices, n * sizeof *choices) == 0)
+        continue;
       plan = make_plan (self, choices, &other, error);
       if (plan == NULL)
         {
@@ -193,49 +200,109 @@ find_uniform (const EbbPlanChain *chain,
     }
 }
 
-/* Plans in which all blocks make the same choice that moves what they keep, with the last one, whose backward comes
- * next, or without it. */
-static gboolean
-make_uniform (EbbPlanCandidates *self,
-              GError **error)
+static void
+uniform_clear (gpointer data)
+{
+  EbbPlanUniform *self = data;
+
+  g_free (self->choices);
+  g_clear_object (&self->plan);
+}
+
+static guint
+count_moved (EbbPlanChoices *self)
+{
+  guint n = 0;
+
+  for (guint i = 0; i < self->classes->len; i++)
+    {
+      const EbbPlanClass *class = self->classes->pdata[i];
+
+      n = MAX (n, class->choices->len - class->n_in_place);
+    }
+  return n;
+}
+
+/* All blocks make choice @number of those that move what they keep, with the last one, whose backward comes next, or
+ * without it. */
+static EbbPlanUniform
+describe_uniform (EbbPlanCandidates *self,
+                  guint number,
+                  gboolean with_last)
 {
   const guint n = self->choices->blocks->len;
-  g_autofree guint *chosen = g_new0 (guint, n + 1);
-  guint n_choices = 0;
+  g_autofree guint *choices = g_new0 (guint, self->moving.n_stages);
+  guint *chosen = choices + EBB_PLAN_CHAIN_N_BEFORE_BLOCKS;
+  g_auto (EbbChainPlan) known = { 0 };
 
-  for (guint i = 0; i < self->choices->classes->len; i++)
+  for (guint i = 0; i < n; i++)
     {
-      const EbbPlanClass *class = self->choices->classes->pdata[i];
+      const EbbPlanClass *class = self->choices->class_of[i];
 
-      n_choices = MAX (n_choices, class->choices->len - class->n_in_place);
+      if (class != NULL && class->choices->len > class->n_in_place && (with_last || i + 1 < n))
+        chosen[i] = MIN (class->n_in_place + number, class->choices->len - 1);
     }
-  for (guint k = 0; k < 2 * n_choices; k++)
+  ebb_chain_evaluate (self->moving.stages, self->moving.n_stages, choices, &known);
+  return (EbbPlanUniform){ .choices = g_memdup2 (chosen, n * sizeof *chosen),
+                           .with_last = with_last,
+                           .peak = known.peak,
+                           .seconds = known.seconds + count_tile_seconds (self->choices) };
+}
+
+/* Makes the plan if it isn't there yet. @step: the dry step with it, if it ran now. */
+static gboolean
+make_uniform (EbbPlanCandidates *self,
+              EbbPlanUniform *uniform,
+              EbbProbeStep **step,
+              GError **error)
+{
+  if (uniform->plan == NULL)
+    uniform->plan = make_plan (self->choices, uniform->choices, step, error);
+  return uniform->plan != NULL;
+}
+
+static gboolean
+make_lowest (EbbPlanCandidates *self,
+             guint64 most,
+             GError **error)
+{
+  for (guint k = 0; k < self->uniform->len; k++)
     {
+      EbbPlanUniform *uniform = &g_array_index (self->uniform, EbbPlanUniform, k);
       g_autoptr (EbbProbeStep) step = NULL;
-      EbbMemoryPlan *plan;
 
-      for (guint i = 0; i < n; i++)
-        {
-          const EbbPlanClass *class = self->choices->class_of[i];
-
-          if (class != NULL && class->choices->len > class->n_in_place)
-            chosen[i] = MIN (class->n_in_place + k / 2, class->choices->len - 1);
-        }
-      if (k % 2 == 1)
-        chosen[n - 1] = EBB_PLAN_KEEP_ALL;
-      plan = make_plan (self->choices, chosen, &step, error);
-      if (plan == NULL)
-        return FALSE;
-      g_ptr_array_add (self->uniform, plan);
-      if (plan->predicted_peak_bytes >= self->least->predicted_peak_bytes)
+      if (!uniform->with_last || uniform->peak > most)
         continue;
-      g_set_object (&self->least, plan);
+      if (!make_uniform (self, uniform, &step, error))
+        return FALSE;
+      if (uniform->plan->predicted_peak_bytes >= self->least->predicted_peak_bytes)
+        continue;
+      g_set_object (&self->least, uniform->plan);
       ebb_probe_step_free (self->least_step);
       self->least_step = g_steal_pointer (&step);
     }
-  if (n_choices > 0)
-    ebb_plan_chain_init (&self->moving, self->choices, TRUE);
   return TRUE;
+}
+
+/* Those that may need least are made at once. One in which the last block keeps everything doesn't need less. */
+static gboolean
+add_uniform (EbbPlanCandidates *self,
+             GError **error)
+{
+  const guint n_moved = count_moved (self->choices);
+  guint64 lowest = G_MAXUINT64;
+
+  if (n_moved == 0)
+    return TRUE;
+  ebb_plan_chain_init (&self->moving, self->choices, TRUE);
+  for (guint k = 0; k < 2 * n_moved; k++)
+    {
+      const EbbPlanUniform uniform = describe_uniform (self, k / 2, k % 2 == 0);
+
+      g_array_append_val (self->uniform, uniform);
+      lowest = MIN (lowest, uniform.peak);
+    }
+  return make_lowest (self, (guint64) ((double) lowest * (1 + MOST_TOO_FEW_BYTES)), error);
 }
 
 /* The plan in which blocks are recomputed one by one within segments that are recomputed, too. With about as many
@@ -272,10 +339,11 @@ ebb_plan_candidates_init (EbbPlanCandidates *self,
                           GError **error)
 {
   *self = (EbbPlanCandidates){ .choices = choices };
-  self->uniform = g_ptr_array_new_with_free_func (g_object_unref);
+  self->uniform = g_array_new (FALSE, FALSE, sizeof (EbbPlanUniform));
+  g_array_set_clear_func (self->uniform, uniform_clear);
   ebb_plan_chain_init (&self->chain, choices, FALSE);
   self->least = make_least (choices, &self->chain, &self->least_step, error);
-  return self->least != NULL && make_uniform (self, error) && make_nested (self, error);
+  return self->least != NULL && add_uniform (self, error) && make_nested (self, error);
 }
 
 void
@@ -283,7 +351,7 @@ ebb_plan_candidates_clear (EbbPlanCandidates *self)
 {
   ebb_plan_chain_clear (&self->chain);
   ebb_plan_chain_clear (&self->moving);
-  g_ptr_array_unref (self->uniform);
+  g_array_unref (self->uniform);
   g_clear_object (&self->least);
   g_clear_pointer (&self->least_step, ebb_probe_step_free);
   g_clear_object (&self->nested);
@@ -304,6 +372,27 @@ take_faster (EbbMemoryPlan **fastest,
     g_set_object (fastest, plan);
 }
 
+/* Those that the chain may be wrong about, too. */
+static gboolean
+find_all_moving (EbbPlanCandidates *self,
+                 guint64 budget,
+                 EbbMemoryPlan **fastest,
+                 GError **error)
+{
+  for (guint i = 0; i < self->uniform->len; i++)
+    {
+      EbbPlanUniform *uniform = &g_array_index (self->uniform, EbbPlanUniform, i);
+      g_autoptr (EbbProbeStep) step = NULL;
+
+      if (*fastest != NULL && uniform->seconds * (1 - MOST_OTHER_SECONDS) >= (*fastest)->seconds)
+        continue;
+      if (!make_uniform (self, uniform, &step, error))
+        return FALSE;
+      take_faster (fastest, uniform->plan, budget);
+    }
+  return TRUE;
+}
+
 /* Where recomputing costs time, blocks may move what they keep instead. */
 static gboolean
 find_moving (EbbPlanCandidates *self,
@@ -316,13 +405,12 @@ find_moving (EbbPlanCandidates *self,
 
   if (self->moving.stages == NULL || (*fastest != NULL && (*fastest)->seconds <= 0))
     return TRUE;
-  for (guint i = 0; i < self->uniform->len; i++)
-    take_faster (fastest, self->uniform->pdata[i], budget);
   mixed = make_mixed (self->choices, &self->moving, budget, &failure);
   take_faster (fastest, mixed, budget);
-  if (failure != NULL)
-    g_propagate_error (error, failure);
-  return failure == NULL;
+  if (failure == NULL)
+    return find_all_moving (self, budget, fastest, error);
+  g_propagate_error (error, failure);
+  return FALSE;
 }
 
 /* Segments whose blocks keep everything while it is recomputed: one more forward, as where each block is recomputed. */

@@ -14,11 +14,10 @@ G_BEGIN_DECLS
  * the step runs on. */
 gboolean ebb_plan_mlp_tiles_keep_bits (EbbModule *model,
                                        EbbDevice *device);
-/* The rows of a tile that a plan may choose where they keep the bits, in rising order, an array of gint64. @n_rows: of
- * a call of an MLP, as 8 x 512. The first size takes the least memory; all take the same products. Empty: the step has
- * too few rows, or the model has no MLP that its user hasn't put tiles on. */
-GArray *ebb_plan_mlp_tiles_list (EbbModule *model,
-                                 gint64 n_rows);
+/* The rows of a tile that a plan may choose where they keep the bits. @n_rows: of a call of an MLP, as 8 x 512. 0: the
+ * step has too few rows, or the model has no MLP that its user hasn't put tiles on. */
+gint64 ebb_plan_mlp_tiles_choose (EbbModule *model,
+                                  gint64 n_rows);
 
 /* Puts tiles of @n_rows rows on every MLP of @model that has none, and returns these MLPs, with references. NULL with
  * an error, and nothing has changed: with EBB_ERROR_STATE if the tiles would change bits that tiles of another size

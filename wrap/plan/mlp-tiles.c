@@ -10,6 +10,9 @@
 #include "tensor/error-private.h"
 #include "wrap/checkpoint/tiles.h"
 
+/* What an MLP has of one of so many tiles is less than the block's input, and more of them save hardly anything. */
+#define MOST_TILES 8
+
 /* The MLPs of @model that have no tiles, with references. */
 static GPtrArray *
 find_mlps (EbbModule *model)
@@ -61,18 +64,16 @@ ebb_plan_mlp_tiles_keep_bits (EbbModule *model,
   return keep;
 }
 
-GArray *
-ebb_plan_mlp_tiles_list (EbbModule *model,
-                         gint64 n_rows)
+gint64
+ebb_plan_mlp_tiles_choose (EbbModule *model,
+                           gint64 n_rows)
 {
-  GArray *sizes = g_array_new (FALSE, FALSE, sizeof (gint64));
+  const gint64 block = ebb_tile_get_row_block ();
+  const gint64 size =
+      MAX (ebb_tile_get_least_rows (), (n_rows + MOST_TILES * block - 1) / (MOST_TILES * block) * block);
   g_autoptr (GPtrArray) mlps = find_mlps (model);
 
-  if (mlps->len == 0)
-    return sizes;
-  for (gint64 size = ebb_tile_get_least_rows (); size <= n_rows / 2; size *= 2)
-    g_array_append_val (sizes, size);
-  return sizes;
+  return mlps->len > 0 && size <= n_rows / 2 ? size : 0;
 }
 
 /* -- putting ------------------------------------------------------------------------------------------------------- */

@@ -77,16 +77,14 @@ planner_init (Planner *self,
               guint64 max_bytes,
               GError **error)
 {
-  g_autoptr (GArray) sizes = NULL;
+  gint64 n_rows;
 
   if (!add_candidates (self, untiled, error))
     return FALSE;
-  sizes = ebb_plan_mlp_tiles_list (untiled->model, ebb_probe_get_n_rows (untiled->probe));
-  if (sizes->len == 0 || !ebb_plan_mlp_tiles_keep_bits (untiled->model, device))
+  n_rows = ebb_plan_mlp_tiles_choose (untiled->model, ebb_probe_get_n_rows (untiled->probe));
+  if (n_rows == 0 || !ebb_plan_mlp_tiles_keep_bits (untiled->model, device))
     return TRUE;
-  return add_candidates (
-      self, ebb_plan_choices_new_tiled (untiled, g_array_index (sizes, gint64, 0), max_seconds, max_bytes, error),
-      error);
+  return add_candidates (self, ebb_plan_choices_new_tiled (untiled, n_rows, max_seconds, max_bytes, error), error);
 }
 
 static void

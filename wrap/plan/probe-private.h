@@ -82,6 +82,8 @@ void ebb_probe_free (EbbProbe *self);
 /* Runs one step and looks at it. */
 EbbProbeStep *ebb_probe_run (EbbProbe *self,
                              GError **error);
+/* Other ranks run the same steps. */
+void ebb_probe_set_on_ranks (EbbProbe *self);
 /* Gives back the memory of the dry run that no step needs before the next one. */
 void ebb_probe_trim (EbbProbe *self);
 /* Looks at a real step. */

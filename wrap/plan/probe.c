@@ -19,7 +19,9 @@ struct _EbbProbe
   EbbCostTable *costs;
   EbbStepFunc step;
   gpointer user_data;
-  EbbDryRun *run;     /* NULL: steps are real */
+  EbbDryRun *run;    /* NULL: steps are real */
+  gboolean on_ranks; /* which run as many steps as each other */
+  gboolean has_stores;
   GPtrArray *paths;   /* of the blocks, from the top of the module tree, of which the model may be a part */
   GHashTable *stages; /* GQuark of a module's path -> the stage of its block, 0: of none */
   char *input;
@@ -260,32 +262,41 @@ run_once (EbbProbe *self,
   return self->run != NULL ? run_dry (self, error) : ebb_probe_watch (self, self->step, self->user_data, error);
 }
 
-static gboolean
+static void
 clear_caches (EbbProbe *self)
 {
   EbbDryScope outer;
-  gboolean any;
 
   ebb_dry_run_enter (self->run, &outer);
-  any = ebb_dry_run_clear_caches (self->run);
+  ebb_dry_run_clear_caches (self->run);
   ebb_dry_run_leave (self->run, &outer);
-  return any;
 }
 
-/* Stores keep memory for what the last step saved, in which blocks may have done something else: a step goes before,
- * for which they take what this one needs. */
+/* Stores keep memory for what the last step saved, in which blocks may have done something else. A step that uses them
+ * runs twice: in the first one they take what the second one needs. What a rank saves may be too small for a store, so
+ * on ranks all steps run twice once there is one. */
 EbbProbeStep *
 ebb_probe_run (EbbProbe *self,
                GError **error)
 {
-  if (self->run != NULL && clear_caches (self))
-    {
-      g_autoptr (EbbProbeStep) before = run_once (self, error);
+  EbbProbeStep *step;
 
-      if (before == NULL)
-        return NULL;
-    }
+  if (self->run != NULL)
+    clear_caches (self);
+  step = run_once (self, error);
+  if (step == NULL || self->run == NULL)
+    return step;
+  self->has_stores = ebb_dry_run_has_caches (self->run) || (self->has_stores && self->on_ranks);
+  if (!self->has_stores)
+    return step;
+  ebb_probe_step_free (step);
   return run_once (self, error);
+}
+
+void
+ebb_probe_set_on_ranks (EbbProbe *self)
+{
+  self->on_ranks = TRUE;
 }
 
 void
