@@ -78,7 +78,7 @@ void ebb_cuda_free_host (int index,
                          void *data,
                          gsize size);
 guint64 ebb_cuda_get_pinned (void);
-/* For a fork of the process, before the lock of any device. */
+/* For a fork of the process, before the lock of any device: meanwhile no device is opened. */
 void ebb_cuda_lock_host_memory (void);
 void ebb_cuda_unlock_host_memory (void);
 

@@ -399,6 +399,9 @@ ebb_cuda_device_open (int index,
   if (!watches_forks)
     pthread_atfork (lock_all, unlock_all, end_in_child);
   watches_forks = TRUE;
+  /* Not amid a fork, which unlocks the devices that it locked. */
+  ebb_cuda_lock_host_memory ();
   __atomic_store_n (&devices[index], device, __ATOMIC_RELEASE);
+  ebb_cuda_unlock_host_memory ();
   return TRUE;
 }
