@@ -9,7 +9,7 @@ ebb_nccl_check_cuda (cudaError_t code,
 {
   if (code == cudaSuccess)
     return TRUE;
-  cudaGetLastError (); /* else the next kernel of this thread would report it */
+  cudaGetLastError (); /* else another library would take it for an error of its own next call */
   g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_DEVICE, "%s: %s", function, cudaGetErrorString (code));
   return FALSE;
 }
@@ -114,18 +114,14 @@ ebb_nccl_split (EbbNcclGroup *self,
                 GError **error)
 {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  const int previous = ebb_cuda_enter (self->device);
-  gboolean ok;
 
   config.blocking = 0;
-  ok = ebb_nccl_check_open (self, error)
-       && ebb_nccl_check_cuda (cudaStreamCreateWithFlags (&child->stream, cudaStreamNonBlocking), "cudaStreamCreate",
-                               error)
-       && ebb_nccl_check (self, ncclCommSplit (self->comm, (int) color, (int) self->rank, &child->comm, &config),
-                          "ncclCommSplit", error)
-       && wait_until (child, NULL, "ncclCommSplit", error);
-  ebb_cuda_leave (previous);
-  return ok;
+  return ebb_nccl_check_open (self, error)
+         && ebb_nccl_check_cuda (cudaStreamCreateWithFlags (&child->stream, cudaStreamNonBlocking), "cudaStreamCreate",
+                                 error)
+         && ebb_nccl_check (self, ncclCommSplit (self->comm, (int) color, (int) self->rank, &child->comm, &config),
+                            "ncclCommSplit", error)
+         && wait_until (child, NULL, "ncclCommSplit", error);
 }
 
 gboolean

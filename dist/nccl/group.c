@@ -194,13 +194,22 @@ split (EbbProcessGroup *group,
   EbbNcclGroup *self = (EbbNcclGroup *) group;
   g_autofree char *name = g_strdup_printf ("%s/%u", ebb_nccl_host->get_name (group), color);
   EbbNcclGroup *child = new_group (name, rank, n_members, self->device);
+  GError *failure = NULL;
   gboolean good;
+  int previous;
 
   pthread_mutex_lock (&self->calls);
   pthread_mutex_lock (&self->lock);
-  good = ebb_nccl_split (self, child, color, error);
+  previous = ebb_cuda_enter (self->device);
+  good = ebb_nccl_split (self, child, color, &failure);
+  /* NCCL may still be making the child's communicator, and would put it where the child was. */
+  if (!good)
+    fail_locked (self, failure);
+  ebb_cuda_leave (previous);
   pthread_mutex_unlock (&self->lock);
   pthread_mutex_unlock (&self->calls);
+  if (!good)
+    g_propagate_error (error, failure);
   if (good && self->mpi != NULL)
     {
       child->mpi = get_mpi_funcs (self->mpi)->split (self->mpi, color, members, n_members, rank, error);

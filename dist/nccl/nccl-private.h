@@ -70,7 +70,7 @@ gboolean ebb_nccl_check (EbbNcclGroup *self,
 gboolean ebb_nccl_open (EbbNcclGroup *self,
                         const ncclUniqueId *id,
                         GError **error);
-/* @child: NULL where this rank is in none. */
+/* With the lock and the device current. After a failure @child may be freed only when @self was aborted. */
 gboolean ebb_nccl_split (EbbNcclGroup *self,
                          EbbNcclGroup *child,
                          guint color,
