@@ -9,7 +9,7 @@
 /* Of the thread, like grad mode. */
 static __thread int depth __attribute__ ((tls_model ("initial-exec")));
 static __thread gboolean is_unset __attribute__ ((tls_model ("initial-exec")));
-static __thread gboolean has_no_memory __attribute__ ((tls_model ("initial-exec")));
+static __thread EbbUnset unset_memory __attribute__ ((tls_model ("initial-exec")));
 static __thread EbbDType unset_dtype __attribute__ ((tls_model ("initial-exec")));
 
 static GPrivate dtypes = G_PRIVATE_INIT ((GDestroyNotify) g_array_unref); /* of EbbDType: those that were pushed */
@@ -93,22 +93,23 @@ get_parameter_dtype (void)
 }
 
 void
-ebb_push_parameters_unset (EbbDType dtype, gboolean is_described)
+ebb_push_parameters_unset (EbbDType dtype, EbbUnset memory)
 {
   g_return_if_fail (!is_unset);
 
   is_unset = TRUE;
   unset_dtype = dtype;
-  has_no_memory = is_described;
+  unset_memory = memory;
   /* As after the early stop of a recompute: storages are placeholders, and filling them does nothing. */
-  ebb_modes.stopped += is_described;
+  ebb_modes.stopped += memory == EBB_UNSET_DESCRIBED;
 }
 
 void
 ebb_pop_parameters_unset (void)
 {
-  ebb_modes.stopped -= has_no_memory;
-  is_unset = has_no_memory = FALSE;
+  ebb_modes.stopped -= unset_memory == EBB_UNSET_DESCRIBED;
+  unset_memory = EBB_UNSET_WITH_MEMORY;
+  is_unset = FALSE;
 }
 
 gboolean
@@ -116,4 +117,10 @@ ebb_get_parameters_unset (EbbDType *dtype)
 {
   *dtype = is_unset ? unset_dtype : get_parameter_dtype ();
   return is_unset;
+}
+
+gboolean
+ebb_are_parameters_absent (void)
+{
+  return unset_memory == EBB_UNSET_PARAMETERS_ABSENT;
 }

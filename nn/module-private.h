@@ -92,10 +92,12 @@ void ebb_module_bind_parameter (EbbModule *self,
 void ebb_module_bind_buffer (EbbModule *self,
                              const char *name,
                              EbbTensor **field);
-/* A buffer that is computed from the module's configuration: it is not in the state dict, and keeps its dtype. */
+/* A buffer that keeps its dtype when the module's is changed. Computed from the module's configuration, it is not
+ * persistent: not in the state dict. */
 gboolean ebb_module_register_exact_buffer (EbbModule *self,
                                            const char *name,
                                            EbbTensor *buffer,
+                                           gboolean persistent,
                                            GError **error);
 void ebb_module_bind_child (EbbModule *self,
                             const char *name,

@@ -214,7 +214,8 @@ check_name (EbbModule *self, const char *name, NameKind kind, GError **error)
   parameter = registry_find (&priv->parameters, name);
   buffer = registry_find (&priv->buffers, name);
   child = find_child (priv, name);
-  if (parameter != NULL)
+  /* A quantised weight is a buffer in the place of the parameter, whose bound name has nothing registered then. */
+  if (parameter != NULL && (kind != NAME_BUFFER || parameter->tensor != NULL))
     other = NAME_PARAMETER;
   else if (buffer != NULL)
     other = NAME_BUFFER;
@@ -334,9 +335,13 @@ ebb_module_register_buffer (EbbModule *self, const char *name, EbbTensor *buffer
 }
 
 gboolean
-ebb_module_register_exact_buffer (EbbModule *self, const char *name, EbbTensor *buffer, GError **error)
+ebb_module_register_exact_buffer (EbbModule *self,
+                                  const char *name,
+                                  EbbTensor *buffer,
+                                  gboolean persistent,
+                                  GError **error)
 {
-  if (!ebb_module_register_buffer (self, name, buffer, FALSE, error))
+  if (!ebb_module_register_buffer (self, name, buffer, persistent, error))
     return FALSE;
   registry_find (&ebb_module_get_private (self)->buffers, name)->is_exact = TRUE;
   return TRUE;

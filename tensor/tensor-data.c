@@ -448,8 +448,10 @@ ebb_tensor_set_requires_grad (EbbTensor *tensor,
     }
   if (requires_grad && !ebb_dtype_is_floating_point (tensor->view.dtype))
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "a tensor of %s can't require a gradient; only floating ones can",
-                   ebb_dtype_get_name (tensor->view.dtype));
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
+                   "a tensor of %s can't require a gradient; only floating ones can%s",
+                   ebb_dtype_get_name (tensor->view.dtype),
+                   tensor->is_buffer ? "; a quantised weight is trained by an adapter, see ebb_lora_wrap ()" : "");
       return FALSE;
     }
   if (tensor->node == NULL)

@@ -264,7 +264,11 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
 
   options = options != NULL ? options : defaults;
   plan = options->plan != NULL ? ebb_parallel_plan_copy (options->plan) : NULL;
-  if (check_once (module, &failure) && plan == NULL)
+  if (check_once (module, &failure)
+      && ebb_module_check_not_quantized (module, "tensor ranks divide full weights alone; open the model without a "
+                                                 "quantisation",
+                                         &failure)
+      && plan == NULL)
     plan = ebb_parallel_plan_new_for (module, &failure);
   if (plan == NULL)
     plan = ebb_parallel_plan_new ();

@@ -10,6 +10,7 @@
 #define FOLDERS .shown = "the folder's"
 
 static const char *const dtypes[] = { "auto", "f32", "bf16", NULL };
+static const char *const bases[] = { "auto", "int8", "nf4", NULL };
 
 /* clang-format off */
 static const OptionRow rows[] = {
@@ -20,6 +21,8 @@ static const OptionRow rows[] = {
     .help = "LoRA adapter of that model: adapter_config.json, adapter_model.safetensors; or a GGUF file" },
   { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "auto", .names = dtypes,
     .help = "Type of the weights in memory: auto, the files' own; f32; bf16" },
+  { OPTION_TEXT, "base", AT (base), .metavar = "NAME", .fallback = "auto", .names = bases,
+    .help = "Weights of linear layers: auto (as in the files), int8 or nf4 (quantised as they are read)" },
   { OPTION_DEVICE, "device", AT (device), .metavar = "NAME", .fallback = "cpu", .help = "Device to compute on" },
   { OPTION_INT, "threads", AT (threads), .metavar = "N", .fallback = "0", .least = 0, .most = 1024,
     .help = "Number of threads; 0: one for each core" },

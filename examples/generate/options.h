@@ -11,8 +11,8 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  OptionState state;                      /* first */
-  char *model, *adapter, *device, *dtype; /* adapter NULL: none */
+  OptionState state;                             /* first */
+  char *model, *adapter, *device, *dtype, *base; /* adapter NULL: none */
   char *prompt, *file, *batch, *system, *report;
   char **stop;  /* NULL: none */
   char **words; /* arguments that are no options: the prompt */

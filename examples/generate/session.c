@@ -104,8 +104,11 @@ open_model (Session *self,
 {
   const Options *options = self->options;
   g_autoptr (EbbModule) adapted = NULL;
+  EbbQuantization base = EBB_QUANTIZATION_NONE;
 
-  self->model = ebb_model_open_full (options->model, get_dtype (options), error);
+  if (strcmp (options->base, "auto") != 0 && !ebb_quantization_from_name (options->base, &base, error))
+    return FALSE;
+  self->model = ebb_model_open_quantized (options->model, get_dtype (options), base, error);
   if (self->model == NULL)
     return FALSE;
   if (!EBB_IS_GPT (self->model))

@@ -16,7 +16,8 @@ typedef struct
 {
   EbbTensorEntry *entries; /* in the order of the header */
   gsize n_entries;
-  EbbArgs *metadata; /* a dictionary of strings, maybe empty */
+  EbbArgs *metadata;   /* a dictionary of strings, maybe empty */
+  gboolean accepts_i8; /* set before it is parsed: entries may be I8 */
 } EbbSafetensorsHeader;
 
 /* The length of the header of a file of @size bytes that begins with @data, of which the first 8 are looked at. */
@@ -37,9 +38,12 @@ void ebb_safetensors_header_clear (EbbSafetensorsHeader *self);
 
 /* The name of @dtype in such files: "F32". */
 const char *ebb_safetensors_get_dtype_name (EbbDType dtype);
+/* That of the entry's, which may be I8. */
+const char *ebb_safetensors_entry_get_dtype_name (const EbbTensorEntry *entry);
 
-/* Opens a file and reads its header. NULL with what ebb_load_safetensors () would say. */
+/* Opens a file and reads its header. NULL with what ebb_load_safetensors () would say, which accepts no I8. */
 EbbTensorFile *ebb_safetensors_open (const char *path,
+                                     gboolean accepts_i8,
                                      GError **error);
 
 G_END_DECLS

@@ -34,6 +34,12 @@ ebb_safetensors_get_dtype_name (EbbDType dtype)
   return dtype_names[dtype];
 }
 
+const char *
+ebb_safetensors_entry_get_dtype_name (const EbbTensorEntry *entry)
+{
+  return entry->is_i8 ? "I8" : dtype_names[entry->dtype];
+}
+
 void
 ebb_safetensors_header_clear (EbbSafetensorsHeader *self)
 {
@@ -62,6 +68,12 @@ read_dtype (Parser *parser,
         entry->dtype = (EbbDType) i;
         return TRUE;
       }
+  entry->is_i8 = parser->header->accepts_i8 && strcmp (name, "I8") == 0;
+  if (entry->is_i8)
+    {
+      entry->dtype = EBB_DTYPE_U8;
+      return TRUE;
+    }
   if (g_strv_contains (other_dtype_names, name))
     {
       g_autofree char *shown = ebb_escape_text (parser->path);
@@ -332,7 +344,7 @@ ebb_safetensors_header_parse (EbbSafetensorsHeader *self,
   g_autofree char *what = g_strdup_printf ("%s: header", path);
   gboolean ok;
 
-  *self = (EbbSafetensorsHeader){ .metadata = ebb_args_new (EBB_ARGS_DICT) };
+  *self = (EbbSafetensorsHeader){ .metadata = ebb_args_new (EBB_ARGS_DICT), .accepts_i8 = self->accepts_i8 };
   parser.names = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
   ok = ebb_json_scanner_init (&parser.scanner, text, length, what, error);
   if (ok && (length == 0 || text[0] != '{'))
@@ -348,9 +360,10 @@ ebb_safetensors_header_parse (EbbSafetensorsHeader *self,
 static gboolean
 read_header (EbbTensorFile *self,
              gsize size,
+             gboolean accepts_i8,
              GError **error)
 {
-  EbbSafetensorsHeader header;
+  EbbSafetensorsHeader header = { .accepts_i8 = accepts_i8 };
   guint8 first[64] = { 0 };
   gsize length = 0;
   g_autofree char *text = NULL;
@@ -378,6 +391,7 @@ read_header (EbbTensorFile *self,
 
 EbbTensorFile *
 ebb_safetensors_open (const char *path,
+                      gboolean accepts_i8,
                       GError **error)
 {
   g_autoptr (EbbTensorFile) self = g_new0 (EbbTensorFile, 1);
@@ -385,7 +399,7 @@ ebb_safetensors_open (const char *path,
 
   self->path = g_strdup (path);
   self->fd = ebb_open_regular_file (path, &size, error);
-  if (self->fd < 0 || !read_header (self, size, error))
+  if (self->fd < 0 || !read_header (self, size, accepts_i8, error))
     return NULL;
   return g_steal_pointer (&self);
 }

@@ -214,7 +214,7 @@ append_entry (GString *json,
   if (json->len > 1)
     g_string_append_c (json, ',');
   ebb_json_append_string (json, entry->name);
-  g_string_append_printf (json, ":{\"dtype\":\"%s\",\"shape\":[", ebb_safetensors_get_dtype_name (entry->dtype));
+  g_string_append_printf (json, ":{\"dtype\":\"%s\",\"shape\":[", ebb_safetensors_entry_get_dtype_name (entry));
   for (guint i = 0; i < entry->n_dims; i++)
     g_string_append_printf (json, "%s%" G_GINT64_FORMAT, i ? "," : "", entry->shape[i]);
   g_string_append_printf (json, "],\"data_offsets\":[%" G_GINT64_FORMAT ",%" G_GINT64_FORMAT "]}", entry->begin,

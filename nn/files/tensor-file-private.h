@@ -19,6 +19,7 @@ typedef struct
 {
   char *name;
   EbbDType dtype; /* of the values, decoded */
+  gboolean is_i8; /* safetensors' I8: dtype is U8, which has its bits */
   EbbEncoding encoding;
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims;

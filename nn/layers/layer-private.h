@@ -5,9 +5,11 @@
 #include "nn/layers/embedding.h"
 #include "nn/layers/layer-norm.h"
 #include "nn/layers/linear.h"
+#include "nn/layers/quantize.h"
 #include "nn/layers/rms-norm.h"
 #include "nn/module-instance-private.h"
 #include "nn/module-private.h"
+#include "tensor/quantization-private.h"
 
 /* Shared by layers: construct properties that are fields, parameters with their initial values, children. */
 
@@ -132,9 +134,31 @@ struct _EbbLinear
   int in_features;
   int out_features;
   gboolean has_bias;
-  EbbTensor *weight; /* [out, in] */
-  EbbTensor *bias;   /* [out] or NULL */
+  EbbTensor *weight;            /* [out, in]; NULL if it is quantised */
+  EbbQuantizedWeight quantized; /* the weight in its place: buffers, which have no gradient */
+  EbbTensor *bias;              /* [out] or NULL */
 };
+
+#define ebb_linear_is_quantized(self) ((self)->quantized.quantization != EBB_QUANTIZATION_NONE)
+/* The weight as it is held: of a quantised one its codes. To be asked where and whose it is, not for its values. */
+#define ebb_linear_peek_weight(self) (ebb_linear_is_quantized (self) ? (self)->quantized.codes : (self)->weight)
+/* Puts a quantised weight, which is taken over, in the place of the layer's. */
+void ebb_linear_take_quantized (EbbLinear *self,
+                                EbbQuantizedWeight *weight);
+/* A linear layer with a weight to quantise, and its path. */
+typedef struct
+{
+  EbbLinear *layer; /* not owned */
+  char *path;
+} EbbQuantizable;
+/* The linear layers of @model that are quantised, in its order: of EbbQuantizable. Others have a head's name or share
+ * their weight. NULL with an error if there are none, or if one can't be. */
+GArray *ebb_quantize_list_layers (EbbModule *model,
+                                  GError **error);
+/* Fails, naming the first, if a weight of @module or below is quantised; @what says what takes none. */
+gboolean ebb_module_check_not_quantized (EbbModule *module,
+                                         const char *what,
+                                         GError **error);
 
 struct _EbbEmbedding
 {

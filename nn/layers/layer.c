@@ -8,6 +8,7 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/loss.h"
 #include "tensor/ops/product.h"
+#include "tensor/thread-private.h"
 #include "tensor/util/property-private.h"
 
 /* Shared by layers: properties that are fields, initial values, children, and products that models reach into. */
@@ -120,9 +121,12 @@ ebb_layer_add_parameter (EbbModule *self,
                          GError **error)
 {
   EbbDType dtype;
-  const gboolean is_unset = ebb_get_parameters_unset (&dtype);
-  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, dtype, NULL, error);
+  const gboolean is_unset = ebb_get_parameters_unset (&dtype), is_absent = ebb_are_parameters_absent ();
+  g_autoptr (EbbTensor) tensor = NULL;
 
+  ebb_modes.stopped += is_absent;
+  tensor = ebb_tensor_new_empty (shape, n_dims, dtype, NULL, error);
+  ebb_modes.stopped -= is_absent;
   return tensor != NULL && (is_unset || set_values (tensor, init, value, error))
          && ebb_module_register_parameter (self, name, tensor, error);
 }

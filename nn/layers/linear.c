@@ -1,7 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
+#include "tensor/ops/loss.h"
+#include "tensor/ops/pointwise.h"
 #include "tensor/ops/product.h"
+#include "tensor/ops/quantized-private.h"
 
 #include <math.h>
 
@@ -55,17 +58,38 @@ ebb_linear_build (EbbModule *module, GError **error)
 }
 
 static EbbTensor *
+multiply (EbbLinear *self, EbbTensor *x, EbbTensor *bias, GError **error)
+{
+  return ebb_linear_is_quantized (self) ? ebb_quantized_linear (x, &self->quantized, bias, error)
+                                        : ebb_linear (x, self->weight, bias, error);
+}
+
+static EbbTensor *
 ebb_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
   EbbLinear *self = EBB_LINEAR (module);
 
-  return ebb_linear (input, self->weight, self->bias, error);
+  return multiply (self, input, self->bias, error);
 }
 
 static EbbTensor *
 ebb_linear_logits (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, GError **error)
 {
-  return ebb_linear (x, ((EbbLinear *) layer)->weight, bias, error);
+  return multiply ((EbbLinear *) layer, x, bias, error);
+}
+
+/* Models don't quantise the layer that gives logits, so what makes all of them is not worth more. */
+static EbbTensor *
+quantized_loss (EbbLinear *self, EbbTensor *x, EbbTensor *bias, EbbTensor *targets, double softcap, GError **error)
+{
+  g_autoptr (EbbTensor) logits = multiply (self, x, bias, error);
+  g_autoptr (EbbTensor) capped = NULL;
+
+  if (logits != NULL)
+    capped = softcap != 0 ? ebb_soft_cap (logits, softcap, error) : ebb_tensor_ref (logits);
+  return capped != NULL
+             ? ebb_cross_entropy_full (capped, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error)
+             : NULL;
 }
 
 static EbbTensor *
@@ -76,7 +100,11 @@ ebb_linear_loss (EbbOutputLayer *layer,
                  double softcap,
                  GError **error)
 {
-  return ebb_output_layer_full_loss (x, ((EbbLinear *) layer)->weight, bias, targets, softcap, error);
+  EbbLinear *self = (EbbLinear *) layer;
+
+  if (ebb_linear_is_quantized (self))
+    return quantized_loss (self, x, bias, targets, softcap, error);
+  return ebb_output_layer_full_loss (x, self->weight, bias, targets, softcap, error);
 }
 
 /* Under sharded data parallel only a shard of the bias is here between the layer's own calls. */

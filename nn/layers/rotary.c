@@ -149,7 +149,8 @@ add_frequencies (EbbModule *module,
   for (int i = 0; values != NULL && i < width / 2; i++)
     values[i] = get_frequency (config, context, i, width, g_str_has_prefix (name, "long"));
   ebb_module_bind_buffer (module, name, field);
-  return ebb_tensor_upload (tensor, values, error) && ebb_module_register_exact_buffer (module, name, tensor, error);
+  return ebb_tensor_upload (tensor, values, error)
+         && ebb_module_register_exact_buffer (module, name, tensor, FALSE, error);
 }
 
 gboolean

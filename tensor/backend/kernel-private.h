@@ -137,9 +137,14 @@ typedef enum
                       * the last, which is 1, and any of starts; in place */
 
   /* -- products ---------------------------------------------------------------------------------------------------- */
+  EBB_KERNEL_DEQUANTIZE, /* (codes u8, scales, then of nf4 the nested absmax f32, the map f32 [256] and the offset f32
+                          * [1]) -> y [rows, columns] f32 or bf16: the elements from (dequantize.row, dequantize.column)
+                          * on of a weight with rows of dequantize.width elements. The scales of nf4 are u8, one for
+                          * each block, those of int8 f32, one for each row. See tensor/backend/quantized-private.h */
   EBB_KERNEL_MATMUL,         /* (a [.., M, K], b [.., K, N], bias [N] or NULL) -> c [.., M, N] : batches broadcast
                                 * (strides 0), a and b with any strides of which one of the last two is 1;
-                                * c += if matmul.accumulate; a and b f32 or both bf16; c f32 or bf16.
+                                * c += if matmul.accumulate; a and b f32 or both bf16; c f32 or bf16, its columns dense
+                                * and its rows with any stride.
                                 * matmul.row_block: K is added up in blocks of so many, see EbbBackend; 0: as one sum */
   EBB_KERNEL_ATTENTION,      /* (q [B, H, T, D], k [B, Hk, S, D], v [B, Hk, S, D], mask or NULL, starts or NULL) -> o
                               * [B, H, T, D], logsumexp f32 [B, H, T, 2]: the largest score of a row, and the logarithm
@@ -339,6 +344,10 @@ typedef union
     double factor, ntk;
     gboolean reversed;
   } rotary;
+  struct
+  {
+    gint64 row, column, width;
+  } dequantize;
   struct
   {
     gboolean accumulate;

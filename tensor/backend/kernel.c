@@ -49,6 +49,7 @@ static const char *const names[EBB_N_KERNELS] = {
   [EBB_KERNEL_GATHER] = "gather",
   [EBB_KERNEL_SCATTER_ADD] = "scatter_add",
   [EBB_KERNEL_ROTARY] = "rotary",
+  [EBB_KERNEL_DEQUANTIZE] = "dequantize",
   [EBB_KERNEL_MATMUL] = "matmul",
   [EBB_KERNEL_ATTENTION] = "attention",
   [EBB_KERNEL_ATTENTION_GRAD] = "attention_grad",

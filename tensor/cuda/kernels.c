@@ -47,6 +47,7 @@ EBB_CUDA_KERNEL (index_add);
 EBB_CUDA_KERNEL (gather);
 EBB_CUDA_KERNEL (scatter_add);
 EBB_CUDA_KERNEL (rotary);
+EBB_CUDA_KERNEL (dequantize);
 EBB_CUDA_KERNEL (matmul);
 EBB_CUDA_KERNEL (attention);
 EBB_CUDA_KERNEL (attention_grad);
@@ -125,6 +126,7 @@ const EbbCudaKernel ebb_cuda_kernels[EBB_N_KERNELS] = {
   [EBB_KERNEL_GATHER] = KERNEL (gather),
   [EBB_KERNEL_SCATTER_ADD] = KERNEL (scatter_add),
   [EBB_KERNEL_ROTARY] = KERNEL (rotary),
+  [EBB_KERNEL_DEQUANTIZE] = KERNEL (dequantize),
   [EBB_KERNEL_MATMUL] = KERNEL (matmul),
   [EBB_KERNEL_ATTENTION] = KERNEL_WITH_WORKSPACE (attention),
   [EBB_KERNEL_ATTENTION_GRAD] = KERNEL_WITH_WORKSPACE (attention_grad),

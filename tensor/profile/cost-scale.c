@@ -296,6 +296,8 @@ ebb_cost_launch_scale (const EbbCostLaunch *self,
     case EBB_KERNEL_ADAMW:
     case EBB_KERNEL_SQUARED_NORM:
       return scale_items (self, items, share);
+    case EBB_KERNEL_DEQUANTIZE: /* its parameters name places of the weight */
+      return 1;
     case EBB_KERNEL_MATMUL:
       return scale_product (views, share);
     case EBB_KERNEL_INDEX_SELECT:

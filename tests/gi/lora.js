@@ -18,6 +18,12 @@ checkFails(() => Ebb.lora(model), 'there is an adapter "default" already');
 checkFails(() => Ebb.lora(make(), {targets: ['q_proj']}), 'matches no linear layer of this Gpt');
 checkFails(() => Ebb.lora(make(), {r: 4}), '');
 
+const quantized = Ebb.quantize(make(), 'nf4');
+check(Ebb.get_quantization(quantized) === Ebb.Quantization.NF4, 'the base is quantised');
+check(Ebb.lora(quantized, {rank: 4}) === quantized, 'a quantised base gets an adapter');
+checkFails(() => Ebb.lora_merge(quantized), 'is nf4');
+checkFails(() => Ebb.quantize(make(), 'int4'), 'no quantisation "int4"');
+
 const folder = `${GLib.dir_make_tmp('ebb-XXXXXX')}/adapter`;
 Ebb.lora_save(model, folder);
 const other = Ebb.lora_load(make(), folder);

@@ -36,6 +36,21 @@ class Lora(unittest.TestCase):
         self.assertLess(set(names), {name for name, _ in self.model.named_parameters()})
         self.assertLess(train(self.model, 8), train(Ebb.lora(Ebb.open_model(_MODEL), rank=4), 1))
 
+    def test_a_base_is_quantised(self):
+        for base, quantization in (("int8", Ebb.Quantization.INT8), ("nf4", Ebb.Quantization.NF4)):
+            model = Ebb.open_model(_MODEL, base=base)
+            self.assertEqual(Ebb.get_quantization(model), quantization)
+            self.assertEqual(Ebb.get_quantization(Ebb.quantize(Ebb.open_model(_MODEL), base)), quantization)
+            Ebb.lora(model, rank=4)
+            first = train(model, 1)
+            self.assertLess(train(model, 8), first)
+            with self.assertRaisesRegex(Ebb.Error, f"^[^\n]*{base}[^\n]*$"):
+                Ebb.lora_merge(model)
+        with self.assertRaisesRegex(Ebb.Error, 'no quantisation "int4"; there are none, int8 and nf4'):
+            Ebb.open_model(_MODEL, base="int4")
+        with self.assertRaisesRegex(TypeError, "model is 3: it must be a module"):
+            Ebb.quantize(3)
+
     def test_layers_are_excluded(self):
         Ebb.lora(self.model, targets="all-linear", exclude=["layers.0.*", "down_proj"])
         paths = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
 #include "support/reference-private.h"
+#include "tensor/backend/quantized-private.h"
 
 /* The offset of matrix @batch of c in @view, which lacks or broadcasts some of c's dimensions. */
 static gint64
@@ -63,5 +64,40 @@ ebb_reference_matmul (const EbbLaunch *launch,
             value += ebb_reference_load (c, at);
           ebb_reference_store (c, at, value);
         }
+  return TRUE;
+}
+
+/* Element @i of a weight in nf4, counted row after row. */
+static double
+decode_nf4 (const EbbLaunch *launch,
+            gint64 i)
+{
+  static const float codes[16] = EBB_NF4_CODES;
+  const gint64 block = i / EBB_NF4_BLOCK, both = ebb_reference_load_integer (launch->inputs[0], i / 2);
+  const double scale = ebb_reference_load (launch->inputs[3], ebb_reference_load_integer (launch->inputs[1], block))
+                       * ebb_reference_load (launch->inputs[2], block / EBB_NF4_NESTED_BLOCK);
+
+  return (double) codes[i % 2 != 0 ? both & 15 : both >> 4] * (scale + ebb_reference_load (launch->inputs[4], 0));
+}
+
+gboolean
+ebb_reference_dequantize (const EbbLaunch *launch,
+                          GError **error)
+{
+  const EbbView *scales = launch->inputs[1], *y = launch->outputs[0];
+  const gint64 width = launch->params.dequantize.width;
+
+  for (gint64 r = 0; r < y->shape[0]; r++)
+    for (gint64 c = 0; c < y->shape[1]; c++)
+      {
+        const gint64 row = launch->params.dequantize.row + r;
+        const gint64 i = row * width + launch->params.dequantize.column + c;
+        const double value = scales->dtype == EBB_DTYPE_U8
+                                 ? decode_nf4 (launch, i)
+                                 : (double) (gint8) ebb_reference_load_integer (launch->inputs[0], i)
+                                       * ebb_reference_load (scales, row) / 127.0;
+
+        ebb_reference_store (y, r * y->strides[0] + c * y->strides[1], value);
+      }
   return TRUE;
 }

@@ -87,6 +87,7 @@ EBB_REFERENCE (batch_norm_grad);
 /* reference-rotary.c, reference-matmul.c, reference-attention.c, reference-cross-entropy.c, reference-index.c,
  * reference-optimizer.c */
 EBB_REFERENCE (rotary);
+EBB_REFERENCE (dequantize);
 EBB_REFERENCE (matmul);
 EBB_REFERENCE (attention);
 EBB_REFERENCE (attention_grad);

@@ -62,6 +62,7 @@ const EbbKernelFunc ebb_reference_kernels[EBB_N_KERNELS] = {
 
   /* products, positions */
   [EBB_KERNEL_ROTARY] = ebb_reference_rotary,
+  [EBB_KERNEL_DEQUANTIZE] = ebb_reference_dequantize,
   [EBB_KERNEL_MATMUL] = ebb_reference_matmul,
   [EBB_KERNEL_ATTENTION] = ebb_reference_attention,
   [EBB_KERNEL_ATTENTION_GRAD] = ebb_reference_attention_grad,

@@ -673,7 +673,7 @@ add_loaded (EbbModule *model,
     }
   if (!check_all_used (loading, model, error))
     return FALSE;
-  ebb_push_parameters_unset (EBB_DTYPE_F32, FALSE);
+  ebb_push_parameters_unset (EBB_DTYPE_F32, EBB_UNSET_WITH_MEMORY);
   added = ebb_lora_model_add (model, loading->options, is_found, loading, error);
   ebb_pop_parameters_unset ();
   return added && copy_values (loading, error);

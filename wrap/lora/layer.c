@@ -237,10 +237,11 @@ ebb_lora_branch_new (EbbModule *module,
                      GError **error)
 {
   const EbbLinear *layer = (EbbLinear *) module;
-  g_autoptr (EbbModule) a = new_factor (layer->weight, EBB_INIT_UNIFORM, 1 / sqrt ((double) layer->in_features),
+  EbbTensor *weight = ebb_linear_peek_weight (layer);
+  g_autoptr (EbbModule) a = new_factor (weight, EBB_INIT_UNIFORM, 1 / sqrt ((double) layer->in_features),
                                         options->rank, layer->in_features, error);
   g_autoptr (EbbModule) b =
-      a != NULL ? new_factor (layer->weight, EBB_INIT_CONSTANT, 0, layer->out_features, options->rank, error) : NULL;
+      a != NULL ? new_factor (weight, EBB_INIT_CONSTANT, 0, layer->out_features, options->rank, error) : NULL;
   EbbLoraBranch *branch;
   EbbCut *cut;
 

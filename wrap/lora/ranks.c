@@ -31,7 +31,7 @@ ebb_lora_ranks_cut (EbbModule *module,
                     EbbCut **cut,
                     GError **error)
 {
-  const EbbPartition *partition = ((EbbLinear *) module)->weight->partition;
+  const EbbPartition *partition = ebb_linear_peek_weight ((EbbLinear *) module)->partition;
 
   *cut = NULL;
   if (partition == NULL)

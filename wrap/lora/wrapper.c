@@ -149,7 +149,7 @@ check_layer (EbbModule *module,
              const char *path,
              GError **error)
 {
-  if (((EbbLinear *) module)->weight->owner == NULL)
+  if (ebb_linear_peek_weight ((EbbLinear *) module)->owner == NULL)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                "lora: the weight of %s is sharded or replicated already: wrap before ebb_fully_shard () and "
@@ -483,8 +483,12 @@ check_unowned (const GArray *places,
   for (guint i = 0; i < places->len; i++)
     {
       const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
+      const GPtrArray *branches = ebb_lora_layer_get (place->module)->branches;
+      gboolean is_owned = ebb_linear_peek_weight ((EbbLinear *) place->module)->owner != NULL;
 
-      if (((EbbLinear *) place->module)->weight->owner == NULL)
+      for (guint k = 0; k < branches->len; k++)
+        is_owned |= ebb_lora_factor_get_weight (((EbbLoraBranch *) g_ptr_array_index (branches, k))->a)->owner != NULL;
+      if (!is_owned)
         continue;
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "lora: %s is sharded or replicated with its branches, which can't be removed from it", place->path);
@@ -557,6 +561,15 @@ add_products (EbbModule *model,
     {
       const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
 
+      if (ebb_linear_is_quantized ((EbbLinear *) place->module))
+        {
+          g_set_error (
+              error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+              "lora: the weight of %s is %s, and adding to it would round it again: save the adapter, and merge "
+              "it into the model with full weights",
+              place->path, ebb_quantization_get_name (((EbbLinear *) place->module)->quantized.quantization));
+          return FALSE;
+        }
       if (ebb_shard_unit_of (((EbbLinear *) place->module)->weight, NULL) == NULL)
         continue;
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,

@@ -5,9 +5,17 @@
 const templateVariables = {enable_thinking: 'thinking', date_string: 'date'};
 
 function addModels(Ebb) {
-    // The model of a folder or a .gguf file; dtype, an Ebb.DType, converts its weights as they are read.
-    Ebb.open_model = function (folder, dtype = Ebb.MODEL_KEEP_DTYPE) {
-        return Ebb.model_open_full(folder, dtype);
+    const findQuantization = base => base === null ? Ebb.Quantization.NONE : Ebb.quantization_from_name(base)[1];
+    // The model of a folder or a .gguf file; dtype, an Ebb.DType, converts its weights as they are read; base, 'int8'
+    // or 'nf4', quantises those of its linear layers.
+    Ebb.open_model = function (folder, dtype = Ebb.MODEL_KEEP_DTYPE, base = null) {
+        return Ebb.model_open_quantized(folder, dtype, findQuantization(base));
+    };
+    // Quantises the weights of a model's linear layers in place, to 'int8' or 'nf4'; returns the model.
+    const quantize = Ebb.quantize;
+    Ebb.quantize = function (model, base = 'nf4') {
+        quantize(model, findQuantization(base));
+        return model;
     };
     // Saves a model as a folder, its weights in files of at most max_file_size bytes; 0 for 5 GB. A path that ends with
     // .gguf becomes one file for llama.cpp, whose dtype may also be Ebb.DType.F16 or Ebb.MODEL_Q8_0.

@@ -42,7 +42,6 @@ const EbbActivationName ebb_activation_names[] = {
 };
 
 const EbbConfigKeyRow ebb_config_keys_of_all[] = {
-  ONLY ("quantization_config", "null"),
   ONLY ("use_bidirectional_attention", "false|null"),
   ONLY ("add_cross_attention", "false|null"),
   ONLY ("is_decoder", "false|null"),

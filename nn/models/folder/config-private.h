@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/models/folder/architecture-private.h"
+#include "tensor/quantization.h"
 
 /* config.json read into the configuration of a model, and changed where the model's configuration says otherwise. */
 
@@ -80,6 +81,17 @@ void ebb_config_write_rotary (const EbbArchitecture *architecture,
 /* TRUE if both rotate all layers alike. */
 gboolean ebb_config_rotary_is_equal (const EbbGptConfig *a,
                                      const EbbGptConfig *b);
+
+/* -- quantized.c: "quantization_config" */
+
+/* How the folder's linear layers are quantised. */
+gboolean ebb_config_read_quantization (const EbbConfigSource *source,
+                                       EbbQuantization *quantization,
+                                       GError **error);
+/* Sets the key if @document says otherwise. @dtype: of what isn't quantised. */
+void ebb_config_write_quantization (EbbQuantization quantization,
+                                    EbbDType dtype,
+                                    EbbJson *document);
 
 /* -- config-layers.c: which layers have a window */
 

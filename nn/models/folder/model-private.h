@@ -32,6 +32,10 @@ typedef struct
 /* NULL: that of the folder that the model came from. */
 const EbbModelTokenizer *ebb_model_get_tokenizer (EbbModule *model);
 
+/* The architecture that @model is saved as. */
+const EbbArchitecture *ebb_model_find_architecture (EbbModule *model,
+                                                    GError **error);
+
 /* -- save.c */
 
 /* Full parameters for a save, on one rank or on several that call together. */
@@ -68,9 +72,6 @@ gboolean ebb_model_save_gguf_from (EbbModule *model,
                                    const char *path,
                                    int dtype,
                                    GError **error);
-/* The architecture that @model is saved as. */
-const EbbArchitecture *ebb_model_find_architecture (EbbModule *model,
-                                                    GError **error);
 
 /* Saves a model whose parameters are split over ranks; wrap/ sets it when the library is loaded. For any other model it
  * sets *@is_split to FALSE and does nothing. */

@@ -7,6 +7,7 @@
 
 #include "nn/data/tokenizer.h"
 #include "nn/module.h"
+#include "tensor/quantization.h"
 
 G_BEGIN_DECLS
 
@@ -32,6 +33,12 @@ EBB_AVAILABLE_IN_ALL
 EbbModule *ebb_model_open_full (const char *folder,
                                 int dtype,
                                 GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbModule *ebb_model_open_quantized (const char *folder,
+                                     int dtype,
+                                     EbbQuantization quantization,
+                                     GError **error);
 
 EBB_AVAILABLE_IN_ALL
 const char *ebb_model_get_architecture (EbbModule *model);

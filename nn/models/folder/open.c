@@ -2,6 +2,7 @@
 #include "nn/models/folder/model-private.h"
 
 #include "nn/initialization-private.h"
+#include "nn/layers/layer-private.h"
 #include "nn/models/bert.h"
 #include "nn/models/folder/config-private.h"
 #include "nn/models/folder/gguf-model-private.h"
@@ -60,6 +61,8 @@ find_main_dtype (EbbWeightFiles *files,
     {
       const gint64 n_bytes = ((EbbTensorEntry *) entry)->end - ((EbbTensorEntry *) entry)->begin;
 
+      if (!ebb_dtype_is_floating_point (((EbbTensorEntry *) entry)->dtype))
+        continue;
       if (get_target_dtype (entry, dtype) == EBB_DTYPE_BF16)
         n_bf16 += n_bytes;
       else
@@ -68,21 +71,45 @@ find_main_dtype (EbbWeightFiles *files,
   return n_bf16 > n_f32 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
 }
 
-/* @is_described: it has no memory either. */
+/* Quantised weights without values, in the place of those that linear layers have. */
+static gboolean
+describe_quantized (EbbModule *model,
+                    EbbQuantization quantization,
+                    GError **error)
+{
+  g_autoptr (GArray) layers = ebb_quantize_list_layers (model, error);
+
+  for (guint i = 0; layers != NULL && i < layers->len; i++)
+    {
+      EbbLinear *layer = g_array_index (layers, EbbQuantizable, i).layer;
+      EbbQuantizedWeight weight;
+
+      if (!ebb_quantized_weight_init (&weight, quantization, layer->out_features, layer->in_features,
+                                      layer->weight->storage->device, error))
+        return FALSE;
+      ebb_linear_take_quantized (layer, &weight);
+    }
+  return layers != NULL;
+}
+
+/* @quantization: how the files have the weights of linear layers. */
 static EbbModule *
 make_model (const EbbArchitecture *architecture,
             gconstpointer config,
             EbbDType dtype,
-            gboolean is_described,
+            EbbUnset memory,
+            EbbQuantization quantization,
             GError **error)
 {
   EbbModule *model;
 
   /* The memory of values stays untouched before they are read. */
-  ebb_push_parameters_unset (dtype, is_described);
+  ebb_push_parameters_unset (dtype, memory);
   ebb_host_allow_huge_pages_ahead (FALSE);
   model = architecture->is_bert ? ebb_bert_new ((EbbBertConfig *) config, error)
                                 : ebb_gpt_new ((EbbGptConfig *) config, error);
+  if (model != NULL && quantization != EBB_QUANTIZATION_NONE && !describe_quantized (model, quantization, error))
+    g_clear_object (&model);
   ebb_host_allow_huge_pages_ahead (TRUE);
   ebb_pop_parameters_unset ();
   return model;
@@ -98,7 +125,7 @@ collect_target (const char *name,
   g_ptr_array_add (user_data, tensor);
 }
 
-/* Gives each parameter the dtype of its tensors in the files, f32 if these have several. */
+/* Gives each parameter memory, and the dtype of its tensors in the files, f32 if these have several. */
 static gboolean
 set_dtypes (const EbbWeightMap *map,
             GPtrArray *entries,
@@ -122,7 +149,8 @@ set_dtypes (const EbbWeightMap *map,
       const EbbDType wanted = is_f32[i] ? EBB_DTYPE_F32 : EBB_DTYPE_BF16;
       g_autoptr (EbbTensor) other = NULL;
 
-      if (target->view.dtype == wanted)
+      if (target == NULL || g_array_index (map->tensors, EbbModelTensor, i).is_exact
+          || (target->view.dtype == wanted && !target->storage->placeholder))
         continue;
       other = ebb_tensor_new_uninitialized (target->view.shape, (guint) target->view.n_dims, wanted,
                                             target->storage->device, error);
@@ -163,34 +191,128 @@ static EbbWeightMap *
 describe_weights (const EbbConfigSource *source,
                   gconstpointer config,
                   EbbDType dtype,
+                  EbbQuantization quantization,
                   GError **error)
 {
-  g_autoptr (EbbModule) model = make_model (source->architecture, config, dtype, TRUE, error);
+  g_autoptr (EbbModule) model =
+      make_model (source->architecture, config, dtype, EBB_UNSET_DESCRIBED, quantization, error);
+  g_autoptr (EbbWeightMap) map =
+      model != NULL ? ebb_weight_map_new_from_module (source->architecture, model) : NULL;
   g_autofree char *shown = NULL;
 
-  if (model != NULL)
-    return ebb_weight_map_new_from_module (source->architecture, model);
+  if (map != NULL && ebb_weight_map_check_quantized (map, error))
+    return g_steal_pointer (&map);
   shown = ebb_escape_text (source->path);
   g_prefix_error (error, "%s: ", shown);
   return NULL;
 }
 
+/* What is opened: the folder's files, and what the model is to be like. */
+typedef struct
+{
+  EbbWeightFiles *files;
+  const EbbWeightMap *map;
+  GPtrArray *entries;           /* of its weights */
+  int dtype;                    /* of parameters */
+  EbbQuantization quantization; /* to quantise to while reading */
+} Opening;
+
+/* The dtype in which a tensor of the model is read to be quantised: the files', f32 if these have several. */
+static EbbDType
+find_dtype (const Opening *self,
+            guint tensor)
+{
+  EbbDType dtype = EBB_DTYPE_BF16;
+
+  for (guint i = 0; i < self->map->weights->len; i++)
+    {
+      const EbbWeight *weight = &g_array_index (self->map->weights, EbbWeight, i);
+
+      for (guint k = 0; k < weight->n_parts; k++)
+        if (weight->parts[k].tensor == tensor
+            && get_target_dtype (g_ptr_array_index (self->entries, i), EBB_MODEL_KEEP_DTYPE) == EBB_DTYPE_F32)
+          dtype = EBB_DTYPE_F32;
+    }
+  return dtype;
+}
+
+/* Reads tensor number @tensor, the weight of @layer, and quantises it: only one such weight is there at a time. */
 static gboolean
-read_weights (EbbModule *model,
-              EbbWeightFiles *files,
-              const EbbWeightMap *map,
-              GPtrArray *entries,
-              int dtype,
+read_and_quantize (const Opening *self,
+                   guint tensor,
+                   const EbbQuantizable *found,
+                   GError **error)
+{
+  const gint64 shape[] = { found->layer->out_features, found->layer->in_features };
+  g_autoptr (EbbTensor) host =
+      ebb_tensor_new_uninitialized (shape, 2, find_dtype (self, tensor), ebb_device_get_cpu (), error);
+  EbbQuantizedWeight weight = { EBB_QUANTIZATION_NONE };
+  g_autofree char *shown = NULL;
+
+  if (host == NULL || !ebb_weights_read_one (self->files, self->map, self->entries, tensor, host, error)
+      || !ebb_quantized_weight_init (&weight, self->quantization, shape[0], shape[1],
+                                     found->layer->weight->storage->device, error))
+    return FALSE;
+  if (ebb_quantized_weight_encode (&weight, host, error))
+    {
+      ebb_linear_take_quantized (found->layer, &weight);
+      return TRUE;
+    }
+  ebb_quantized_weight_clear (&weight);
+  shown = ebb_escape_text (self->files->folder);
+  g_prefix_error (error, "%s: the weight of %s: ", shown, found->path);
+  return FALSE;
+}
+
+/* The weights that are to be quantised are read one after the other, in place of *@layers' parameters. */
+static gboolean
+read_quantizing (const Opening *self,
+                 GArray *layers,
+                 const guint *numbers,
+                 GError **error)
+{
+  for (guint i = 0; i < layers->len; i++)
+    if (!read_and_quantize (self, numbers[i], &g_array_index (layers, EbbQuantizable, i), error))
+      return FALSE;
+  return TRUE;
+}
+
+/* Takes the weights of @layers out of the targets: numbers[i] gets the place of that of layer i. */
+static void
+take_layers (GPtrArray *targets,
+             GArray *layers,
+             guint *numbers)
+{
+  for (guint i = 0; i < layers->len; i++)
+    if (g_ptr_array_find (targets, g_array_index (layers, EbbQuantizable, i).layer->weight, &numbers[i]))
+      targets->pdata[numbers[i]] = NULL;
+}
+
+static gboolean
+read_weights (const Opening *self,
+              EbbModule *model,
               GError **error)
 {
   g_autoptr (GPtrArray) targets = g_ptr_array_new ();
+  g_autoptr (GArray) layers = NULL;
+  g_autofree guint *numbers = NULL;
 
   ebb_module_visit_state (model, collect_target, targets);
-  if (!set_dtypes (map, entries, targets, dtype, error))
+  if (self->quantization != EBB_QUANTIZATION_NONE)
+    {
+      layers = ebb_quantize_list_layers (model, error);
+      if (layers == NULL)
+        return FALSE;
+      numbers = g_new (guint, layers->len);
+      take_layers (targets, layers, numbers);
+    }
+  if (!set_dtypes (self->map, self->entries, targets, self->dtype, error))
     return FALSE;
-  report_converted (files, dtype);
-  return ebb_weights_read (files, map, entries, (EbbTensor **) targets->pdata, error)
-         && ebb_weights_check_tied (files, map, (EbbTensor **) targets->pdata, error);
+  report_converted (self->files, self->dtype);
+  return ebb_weights_read (self->files, self->map, self->entries, (EbbTensor **) targets->pdata, error)
+         && ebb_weights_read_quantized (self->files, self->map, self->entries, model, error)
+         && ebb_weights_check_tied (self->files, self->map, (EbbTensor **) targets->pdata, error)
+         && (layers == NULL || read_quantizing (self, layers, numbers, error));
 }
 
 /* The dtype that config.json names, for a folder whose weights aren't there. */
@@ -207,19 +329,44 @@ read_main_dtype (const EbbConfigSource *source,
   return strcmp (name, "bfloat16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
 }
 
+/* FALSE: the folder is quantised in another way than the caller wants. */
+static gboolean
+check_quantization (const EbbConfigSource *source,
+                    EbbQuantization has,
+                    EbbQuantization wanted,
+                    GError **error)
+{
+  g_autofree char *shown = NULL;
+
+  if (has == EBB_QUANTIZATION_NONE || wanted == EBB_QUANTIZATION_NONE || has == wanted)
+    return TRUE;
+  shown = ebb_escape_text (source->path);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the weights are %s already, not to be quantised to %s", shown,
+               ebb_quantization_get_name (has), ebb_quantization_get_name (wanted));
+  return FALSE;
+}
+
 /* @files: NULL in a dry run of a folder without weights. */
 static EbbModule *
 make_from_files (const EbbConfigSource *source,
                  gconstpointer config,
                  EbbWeightFiles *files,
                  int dtype,
+                 EbbQuantization wanted,
                  GError **error)
 {
   const EbbDType main_dtype = files != NULL ? find_main_dtype (files, dtype) : read_main_dtype (source, dtype);
-  g_autoptr (EbbWeightMap) map = describe_weights (source, config, main_dtype, error);
+  EbbQuantization quantization;
+  g_autoptr (EbbWeightMap) map = NULL;
   g_autoptr (GPtrArray) entries = NULL;
   g_autoptr (EbbModule) model = NULL;
 
+  if (!ebb_config_read_quantization (source, &quantization, error)
+      || !check_quantization (source, quantization, wanted, error))
+    return NULL;
+  if (files == NULL && wanted != EBB_QUANTIZATION_NONE)
+    quantization = wanted;
+  map = describe_weights (source, config, main_dtype, quantization, error);
   if (map != NULL && source->is_gguf)
     {
       EbbWeightMap *own = map;
@@ -233,23 +380,33 @@ make_from_files (const EbbConfigSource *source,
   entries = map != NULL && files != NULL ? ebb_weights_match (files, map, error) : NULL;
   if (map == NULL || (files != NULL && entries == NULL))
     return NULL;
-  model = make_model (source->architecture, config, main_dtype, FALSE, error);
-  if (files == NULL)
-    return g_steal_pointer (&model);
-  return model != NULL && read_weights (model, files, map, entries, dtype, error) ? g_steal_pointer (&model) : NULL;
+  model = make_model (source->architecture, config, main_dtype,
+                      wanted != quantization && wanted != EBB_QUANTIZATION_NONE ? EBB_UNSET_PARAMETERS_ABSENT
+                                                                                : EBB_UNSET_WITH_MEMORY,
+                      quantization, error);
+  if (files != NULL && model != NULL)
+    {
+      const Opening opening = { files, map, entries, dtype,
+                                quantization == EBB_QUANTIZATION_NONE ? wanted : EBB_QUANTIZATION_NONE };
+
+      if (!read_weights (&opening, model, error))
+        return NULL;
+    }
+  return g_steal_pointer (&model);
 }
 
 static EbbModule *
 make_gpt (const EbbConfigSource *source,
           EbbWeightFiles *files,
           int dtype,
+          EbbQuantization quantization,
           GError **error)
 {
   g_autoptr (EbbGptConfig) config = ebb_config_read_gpt (source, error);
 
   return config != NULL
                  && (files == NULL || ebb_weights_check_layers (files, source->architecture, config->layers, error))
-             ? make_from_files (source, config, files, dtype, error)
+             ? make_from_files (source, config, files, dtype, quantization, error)
              : NULL;
 }
 
@@ -257,13 +414,14 @@ static EbbModule *
 make_bert (const EbbConfigSource *source,
            EbbWeightFiles *files,
            int dtype,
+           EbbQuantization quantization,
            GError **error)
 {
   g_autoptr (EbbBertConfig) config = ebb_config_read_bert (source, error);
 
   return config != NULL
                  && (files == NULL || ebb_weights_check_layers (files, source->architecture, config->layers, error))
-             ? make_from_files (source, config, files, dtype, error)
+             ? make_from_files (source, config, files, dtype, quantization, error)
              : NULL;
 }
 
@@ -286,6 +444,7 @@ set_origin (EbbModule *model,
 static EbbModule *
 open_gguf (const char *path,
            int dtype,
+           EbbQuantization quantization,
            GError **error)
 {
   g_autoptr (EbbGguf) gguf = ebb_gguf_open (path, error);
@@ -298,7 +457,7 @@ open_gguf (const char *path,
     return NULL;
   source.document = document;
   files = ebb_weight_files_new_for_gguf (gguf->tensors);
-  model = make_gpt (&source, files, dtype, error);
+  model = make_gpt (&source, files, dtype, quantization, error);
   if (model == NULL)
     return NULL;
   ebb_generation_options_attach (model, path);
@@ -309,6 +468,7 @@ open_gguf (const char *path,
 static EbbModule *
 open_model (const char *folder,
             int dtype,
+            EbbQuantization quantization,
             GError **error)
 {
   g_autofree char *path = g_build_filename (folder, EBB_CONFIG_FILE, NULL);
@@ -326,8 +486,8 @@ open_model (const char *folder,
       if (files == NULL)
         return NULL;
     }
-  model = source.architecture->is_bert ? make_bert (&source, files, dtype, error)
-                                       : make_gpt (&source, files, dtype, error);
+  model = source.architecture->is_bert ? make_bert (&source, files, dtype, quantization, error)
+                                       : make_gpt (&source, files, dtype, quantization, error);
   if (model == NULL)
     return NULL;
   ebb_generation_options_attach (model, folder);
@@ -351,11 +511,42 @@ ebb_model_open_full (const char *folder,
                      int dtype,
                      GError **error)
 {
+  return ebb_model_open_quantized (folder, dtype, EBB_QUANTIZATION_NONE, error);
+}
+
+/**
+ * ebb_model_open_quantized:
+ * @folder: (type filename): a folder in Hugging Face's format
+ * @dtype: the #EbbDType of the parameters, f32 or bf16; %EBB_MODEL_KEEP_DTYPE for that of the files
+ * @quantization: how the weights of linear layers are held; %EBB_QUANTIZATION_NONE for as the files have them
+ * @error: return location for an error
+ *
+ * Opens a model as ebb_model_open_full() does and quantises it as ebb_quantize() does, each weight as it is read: one
+ * full weight is in memory at a time. Weights are quantised from the values in the files, whatever @dtype is.
+ *
+ * A folder that is quantised already is opened as it is, by all of these functions: one that bitsandbytes has quantised
+ * to nf4 with double quantisation, or to int8, and that `transformers` or ebb_model_save() has saved.
+ *
+ * Returns: (transfer full) (nullable): the model, or %NULL with @error set
+ */
+EbbModule *
+ebb_model_open_quantized (const char *folder,
+                          int dtype,
+                          EbbQuantization quantization,
+                          GError **error)
+{
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
+  if ((guint) quantization > EBB_QUANTIZATION_NF4)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "model_open: the quantisation is %d, it must be none, int8 or nf4", (int) quantization);
+      return NULL;
+    }
   if (dtype == EBB_MODEL_KEEP_DTYPE || dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16)
-    return ebb_gguf_is_path (folder) && !g_file_test (folder, G_FILE_TEST_IS_DIR) ? open_gguf (folder, dtype, error)
-                                                                                  : open_model (folder, dtype, error);
+    return ebb_gguf_is_path (folder) && !g_file_test (folder, G_FILE_TEST_IS_DIR)
+               ? open_gguf (folder, dtype, quantization, error)
+               : open_model (folder, dtype, quantization, error);
   g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "model_open: dtype is %s, it must be f32 or bf16",
                dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype) : "no dtype");
   return NULL;
@@ -395,6 +586,28 @@ const EbbModelOrigin *
 ebb_model_get_origin (EbbModule *model)
 {
   return g_object_get_qdata (G_OBJECT (model), get_origin_quark ());
+}
+
+const EbbArchitecture *
+ebb_model_find_architecture (EbbModule *model,
+                             GError **error)
+{
+  const EbbModelOrigin *origin = ebb_model_get_origin (model);
+  g_autoptr (EbbGptConfig) config = NULL;
+
+  if (origin != NULL)
+    return origin->architecture;
+  if (EBB_IS_GPT (model))
+    {
+      config = ebb_gpt_get_config (EBB_GPT (model));
+      return ebb_config_find_architecture (config, error);
+    }
+  for (guint i = 0; EBB_IS_BERT (model) && i < ebb_n_architectures; i++)
+    if (ebb_architectures[i].is_bert)
+      return &ebb_architectures[i];
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "model_save: %s is no model of a folder, which is a Gpt or a Bert", ebb_module_get_type_name (model));
+  return NULL;
 }
 
 /**

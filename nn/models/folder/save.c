@@ -6,6 +6,7 @@
 #include "nn/files/gguf-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "nn/files/safetensors-writer-private.h"
+#include "nn/layers/layer-private.h"
 #include "nn/models/bert.h"
 #include "nn/models/folder/config-private.h"
 #include "nn/models/gpt.h"
@@ -63,10 +64,11 @@ static EbbDType
 get_dtype (const Saving *saving,
            const EbbWeight *weight)
 {
+  const int exact = ebb_weight_get_exact_dtype (saving->map, weight);
   EbbDType dtype = EBB_DTYPE_BF16;
 
-  if (saving->dtype != EBB_MODEL_KEEP_DTYPE)
-    return (EbbDType) saving->dtype;
+  if (exact >= 0 || saving->dtype != EBB_MODEL_KEEP_DTYPE)
+    return (EbbDType) (exact >= 0 ? exact : saving->dtype);
   for (guint k = 0; k < weight->n_parts; k++)
     {
       const EbbModelTensor *tensor =
@@ -105,6 +107,7 @@ lay_out (const Saving *saving,
         const EbbWeight *weight = &g_array_index (saving->map->weights, EbbWeight, number);
         EbbTensorEntry entry = { .name = weight->name,
                                  .dtype = get_dtype (saving, weight),
+                                 .is_i8 = weight->is_i8,
                                  .n_dims = weight->n_dims,
                                  .begin = position };
 
@@ -181,6 +184,14 @@ save_weight (Saving *saving,
              GError **failure,
              GError **error)
 {
+  if (weight->content != EBB_WEIGHT_VALUES)
+    {
+      g_autoptr (EbbTensor) content = *failure == NULL ? ebb_weight_make_content (weight, failure) : NULL;
+
+      if (content != NULL)
+        ebb_safetensors_write_tensor (file, content, failure);
+      return TRUE;
+    }
   for (guint k = 0; k < weight->n_parts; k++)
     {
       const EbbWeightPart *part = &weight->parts[k];
@@ -454,6 +465,22 @@ copy_others (Saving *saving,
   return TRUE;
 }
 
+/* That of most weights, those aside that are quantised. */
+static EbbDType
+find_main_dtype (const Saving *saving)
+{
+  gint64 n_bytes[EBB_N_DTYPES] = { 0 };
+
+  for (guint i = 0; i < saving->map->weights->len; i++)
+    {
+      const EbbWeight *weight = &g_array_index (saving->map->weights, EbbWeight, i);
+
+      if (ebb_weight_get_exact_dtype (saving->map, weight) < 0)
+        n_bytes[get_dtype (saving, weight)] += count_bytes (saving, weight);
+    }
+  return n_bytes[EBB_DTYPE_BF16] > n_bytes[EBB_DTYPE_F32] ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+}
+
 /* "dtype", which transformers called "torch_dtype" before its version 5: that of most weights. */
 static void
 set_dtype (Saving *saving,
@@ -462,19 +489,10 @@ set_dtype (Saving *saving,
   const char *key = ebb_json_get (document, "dtype") == NULL && ebb_json_get (document, "torch_dtype") != NULL
                         ? "torch_dtype"
                         : "dtype";
-  gint64 n_bytes[EBB_N_DTYPES] = { 0 };
-  const char *name;
+  const char *name = find_main_dtype (saving) == EBB_DTYPE_BF16 ? "bfloat16" : "float32";
   const EbbJson *old = ebb_json_get (document, key);
-  g_autofree char *text = NULL;
+  g_autofree char *text = g_strdup_printf ("\"%s\"", name);
 
-  for (guint i = 0; i < saving->map->weights->len; i++)
-    {
-      const EbbWeight *weight = &g_array_index (saving->map->weights, EbbWeight, i);
-
-      n_bytes[get_dtype (saving, weight)] += count_bytes (saving, weight);
-    }
-  name = n_bytes[EBB_DTYPE_BF16] > n_bytes[EBB_DTYPE_F32] ? "bfloat16" : "float32";
-  text = g_strdup_printf ("\"%s\"", name);
   if (old == NULL || g_strcmp0 (old->text, name) != 0)
     ebb_json_set (document, key, text);
 }
@@ -511,34 +529,14 @@ write_config (Saving *saving,
   g_autoptr (GString) text = g_string_new (NULL);
 
   set_dtype (saving, document);
+  if (saving->map->quantization != EBB_QUANTIZATION_NONE)
+    ebb_config_write_quantization (saving->map->quantization, find_main_dtype (saving), document);
   ebb_json_print (document, text);
   g_string_append_c (text, '\n');
   return ebb_atomic_folder_write (&saving->folder, EBB_CONFIG_FILE, text->str, text->len, error);
 }
 
 /* -- saving -------------------------------------------------------------------------------------------------------- */
-
-const EbbArchitecture *
-ebb_model_find_architecture (EbbModule *model,
-                             GError **error)
-{
-  const EbbModelOrigin *origin = ebb_model_get_origin (model);
-  g_autoptr (EbbGptConfig) config = NULL;
-
-  if (origin != NULL)
-    return origin->architecture;
-  if (EBB_IS_GPT (model))
-    {
-      config = ebb_gpt_get_config (EBB_GPT (model));
-      return ebb_config_find_architecture (config, error);
-    }
-  for (guint i = 0; EBB_IS_BERT (model) && i < ebb_n_architectures; i++)
-    if (ebb_architectures[i].is_bert)
-      return &ebb_architectures[i];
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "model_save: %s is no model of a folder, which is a Gpt or a Bert", ebb_module_get_type_name (model));
-  return NULL;
-}
 
 static EbbJson *
 make_document (EbbModule *model,
@@ -614,17 +612,22 @@ ebb_model_save_from (EbbModule *model,
                     .files = g_ptr_array_new_with_free_func (weight_file_free),
                     .folder = { .fd = -1 },
                     .full_number = G_MAXUINT };
-  gboolean done;
+  gboolean done = ebb_weight_map_check_quantized (map, error)
+                  && ebb_weight_map_describe_quantized (map, model, find_main_dtype (&saving), error);
 
-  if (ebb_gguf_is_path (folder))
+  if (done && ebb_gguf_is_path (folder))
     {
       g_ptr_array_unref (saving.files);
-      return ebb_model_save_gguf_from (model, map, source, folder, dtype, error);
+      return ebb_module_check_not_quantized (model, "a GGUF file has no such weights; save a folder", error)
+             && ebb_model_save_gguf_from (model, map, source, folder, dtype, error);
     }
-  divide (&saving);
-  ebb_push_grad_enabled (FALSE);
-  done = save (&saving, model, folder, error);
-  ebb_pop_grad_enabled ();
+  if (done)
+    {
+      divide (&saving);
+      ebb_push_grad_enabled (FALSE);
+      done = save (&saving, model, folder, error);
+      ebb_pop_grad_enabled ();
+    }
   if (saving.folder.temporary != NULL)
     ebb_atomic_folder_abort (&saving.folder);
   g_clear_pointer (&saving.full, ebb_tensor_unref);

@@ -27,7 +27,7 @@ open_file (EbbWeightFiles *self,
            GError **error)
 {
   g_autofree char *path = g_build_filename (self->folder, name, NULL);
-  EbbTensorFile *reader = ebb_safetensors_open (path, error);
+  EbbTensorFile *reader = ebb_safetensors_open (path, TRUE, error);
 
   if (reader != NULL)
     g_ptr_array_add (self->readers, reader);

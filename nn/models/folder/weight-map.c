@@ -1,12 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/folder/weights-private.h"
 
+#include "nn/layers/quantize.h"
 #include "nn/state/state-dict-private.h"
 #include "tensor/tensor-private.h"
 
 #include <string.h>
 
-/* Names and shapes of a model's tensors in files: one to one, joined (Phi-3), apart (BERT) or transposed (GPT-2). */
+/* Names and shapes of a model's tensors in files: one to one, joined (Phi-3), apart (BERT) or transposed (GPT-2).
+ * Those of quantised weights are never transposed. */
 
 static void
 tensor_clear (gpointer data)
@@ -18,6 +20,7 @@ static void
 weight_clear (gpointer data)
 {
   g_free (((EbbWeight *) data)->name);
+  g_free (((EbbWeight *) data)->text);
 }
 
 EbbWeightMap *
@@ -79,10 +82,10 @@ get_weight (EbbWeightMap *self,
 }
 
 static void
-add_part (EbbWeightMap *self,
-          const char *name,
-          const EbbNameRule *rule,
-          gboolean transposed)
+add_values (EbbWeightMap *self,
+            const char *name,
+            const EbbNameRule *rule,
+            gboolean transposed)
 {
   const guint index = self->tensors->len - 1;
   const EbbModelTensor *tensor = &g_array_index (self->tensors, EbbModelTensor, index);
@@ -96,6 +99,7 @@ add_part (EbbWeightMap *self,
       memcpy (weight->shape, tensor->shape, sizeof weight->shape);
       weight->n_dims = tensor->n_dims;
       weight->shape[0] = n_rows;
+      weight->is_i8 = tensor->dtype == EBB_DTYPE_U8 && self->quantization == EBB_QUANTIZATION_INT8;
       weight->transposed = transposed;
       if (transposed)
         {
@@ -110,12 +114,68 @@ add_part (EbbWeightMap *self,
     weight->shape[0] += n_rows;
 }
 
+/* A tensor of the files that has no values of the model, but those of number @tensor if that isn't negative. */
+static void
+add_content (EbbWeightMap *self,
+             const char *name,
+             EbbWeightContent content,
+             int tensor)
+{
+  gboolean is_new;
+  EbbWeight *weight = get_weight (self, name, &is_new);
+
+  weight->content = content;
+  weight->n_dims = content == EBB_WEIGHT_FORMAT ? 0 : 1;
+  weight->shape[0] = content == EBB_WEIGHT_QUANT_MAP ? 16 : -1;
+  if (tensor >= 0 && weight->n_parts < EBB_MAX_WEIGHT_PARTS)
+    weight->parts[weight->n_parts++] = (EbbWeightPart){ (guint) tensor, 0, 1, 0 };
+}
+
+static char *
+replace_end (const char *name,
+             const char *end,
+             const char *other)
+{
+  return g_strdup_printf ("%.*s%s", (int) (strlen (name) - strlen (end)), name, other);
+}
+
+/* Adds what files have for the model's last tensor under @name, and beside it if it is of a quantised weight. */
+static void
+add_part (EbbWeightMap *self,
+          const char *name,
+          const EbbNameRule *rule,
+          gboolean transposed)
+{
+  const int index = (int) self->tensors->len - 1;
+  EbbModelTensor *tensor = &g_array_index (self->tensors, EbbModelTensor, index);
+  g_autoptr (GString) file = g_string_new (name);
+  EbbWeightContent content = EBB_WEIGHT_VALUES;
+  g_autofree char *beside = NULL;
+
+  tensor->is_exact = ebb_quantized_name_to_file (self->quantization, tensor->dtype, file, &content);
+  if (content == EBB_WEIGHT_VALUES)
+    add_values (self, file->str, rule, transposed);
+  else
+    add_content (self, file->str, content, index);
+  if (content == EBB_WEIGHT_QUANT_STATE)
+    {
+      beside = replace_end (file->str, "quant_state.bitsandbytes__nf4", "quant_map");
+      add_content (self, beside, EBB_WEIGHT_QUANT_MAP, -1);
+    }
+  else if (g_str_has_suffix (file->str, ".SCB"))
+    {
+      beside = replace_end (file->str, "SCB", "weight_format");
+      add_content (self, beside, EBB_WEIGHT_FORMAT, -1);
+    }
+}
+
 static gboolean
 is_turned (const EbbArchitecture *architecture,
            const char *rest,
-           guint n_dims)
+           const EbbModelTensor *tensor)
 {
-  return architecture->transposed != NULL && n_dims == 2 && g_strv_contains (architecture->transposed, rest);
+  return architecture->transposed != NULL && tensor->n_dims == 2 && ebb_dtype_is_floating_point (tensor->dtype)
+         && g_strv_contains (architecture->transposed, rest);
 }
 
 void
@@ -158,7 +218,7 @@ ebb_weight_map_add (EbbWeightMap *self,
     {
       g_autofree char *file = g_strconcat (block, rest, NULL);
 
-      add_part (self, file, NULL, gguf == NULL && is_turned (architecture, rest, n_dims));
+      add_part (self, file, NULL, gguf == NULL && is_turned (architecture, rest, &tensor));
     }
 }
 
@@ -176,6 +236,7 @@ ebb_weight_map_new_from_module (const EbbArchitecture *architecture,
 {
   EbbWeightMap *self = ebb_weight_map_new (architecture);
 
+  self->quantization = ebb_get_quantization (model);
   ebb_module_visit_state (model, add_tensor, self);
   return self;
 }

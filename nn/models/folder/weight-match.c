@@ -35,12 +35,14 @@ find_entry (EbbWeightFiles *files,
   return entry;
 }
 
+/* A quant state has any length. */
 static gboolean
 has_shape (const EbbTensorEntry *entry,
-           const gint64 *shape,
-           guint n_dims)
+           const EbbWeight *weight)
 {
-  return entry->n_dims == n_dims && memcmp (entry->shape, shape, n_dims * sizeof shape[0]) == 0;
+  return entry->n_dims == weight->n_dims
+         && (weight->content == EBB_WEIGHT_QUANT_STATE
+             || memcmp (entry->shape, weight->shape, weight->n_dims * sizeof weight->shape[0]) == 0);
 }
 
 static char *
@@ -107,18 +109,25 @@ is_ignored (const EbbWeightMap *map,
 
 static gboolean
 check_dtype (EbbWeightFiles *files,
+             const EbbWeightMap *map,
+             const EbbWeight *weight,
              const EbbTensorEntry *entry,
              GError **error)
 {
+  const int exact = ebb_weight_get_exact_dtype (map, weight);
+  const gboolean is_exact = exact >= 0;
+  const EbbTensorEntry wanted = { .dtype = (EbbDType) MAX (exact, 0), .is_i8 = weight->is_i8 };
   g_autofree char *shown = NULL;
   g_autofree char *name = NULL;
 
-  if (ebb_dtype_is_floating_point (entry->dtype))
+  if (is_exact ? entry->dtype == wanted.dtype && entry->is_i8 == wanted.is_i8
+               : ebb_dtype_is_floating_point (entry->dtype))
     return TRUE;
   shown = ebb_escape_text (ebb_weight_files_get_reader (files, entry)->path);
   name = ebb_escape_text (entry->name);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: the tensor %s is %s: it must be F32, BF16 or F16", shown, name,
-               ebb_safetensors_get_dtype_name (entry->dtype));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: the tensor %s is %s: it must be %s", shown, name,
+               ebb_safetensors_entry_get_dtype_name (entry),
+               is_exact ? ebb_safetensors_entry_get_dtype_name (&wanted) : "F32, BF16 or F16");
   return FALSE;
 }
 
@@ -149,11 +158,13 @@ ebb_weights_match (EbbWeightFiles *files,
       const EbbTensorEntry *entry = find_entry (files, map->architecture, weight->name);
 
       g_ptr_array_add (entries, (gpointer) entry);
+      if (entry == NULL && weight->content == EBB_WEIGHT_FORMAT)
+        continue;
       if (entry == NULL)
         g_ptr_array_add (missing, weight->name);
-      else if (!has_shape (entry, weight->shape, weight->n_dims))
+      else if (!has_shape (entry, weight))
         g_ptr_array_add (reshaped, describe_shape (entry, weight->shape, weight->n_dims));
-      else if (!check_dtype (files, entry, error))
+      else if (!check_dtype (files, map, weight, entry, error))
         return NULL;
       g_hash_table_add (used, (gpointer) entry);
     }

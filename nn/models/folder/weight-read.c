@@ -438,8 +438,8 @@ collect_slices (EbbWeightFiles *files,
     {
       const EbbWeight *weight = &g_array_index (map->weights, EbbWeight, i);
 
-      for (guint k = 0; k < weight->n_parts; k++)
-        if (tensor < 0 || weight->parts[k].tensor == (guint) tensor)
+      for (guint k = 0; weight->content == EBB_WEIGHT_VALUES && k < weight->n_parts; k++)
+        if ((tensor < 0 || weight->parts[k].tensor == (guint) tensor) && targets[weight->parts[k].tensor] != NULL)
           {
             EbbTensor *target = targets[weight->parts[k].tensor];
 
@@ -464,6 +464,26 @@ compare_places (gconstpointer a,
   return x->first < y->first ? -1 : x->first > y->first;
 }
 
+gboolean
+ebb_weights_read_one (EbbWeightFiles *files,
+                      const EbbWeightMap *map,
+                      GPtrArray *entries,
+                      guint tensor,
+                      EbbTensor *target,
+                      GError **error)
+{
+  g_autofree EbbTensor **targets = g_new0 (EbbTensor *, map->tensors->len);
+  g_autoptr (GArray) slices = NULL;
+  Reading reading = { .next = 0 };
+
+  if (ebb_is_dry ())
+    return TRUE;
+  targets[tensor] = target;
+  slices = collect_slices (files, map, entries, (int) tensor, targets);
+  reading.slices = slices;
+  return read_in_parallel (&reading, error);
+}
+
 /* By way of host memory, one tensor after the other. */
 static gboolean
 read_to_device (EbbWeightFiles *files,
@@ -472,23 +492,16 @@ read_to_device (EbbWeightFiles *files,
                 EbbTensor **targets,
                 GError **error)
 {
-  g_autofree EbbTensor **hosts = g_new0 (EbbTensor *, map->tensors->len);
-
   for (guint i = 0; i < map->tensors->len; i++)
     {
-      g_autoptr (EbbTensor) host =
-          ebb_tensor_new_uninitialized (targets[i]->view.shape, (guint) targets[i]->view.n_dims,
-                                        targets[i]->view.dtype, ebb_device_get_cpu (), error);
-      g_autoptr (GArray) slices = NULL;
-      Reading reading = { .next = 0 };
+      g_autoptr (EbbTensor) host = NULL;
 
-      if (host == NULL)
-        return FALSE;
-      hosts[i] = host;
-      slices = collect_slices (files, map, entries, (int) i, hosts);
-      hosts[i] = NULL;
-      reading.slices = slices;
-      if (!read_in_parallel (&reading, error) || !ebb_tensor_upload (targets[i], host->view.data, error))
+      if (targets[i] == NULL)
+        continue;
+      host = ebb_tensor_new_uninitialized (targets[i]->view.shape, (guint) targets[i]->view.n_dims,
+                                           targets[i]->view.dtype, ebb_device_get_cpu (), error);
+      if (host == NULL || !ebb_weights_read_one (files, map, entries, i, host, error)
+          || !ebb_tensor_upload (targets[i], host->view.data, error))
         return FALSE;
     }
   return TRUE;
@@ -502,20 +515,23 @@ ebb_weights_read (EbbWeightFiles *files,
                   GError **error)
 {
   g_autoptr (GArray) slices = NULL;
-  Reading reading = { .targets = targets, .n_targets = map->tensors->len };
+  g_autofree EbbTensor **present = g_new (EbbTensor *, map->tensors->len + 1);
+  Reading reading = { .targets = present };
   gboolean done;
 
   if (ebb_is_dry ())
     return TRUE;
   for (guint i = 0; i < map->tensors->len; i++)
-    if (!ebb_tensor_get_device (targets[i])->backend->host_memory)
+    if (targets[i] != NULL && !ebb_tensor_get_device (targets[i])->backend->host_memory)
       return read_to_device (files, map, entries, targets, error);
+    else if (targets[i] != NULL)
+      present[reading.n_targets++] = targets[i];
   slices = collect_slices (files, map, entries, -1, targets);
   g_array_sort (slices, compare_places);
   reading.slices = slices;
   done = sample_small_pages (slices, &reading.small_cost, error) && read_in_parallel (&reading, error);
   if (reading.is_small)
-    allow_huge_pages (targets, map->tensors->len, TRUE);
+    allow_huge_pages (present, reading.n_targets, TRUE);
   return done;
 }
 
@@ -596,6 +612,8 @@ ebb_weights_check_tied (EbbWeightFiles *files,
         if (strcmp (g_array_index (map->weights, EbbWeight, i).name, tied->file) == 0)
           entry = NULL; /* the model has it */
       if (entry == NULL || own == map->tensors->len)
+        continue;
+      if (targets[own] == NULL)
         continue;
       host = ebb_to_device (targets[own], ebb_device_get_cpu (), error);
       if (host == NULL)

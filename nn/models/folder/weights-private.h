@@ -4,6 +4,7 @@
 #include "nn/files/safetensors-reader-private.h"
 #include "nn/models/folder/architecture-private.h"
 #include "nn/module.h"
+#include "tensor/quantization.h"
 
 /* The tensors of a model and those of its files: names, shapes, and which rows of one are which of the other. */
 
@@ -18,6 +19,7 @@ typedef struct
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims;
   EbbDType dtype;
+  gboolean is_exact; /* a part of a quantised weight: files have it in this dtype, whatever that of the model is */
 } EbbModelTensor;
 
 /* Rows [row, row + n_rows) of a model's tensor, which are rows from @file_row on of the file's. */
@@ -28,6 +30,15 @@ typedef struct
 } EbbWeightPart;
 
 #define EBB_MAX_WEIGHT_PARTS 3
+
+/* What a tensor of the files holds. Those of a quantised weight are bitsandbytes', see quantized.c. */
+typedef enum
+{
+  EBB_WEIGHT_VALUES,      /* those of its parts */
+  EBB_WEIGHT_QUANT_MAP,   /* the code book of nf4 */
+  EBB_WEIGHT_QUANT_STATE, /* JSON with the offset of the scales of nf4, its one part */
+  EBB_WEIGHT_FORMAT       /* 0: int8 by rows; files may lack it */
+} EbbWeightContent;
 
 /* A tensor of the files. */
 typedef struct
@@ -40,6 +51,9 @@ typedef struct
    * then. */
   guint n_heads;
   gboolean is_one_more; /* GGUF: the file's values are larger by 1 */
+  EbbWeightContent content;
+  gboolean is_i8; /* in the files; of the model's tensors, u8 with the same bits */
+  char *text;     /* of a quant state that is to be written */
   guint n_parts;
   EbbWeightPart parts[EBB_MAX_WEIGHT_PARTS];
 } EbbWeight;
@@ -47,9 +61,10 @@ typedef struct
 typedef struct
 {
   const EbbArchitecture *architecture;
-  const EbbGgufForm *gguf; /* the files' form; NULL: folders' */
-  GArray *tensors;         /* of EbbModelTensor */
-  GArray *weights;         /* of EbbWeight, in the order of the model's tensors */
+  const EbbGgufForm *gguf;      /* the files' form; NULL: folders' */
+  EbbQuantization quantization; /* of linear layers; set it before tensors are added */
+  GArray *tensors;              /* of EbbModelTensor */
+  GArray *weights;              /* of EbbWeight, in the order of the model's tensors */
 } EbbWeightMap;
 
 EbbWeightMap *ebb_weight_map_new (const EbbArchitecture *architecture);
@@ -77,6 +92,29 @@ ebb_weight_get_own_row (guint n_heads,
 }
 void ebb_weight_map_free (EbbWeightMap *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbWeightMap, ebb_weight_map_free)
+
+/* -- quantized.c: weights in bitsandbytes' form */
+
+/* The name in files of a tensor of the model that ends in @name, which is changed; FALSE: it is not of a quantised
+ * weight. */
+gboolean ebb_quantized_name_to_file (EbbQuantization quantization,
+                                     EbbDType dtype,
+                                     GString *name,
+                                     EbbWeightContent *content);
+/* FALSE with an error if files join or divide what the model has as one quantised weight. */
+gboolean ebb_weight_map_check_quantized (const EbbWeightMap *map,
+                                         GError **error);
+/* Writes the texts of the quant states: @model has the weights. */
+gboolean ebb_weight_map_describe_quantized (EbbWeightMap *map,
+                                            EbbModule *model,
+                                            EbbDType dtype,
+                                            GError **error);
+/* The dtype that files must have for a part of a quantised weight; -1: any floating one. */
+int ebb_weight_get_exact_dtype (const EbbWeightMap *map,
+                                const EbbWeight *weight);
+/* The tensor that files have for a weight of another content than values, on the CPU. */
+EbbTensor *ebb_weight_make_content (const EbbWeight *weight,
+                                    GError **error);
 
 /* -- weight-files.c */
 
@@ -122,7 +160,8 @@ gboolean ebb_weights_check_layers (EbbWeightFiles *files,
 
 /* -- weight-read.c */
 
-/* Reads all @entries into @targets, the module's tensors in the order of the map, in parallel. */
+/* Reads all @entries into @targets, the module's tensors in the order of the map, in parallel; NULL: that one isn't
+ * read. */
 gboolean ebb_weights_read (EbbWeightFiles *files,
                            const EbbWeightMap *map,
                            GPtrArray *entries,
@@ -134,6 +173,19 @@ gboolean ebb_weights_read_entry (EbbTensorFile *file,
                                  guint n_heads,
                                  EbbTensor *target,
                                  GError **error);
+/* Reads one tensor of the model, number @tensor, into @target, which is in host memory. */
+gboolean ebb_weights_read_one (EbbWeightFiles *files,
+                               const EbbWeightMap *map,
+                               GPtrArray *entries,
+                               guint tensor,
+                               EbbTensor *target,
+                               GError **error);
+/* Reads the quant states, and checks what else files say of quantised weights. */
+gboolean ebb_weights_read_quantized (EbbWeightFiles *files,
+                                     const EbbWeightMap *map,
+                                     GPtrArray *entries,
+                                     EbbModule *model,
+                                     GError **error);
 /* FALSE with an error if the files hold a tied weight of the architecture twice and the values differ. @targets as
  * above, with their values. */
 gboolean ebb_weights_check_tied (EbbWeightFiles *files,

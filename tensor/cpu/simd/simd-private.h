@@ -110,8 +110,9 @@ EBB_SIMD_KERNEL (sgd);
 EBB_SIMD_KERNEL (moment_encode);
 EBB_SIMD_KERNEL (moment_decode);
 
-/* few-rows.c */
+/* few-rows.c, convert.c */
 EBB_SIMD_KERNEL (few_rows);
+EBB_SIMD_KERNEL (dequantize);
 
 EBB_SIMD_WORKSPACE (multinomial);
 EBB_SIMD_WORKSPACE (bias_gelu);

@@ -80,6 +80,8 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_CLIP_FACTOR] = ebb_cpu_clip_factor,
   [EBB_KERNEL_REDUCE_RANKS] = ebb_cpu_reduce_ranks,
 
+  [EBB_KERNEL_DEQUANTIZE] = EBB_SIMD_NAME (ebb_cpu_dequantize),
+
   /* products with few rows: tensor/cpu/backend.c puts that of all products here */
   [EBB_KERNEL_MATMUL] = EBB_SIMD_NAME (ebb_cpu_few_rows),
 };

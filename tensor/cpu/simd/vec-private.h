@@ -331,6 +331,46 @@ vec_lookup (const float table[16],
 #endif
 }
 
+/* The same of a table of 16 entries. */
+EBB_VEC_INLINE EbbVec
+vec_lookup16 (const float table[16],
+              EbbVecI index)
+{
+#if EBB_VEC_AVX512
+  return (EbbVec) _mm512_permutexvar_ps ((__m512i) index, _mm512_loadu_ps (table));
+#elif EBB_VEC_AVX2
+  __m256 low = _mm256_permutevar8x32_ps (_mm256_loadu_ps (table), (__m256i) index);
+  __m256 high = _mm256_permutevar8x32_ps (_mm256_loadu_ps (table + 8), (__m256i) index);
+
+  return (EbbVec) _mm256_blendv_ps (low, high, (__m256) (index << 28));
+#else
+  return vec_lookup (table, index);
+#endif
+}
+
+/* EBB_VEC_WIDTH numbers of 4 bits, of each byte the upper half first. */
+EBB_VEC_INLINE EbbVecI
+vec_load_u4 (const guint8 *p)
+{
+#if EBB_VEC_AVX512
+  guint32 words[2];
+  const EbbVecU shifts = { 4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24 };
+  __m512i both;
+
+  memcpy (words, p, sizeof words);
+  both = _mm512_inserti64x4 (_mm512_set1_epi32 ((int) words[0]), _mm256_set1_epi32 ((int) words[1]), 1);
+  return (EbbVecI) ((EbbVecU) both >> shifts) & 15;
+#elif EBB_VEC_AVX2
+  const EbbVecU shifts = { 4, 0, 12, 8, 20, 16, 28, 24 };
+  guint32 word;
+
+  memcpy (&word, p, sizeof word);
+  return (EbbVecI) ((EbbVecU) _mm256_set1_epi32 ((int) word) >> shifts) & 15;
+#else
+  return (EbbVecI){ p[0] >> 4, p[0] & 15, p[1] >> 4, p[1] & 15 };
+#endif
+}
+
 /* -- arithmetic ---------------------------------------------------------------------------------------------------- */
 
 /* a * b + c, rounded once where the instruction set can */

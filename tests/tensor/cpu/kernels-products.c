@@ -193,6 +193,43 @@ test_matmul_few_rows_alone (void)
     }
 }
 
+/* Panels that begin in the middle of a byte, a block and a vector, and end there. */
+static void
+test_dequantize (void)
+{
+  static const gint64 places[][5] = { { 3, 37, 0, 0, 0 },   { 9, 64, 2, 0, 0 }, { 9, 64, 2, 5, 1 },
+                                      { 5, 131, 1, 64, 3 }, { 4, 77, 1, 1, 0 }, { 2, 300, 1, 63, 170 },
+                                      { 70, 300, 0, 0, 0 }, { 1, 1, 0, 0, 0 },  { 33, 17, 30, 16, 0 } };
+
+  for (gsize i = 0; i < G_N_ELEMENTS (places); i++)
+    for (int form = 0; form < 4; form++)
+      {
+        const gint64 rows = places[i][0], width = places[i][1], row = places[i][2], column = places[i][3];
+        const gint64 n_blocks = (rows * width + 63) / 64;
+        TestCase test = { "dequantize", EBB_KERNEL_DEQUANTIZE, .n_inputs = 5, .n_outputs = 1, .tolerance = 3e-7 };
+
+        test.params.dequantize.row = row;
+        test.params.dequantize.column = column;
+        test.params.dequantize.width = width;
+        if (form % 2)
+          {
+            test.inputs[0] = test_operand_new (EBB_DTYPE_U8, 1, TEST_SHAPE ((rows * width + 1) / 2), NULL, 0, 255);
+            test.inputs[1] = test_operand_new (EBB_DTYPE_U8, 1, TEST_SHAPE (n_blocks), NULL, 0, 255);
+            test.inputs[2] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE ((n_blocks + 255) / 256), NULL, 0.1, 0.5);
+            test.inputs[3] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (256), NULL, -1, 1);
+            test.inputs[4] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (1), NULL, 1, 2);
+          }
+        else
+          {
+            test.inputs[0] = test_operand_new (EBB_DTYPE_U8, 2, TEST_SHAPE (rows, width), NULL, 0, 255);
+            test.inputs[1] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (rows), NULL, 0.1, 2);
+          }
+        test.outputs[0] = test_operand_new (form < 2 ? EBB_DTYPE_F32 : EBB_DTYPE_BF16, 2,
+                                            TEST_SHAPE (rows - row, width - column - places[i][4]), NULL, 0, 0);
+        test_case_check (&test);
+      }
+}
+
 static void
 test_matmul_many_plans (void)
 {
@@ -380,6 +417,7 @@ main (int argc,
   g_test_add_func ("/kernels/matmul/batches-broadcast", test_matmul_batches);
   g_test_add_func ("/kernels/matmul/few-rows", test_matmul_few_rows);
   g_test_add_func ("/kernels/matmul/few-rows-alone", test_matmul_few_rows_alone);
+  g_test_add_func ("/kernels/dequantize", test_dequantize);
   g_test_add_func ("/kernels/matmul/plans-come-and-go", test_matmul_many_plans);
   g_test_add_func ("/kernels/cross-entropy/equals-reference", test_cross_entropy);
   g_test_add_func ("/kernels/index/select", test_index_select);

@@ -244,7 +244,7 @@ open_file (EbbShardSource *self,
     }
   if (g_hash_table_size (self->files) >= MAX_OPEN_FILES)
     g_hash_table_remove_all (self->files);
-  file = ebb_safetensors_open (path, error);
+  file = ebb_safetensors_open (path, FALSE, error);
   if (file != NULL)
     g_hash_table_insert (self->files, g_steal_pointer (&path), file);
   return file;

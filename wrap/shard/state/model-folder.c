@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/agree-private.h"
 #include "dist/init.h"
+#include "nn/layers/layer-private.h"
 #include "nn/models/folder/model-private.h"
 #include "wrap/shard/state/state-private.h"
 
@@ -70,7 +71,10 @@ ebb_model_save_split (EbbModule *model,
   *is_split = is_split_over_ranks (entries);
   if (!*is_split)
     return FALSE;
-  architecture = ebb_model_find_architecture (model, &failure);
+  architecture = ebb_module_check_not_quantized (model, "save the model before it is split over ranks, or its adapter",
+                                                 &failure)
+                     ? ebb_model_find_architecture (model, &failure)
+                     : NULL;
   if (architecture != NULL)
     ebb_state_check_released (entries, &failure);
   if (!ebb_agree_no_failure (group, failure, error))

@@ -8,9 +8,10 @@ from gi.overrides._ebb_tensor import to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["open_model", "save_model"]
+__all__ = ["open_model", "quantize", "save_model"]
 
-_open, _save = guard(Ebb.model_open_full), guard(Ebb.model_save_full)
+_open, _save = guard(Ebb.model_open_quantized), guard(Ebb.model_save_full)
+_quantize, _find_quantization = guard(Ebb.quantize), guard(Ebb.quantization_from_name)
 
 
 def get_path(caller, folder):
@@ -37,9 +38,27 @@ def _number(dtype):
     return Ebb.MODEL_KEEP_DTYPE if dtype is None else int(to_dtype(dtype))
 
 
-def open_model(folder, dtype=None):
-    """The model of a folder or a .gguf file, in evaluation mode; dtype "f32" or "bf16" converts its weights."""
-    return open_folder(_open, get_path("open_model", folder), _number(dtype))
+def _to_quantization(base):
+    if base is None:
+        return Ebb.Quantization.NONE
+    return _find_quantization(base)[1] if isinstance(base, str) else base
+
+
+def open_model(folder, dtype=None, base=None):
+    """The model of a folder or a .gguf file, in evaluation mode; dtype "f32" or "bf16" converts its weights.
+
+    base: "int8" or "nf4" quantises the weights of its linear layers as they are read: frozen, for an adapter to be
+    trained beside them (Ebb.lora()). A folder that is quantised is opened as it is.
+    """
+    return open_folder(_open, get_path("open_model", folder), _number(dtype), _to_quantization(base))
+
+
+def quantize(model, base="nf4"):
+    """Quantises the weights of a model's linear layers in place, to "int8" or "nf4"; returns the model."""
+    if not isinstance(model, Ebb.Module):
+        raise TypeError(f"quantize(): model is {show(model)}: it must be a module, as Ebb.open_model() gives")
+    _quantize(model, _to_quantization(base))
+    return model
 
 
 def save_model(model, folder, dtype=None, max_file_size=0):

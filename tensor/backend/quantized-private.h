@@ -1,0 +1,24 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What quantised weights are made of, for all backends. Plain numbers: modules use it too.
+ *
+ * nf4: Dettmers et al., QLoRA, arXiv 2305.14314, as bitsandbytes computes it. The elements of the weight, row after
+ * row, are blocks of EBB_NF4_BLOCK. Element i is one of 16 numbers, by the upper half of byte i / 2 if i is even, else
+ * by the lower one, times the scale of its block. Scales are u8 codes, NESTED blocks of EBB_NF4_NESTED_BLOCK of them:
+ * map[code] * nested absmax + offset.
+ *
+ * int8: a signed byte for each element, times the largest magnitude of its row / 127. */
+
+#define EBB_NF4_BLOCK 64
+#define EBB_NF4_NESTED_BLOCK 256
+#define EBB_NF4_MAP 256 /* entries of the map of scales */
+
+/* The published code book. */
+#define EBB_NF4_CODES                                                                                   \
+  {                                                                                                     \
+    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,    \
+        -0.18477343022823334f, -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, \
+        0.24611230194568634f, 0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f,          \
+        0.7229568362236023f, 1.0f                                                                       \
+  }
