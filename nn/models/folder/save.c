@@ -612,16 +612,16 @@ ebb_model_save_from (EbbModule *model,
                     .files = g_ptr_array_new_with_free_func (weight_file_free),
                     .folder = { .fd = -1 },
                     .full_number = G_MAXUINT };
-  gboolean done = ebb_weight_map_check_quantized (map, error)
-                  && ebb_weight_map_describe_quantized (map, model, find_main_dtype (&saving), error);
+  gboolean done = FALSE;
 
-  if (done && ebb_gguf_is_path (folder))
+  if (ebb_gguf_is_path (folder))
     {
       g_ptr_array_unref (saving.files);
       return ebb_module_check_not_quantized (model, "a GGUF file has no such weights; save a folder", error)
              && ebb_model_save_gguf_from (model, map, source, folder, dtype, error);
     }
-  if (done)
+  if (ebb_weight_map_check_quantized (map, error)
+      && ebb_weight_map_describe_quantized (map, model, find_main_dtype (&saving), error))
     {
       divide (&saving);
       ebb_push_grad_enabled (FALSE);
