@@ -47,9 +47,11 @@ ebb_config_read_gpt (const EbbConfigSource *source,
 {
   const EbbArchitecture *architecture = source->architecture;
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+  EbbQuantization quantization; /* of the weights, which the model's configuration leaves out */
 
   begin_config (architecture, config);
-  if (!ebb_config_read_rows (source, ebb_config_keys_of_all, config, error)
+  if (!ebb_config_read_quantization (source, &quantization, error)
+      || !ebb_config_read_rows (source, ebb_config_keys_of_all, config, error)
       || !ebb_config_read_rows (source, architecture->keys, config, error))
     return NULL;
   if (config->layers > MAX_LAYERS)
@@ -76,8 +78,10 @@ ebb_config_read_bert (const EbbConfigSource *source,
                       GError **error)
 {
   g_autoptr (EbbBertConfig) config = ebb_bert_config_new ();
+  EbbQuantization quantization;
 
-  if (!ebb_config_read_rows (source, ebb_config_keys_of_all, config, error)
+  if (!ebb_config_read_quantization (source, &quantization, error)
+      || !ebb_config_read_rows (source, ebb_config_keys_of_all, config, error)
       || !ebb_config_read_rows (source, source->architecture->keys, config, error)
       || !prefix_check (source, ebb_bert_config_check (config, error), error))
     return NULL;

@@ -254,7 +254,10 @@ what_is_not_there_is_refused_by_its_key (void)
   } cases[] = {
     { "llama3", "model_type", "\"mamba\"", { "model_type is \"mamba\"", "gpt2, llama", "or bert" } },
     { "llama3", "model_type", "7", { "model_type is 7" } },
-    { "llama3", "quantization_config", "{\"bits\": 4}", { "quantization_config is { \"bits\": 4 }", "null" } },
+    { "llama3",
+      "quantization_config",
+      "{\"bits\": 4}",
+      { "quantization_config.quant_method is missing", "bitsandbytes" } },
     { "gemma2", "use_bidirectional_attention", "true", { "use_bidirectional_attention is true", "false" } },
     { "gemma3", "attn_logit_softcapping", "50.0", { "attn_logit_softcapping is 50.0", "null" } },
     { "llama3", "hidden_act", "\"relu\"", { "hidden_act is \"relu\"", "silu", "or gelu" } },
