@@ -23,6 +23,7 @@ static const OptionChange changes[] = {
   { "lora-alpha" },
   { "lora-dropout" },
   { "rslora" },
+  { "base" },
   { "adapter" },
   { "merge" },
   { "epochs" },

@@ -135,6 +135,21 @@ class Finetune(unittest.TestCase):
         self.assertEqual(version, "brain.Event:2")
         return events
 
+    def test_a_quantised_base_is_planned_and_resumed_bit_for_bit(self):
+        plain = self.train("--steps", 4, *LORA, "--schedule", "constant")
+        for base in "int8", "nf4":
+            words = [*LORA, "--base", base, "--schedule", "constant"]
+            whole = self.train("--steps", 4, *words, "--save", "whole", "--memory", "200MiB")
+            self.assertNotEqual(whole["losses"], plain["losses"])
+            self.assertAlmostEqual(whole["losses"][0], plain["losses"][0], delta=0.3)
+            self.assertLess(whole["parameter_bytes"], plain["parameter_bytes"])
+            begun = self.train("--steps", 2, *words, "--resume", "state")
+            rest = self.train("--steps", 4, "--resume", "state", "--save", "rest", model=None)
+            self.assertEqual(begun["losses"] + rest["losses"], whole["losses"])
+            self.assertEqual(self.read("rest", "adapter_model.safetensors"),
+                             self.read("whole", "adapter_model.safetensors"))
+            shutil.rmtree(self.path("state"))
+
     # -- adapters and models -----------------------------------------------------------------------------------------
 
     def test_a_merged_model_computes_what_its_adapter_did(self):
@@ -262,6 +277,7 @@ class Finetune(unittest.TestCase):
         self.refuse("--merge x and --data: merging trains nothing", *words, "--merge", "x", "--save", "y")
         self.refuse("--merge x: can't read x/adapter_config.json", "--model", MODEL, "--merge", "x", "--save", "y",
                     status=1)
+        self.refuse("--base nf4: quantised weights have no gradient: it needs --lora", *words, "--base", "nf4")
         self.refuse("--lora-alpha: it needs --lora", *words, "--lora-alpha", 2)
         self.refuse("--epochs 2 and --steps 3: one of them", *words, "--epochs", 2, "--steps", 3)
         self.refuse("--memory 9MiB: 9.0 MiB is too little: the training needs at least", *words, "--memory", "9MiB",

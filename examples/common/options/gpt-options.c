@@ -8,6 +8,7 @@
 static const char *const dtypes[] = { "f32", "bf16", NULL };
 static const char *const moments[] = { "f32", "bf16", "8bit", NULL };
 static const char *const roundings[] = { "random", "nearest", "master", NULL };
+static const char *const bases[] = { "auto", "int8", "nf4", NULL };
 static const char *const checkpoints[] = { "none", "selective", "full", "auto", NULL };
 static const char *const decayed[] = { "matrices", "all", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
@@ -77,6 +78,10 @@ const OptionRow gpt_options[] = {
     .is_extra = TRUE, .help = "Probability with which an element of a branch's input is dropped" },
   { OPTION_FLAG, "rslora", AT (rslora), SAVED, .late = "0", .is_extra = TRUE,
     .help = "Multiply branches by X / sqrt (RANK): rank-stabilized LoRA" },
+  { OPTION_TEXT, "base", AT (base), .metavar = "NAME", .fallback = "auto", .names = bases, SAVED, .late = "auto",
+    .is_extra = TRUE,
+    .help = "Weights of linear layers below an adapter: auto, as the folder has them; int8 or nf4, quantised as they "
+            "are read" },
   { OPTION_RAW, "adapter", AT (adapter), .metavar = "DIR", .fallback = "", SAVED, .late = "", .is_extra = TRUE,
     .help = "Train this adapter further: a folder that --save or PEFT wrote" },
   { OPTION_PATH, "merge", AT (merge), .metavar = "DIR", .is_extra = TRUE,

@@ -53,7 +53,7 @@ struct _Options
 
   /* adapter */
   int lora; /* the rank of a new one; 0: there is none */
-  char *lora_targets, *adapter, *merge;
+  char *lora_targets, *adapter, *merge, *base;
   double lora_alpha, lora_dropout;
   gboolean rslora;
 

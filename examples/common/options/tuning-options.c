@@ -6,6 +6,7 @@
 #include "common/memory/concessions.h"
 
 #include <math.h>
+#include <string.h>
 
 /* What tunes many models well: of all weights, and of an adapter. */
 #define FULL_LR 1e-5
@@ -75,6 +76,7 @@ check_merge (const Options *self,
     { "eval", OPTION_WAS_GIVEN (self, eval) },
     { "lora", OPTION_WAS_GIVEN (self, lora) },
     { "adapter", OPTION_WAS_GIVEN (self, adapter) },
+    { "base", OPTION_WAS_GIVEN (self, base) },
     { "steps", OPTION_WAS_GIVEN (self, steps) },
     { "memory", OPTION_WAS_GIVEN (self, memory_text) },
     { "resume", self->resume != NULL },
@@ -122,6 +124,9 @@ check_adapter (const Options *self,
   if (self->lora > 0 && self->adapter[0] != '\0')
     return options_refuse (error, "--adapter %s and --lora %d: the folder says the adapter's rank: leave --lora out",
                            self->adapter, self->lora);
+  if (all_known && strcmp (self->base, "auto") != 0 && !options_have_adapter (self))
+    return options_refuse (
+        error, "--base %s: quantised weights have no gradient: it needs --lora RANK or --adapter DIR", self->base);
   for (guint i = 0; all_known && self->lora == 0 && i < G_N_ELEMENTS (shapes); i++)
     if (shapes[i].given)
       return options_refuse (error, "--%s: it needs --lora RANK", shapes[i].name);

@@ -3,6 +3,7 @@
 #include "common/train/adapter.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static EbbModule *
 add_new (EbbModule *model,
@@ -60,6 +61,9 @@ adapter_describe (const Trainer *trainer)
 
   if (!options_have_adapter (options))
     return NULL;
+  if (strcmp (options->base, "auto") != 0)
+    return g_strdup_printf ("%s: %" G_GUINT64_FORMAT " parameters are trained, over weights in %s", name,
+                            trainer->n_trained, options->base);
   return g_strdup_printf ("%s: %" G_GUINT64_FORMAT " parameters are trained, %.2g %% of the model's", name,
                           trainer->n_trained, 100.0 * (double) trainer->n_trained / (double) trainer->n_parameters);
 }

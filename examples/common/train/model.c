@@ -342,10 +342,14 @@ open_folder (const Options *options,
              GError **error)
 {
   const int dtype = (int) options_get_weights_dtype (options);
+  EbbQuantization base = EBB_QUANTIZATION_NONE;
 
-  source->opened = ebb_model_open_full (
+  if (strcmp (options->base, "auto") != 0 && !ebb_quantization_from_name (options->base, &base, error))
+    return FALSE;
+  source->opened = ebb_model_open_quantized (
       options->model,
-      options_have_adapter (options) && dtype == find_folder_dtype (options) ? EBB_MODEL_KEEP_DTYPE : dtype, error);
+      options_have_adapter (options) && dtype == find_folder_dtype (options) ? EBB_MODEL_KEEP_DTYPE : dtype, base,
+      error);
   if (source->opened == NULL)
     return FALSE;
   if (EBB_IS_BERT (source->opened) != options->program->is_masked)
