@@ -191,7 +191,8 @@ def measure_row(row, programs):
 
 def warnings(name, row):
     """What makes a row's figures doubtful."""
-    sizes = {run["title"]: run["parameters"] for run in row["runs"].values()}
+    # Branches are parameters beside the model's own.
+    sizes = {run["title"]: run["parameters"] for key, run in row["runs"].items() if not key.endswith("-lora")}
     if len(set(sizes.values())) > 1:
         yield f"{name}: the models differ in size: {sizes}"
     for run in row["runs"].values():
