@@ -424,16 +424,17 @@ read_header (Parser *parser,
   EbbTensorFile *file = gguf->tensors;
   guint64 n_tensors, n_values;
   gint64 alignment = EBB_GGUF_ALIGNMENT;
+  const gsize room = MIN (parser->file_size, EBB_GGUF_MAX_HEADER);
   GError *failure = NULL;
 
   if (!read_begin (parser, &n_tensors, &n_values, error))
     return FALSE;
   /* A value takes 13 bytes or more, a tensor 33. */
-  if (n_values > parser->file_size / 13 || n_tensors > parser->file_size / 33)
+  if (n_values > room / 13 || n_tensors > room / 33)
     return ebb_file_fail (parser->path, error,
                           "truncated: %" G_GUINT64_FORMAT " tensors and %" G_GUINT64_FORMAT
-                          " values do not fit in a file of %" G_GSIZE_FORMAT " bytes",
-                          n_tensors, n_values, parser->file_size);
+                          " values do not fit in %s of %" G_GSIZE_FORMAT " bytes",
+                          n_tensors, n_values, room < parser->file_size ? "a header" : "a file", room);
   if (!read_values (parser, n_values, error))
     return FALSE;
   if (!ebb_gguf_get_int (gguf, "general.alignment", &alignment, &failure) && failure != NULL)

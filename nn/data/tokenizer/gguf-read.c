@@ -133,6 +133,7 @@ find_pre_tokenizer (Reading *self)
 {
   g_autofree char *name = NULL;
   g_autofree char *quoted = NULL;
+  g_autofree char *shown = ebb_escape_text (self->gguf->tensors->path);
   g_autoptr (GString) known = g_string_new (NULL);
 
   if (!ebb_gguf_get_string (self->gguf, "tokenizer.ggml.pre", &name, &self->error) && self->error != NULL)
@@ -146,8 +147,7 @@ find_pre_tokenizer (Reading *self)
     }
   quoted = name != NULL ? ebb_json_quote (name) : g_strdup ("missing");
   g_set_error (&self->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s: the value \"tokenizer.ggml.pre\" is %s: it must be one of %s", self->gguf->tensors->path, quoted,
-               known->str);
+               "%s: the value \"tokenizer.ggml.pre\" is %s: it must be one of %s", shown, quoted, known->str);
   return NULL;
 }
 
@@ -257,7 +257,8 @@ collect_merges (const Reading *self,
       const char *text = self->tokens[i].text;
       const gsize length = self->tokens[i].length;
 
-      if (get_type (self, i) != EBB_GGUF_TOKEN_NORMAL || length > 1024 || !g_utf8_validate_len (text, length, NULL))
+      if (get_type (self, i) != EBB_GGUF_TOKEN_NORMAL || length == 0 || length > 1024
+          || !g_utf8_validate_len (text, length, NULL))
         continue;
       for (const char *cut = text; (cut = g_utf8_next_char (cut)) < text + length;)
         {
@@ -365,6 +366,7 @@ append_all (Reading *self)
 {
   g_autofree char *model = NULL;
   g_autofree char *quoted = NULL;
+  g_autofree char *shown = NULL;
   gboolean ok;
 
   if (!ebb_gguf_get_string (self->gguf, "tokenizer.ggml.model", &model, &self->error))
@@ -381,9 +383,9 @@ append_all (Reading *self)
   else
     {
       quoted = ebb_json_quote (model);
+      shown = ebb_escape_text (self->gguf->tensors->path);
       g_set_error (&self->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: the value \"tokenizer.ggml.model\" is %s: it must be gpt2 or llama", self->gguf->tensors->path,
-                   quoted);
+                   "%s: the value \"tokenizer.ggml.model\" is %s: it must be gpt2 or llama", shown, quoted);
       return FALSE;
     }
   g_string_append (self->json, "}}\n");

@@ -19,6 +19,7 @@ typedef struct
   const EbbTokenizerPipeline *pipeline;
   const EbbJson *json; /* tokenizer.json */
   guint n_tokens;
+  gboolean has_prefix; /* a text gets a blank before it */
   GError **error;
 } Writing;
 
@@ -194,6 +195,17 @@ add_merges (Writing *self)
   return TRUE;
 }
 
+/* llama.cpp changes no text, or composes it. */
+static gboolean
+check_composes (const EbbJson *part,
+                const char *type,
+                gpointer data,
+                GError **error)
+{
+  return strcmp (type, "NFC") == 0
+         || refuse (data, "its normalizer is %s: a byte-level one must have NFC or none", type);
+}
+
 static gboolean
 write_byte_level (Writing *self,
                   gint32 *types)
@@ -201,13 +213,19 @@ write_byte_level (Writing *self,
   g_autoptr (GPtrArray) parts = g_ptr_array_new ();
   const EbbGgufPreTokenizer *pre = ebb_gguf_pre_tokenizers;
 
-  if (!ebb_json_part_foreach (ebb_json_get (self->json, "pre_tokenizer"), "pretokenizers", add_part, parts,
-                              self->error))
+  const gboolean ignores_merges = is_set (ebb_json_get (self->json, "model"), "ignore_merges", FALSE);
+
+  if (!ebb_json_part_foreach (ebb_json_get (self->json, "normalizer"), "normalizers", check_composes, self, self->error)
+      || !ebb_json_part_foreach (ebb_json_get (self->json, "pre_tokenizer"), "pretokenizers", add_part, parts,
+                                 self->error))
     return FALSE;
   while (pre->names[0] != NULL && !matches (pre, parts))
     pre++;
   if (pre->names[0] == NULL)
     return refuse (self, "it cuts words in a way for which Ebb knows no name of llama.cpp's");
+  if (ignores_merges != pre->ignores_merges)
+    return refuse (self, "its ignore_merges is %s: llama.cpp has it %s where words are cut as for %s",
+                   ignores_merges ? "true" : "false", pre->ignores_merges ? "true" : "false", pre->names[0]);
   ebb_gguf_writer_add_string (self->writer, "tokenizer.ggml.model", "gpt2");
   ebb_gguf_writer_add_string (self->writer, "tokenizer.ggml.pre", pre->names[0]);
   if (!add_tokens (self, types))
@@ -294,22 +312,48 @@ set_scores (Writing *self,
   return TRUE;
 }
 
-/* Whether a text gets a blank before it: by Metaspace, or by a normalizer. */
 static gboolean
-find_prefix (const EbbJson *part,
-             const char *type,
-             gpointer data,
-             GError **error)
+is_text (const EbbJson *json,
+         const char *text)
 {
-  gboolean *has_prefix = data;
+  const char *found = NULL;
+
+  return ebb_json_as_string (json, &found) && strcmp (found, text) == 0;
+}
+
+/* Those of SentencePiece: its sign of a blank before the text, and for each blank. */
+static gboolean
+take_normalizer (const EbbJson *part,
+                 const char *type,
+                 gpointer data,
+                 GError **error)
+{
+  Writing *self = data;
+
+  if (strcmp (type, "Prepend") == 0 && is_text (ebb_json_get (part, "prepend"), BLANK))
+    self->has_prefix = TRUE;
+  else if (strcmp (type, "Replace") != 0 || !is_text (ebb_json_get (ebb_json_get (part, "pattern"), "String"), " ")
+           || !is_text (ebb_json_get (part, "content"), BLANK))
+    return refuse (self, "a normalizer of it, %s, is none of SentencePiece's: a \"" BLANK "\" before the text, and for "
+                         "each blank",
+                   type);
+  return TRUE;
+}
+
+/* Metaspace may put a blank before the text as well. */
+static gboolean
+take_pre_tokenizer (const EbbJson *part,
+                    const char *type,
+                    gpointer data,
+                    GError **error)
+{
+  Writing *self = data;
   const char *scheme = "always";
 
-  if (strcmp (type, "Prepend") == 0)
-    *has_prefix = TRUE;
   if (strcmp (type, "Metaspace") == 0)
     {
       ebb_json_as_string (ebb_json_get (part, "prepend_scheme"), &scheme);
-      *has_prefix = strcmp (scheme, "never") != 0;
+      self->has_prefix = strcmp (scheme, "never") != 0;
     }
   return TRUE;
 }
@@ -319,19 +363,18 @@ write_sentence_piece (Writing *self,
                       gint32 *types)
 {
   g_autofree float *scores = g_new0 (float, self->n_tokens);
-  gboolean has_prefix = FALSE;
 
   ebb_gguf_writer_add_string (self->writer, "tokenizer.ggml.model", "llama");
   ebb_gguf_writer_add_string (self->writer, "tokenizer.ggml.pre", "default");
   if (!add_tokens (self, types) || !set_scores (self, types, scores)
-      || !ebb_json_part_foreach (ebb_json_get (self->json, "normalizer"), "normalizers", find_prefix, &has_prefix,
+      || !ebb_json_part_foreach (ebb_json_get (self->json, "normalizer"), "normalizers", take_normalizer, self,
                                  self->error)
-      || !ebb_json_part_foreach (ebb_json_get (self->json, "pre_tokenizer"), "pretokenizers", find_prefix, &has_prefix,
+      || !ebb_json_part_foreach (ebb_json_get (self->json, "pre_tokenizer"), "pretokenizers", take_pre_tokenizer, self,
                                  self->error))
     return FALSE;
   ebb_gguf_writer_add_array (self->writer, "tokenizer.ggml.scores", EBB_GGUF_F32, scores, self->n_tokens);
   ebb_gguf_writer_add_array (self->writer, "tokenizer.ggml.token_type", EBB_GGUF_I32, types, self->n_tokens);
-  ebb_gguf_writer_add_boolean (self->writer, "tokenizer.ggml.add_space_prefix", has_prefix);
+  ebb_gguf_writer_add_boolean (self->writer, "tokenizer.ggml.add_space_prefix", self->has_prefix);
   return TRUE;
 }
 

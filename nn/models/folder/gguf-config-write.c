@@ -137,23 +137,21 @@ write_layers (Writing *self)
       every = every == 0 && !is_sliding ? i + 1 : every;
     }
   slides = slides && config->window > 0;
-  if (!self->architecture->gguf->has_window)
+  /* llama.cpp reads the window of Phi-3 and computes without it. */
+  if (!self->architecture->gguf->has_window || self->architecture->window != EBB_WINDOW_TYPES)
     {
       const int context = slides ? MIN (config->context, config->window) : config->context;
 
       if (context < config->context)
-        g_message ("the GGUF file has a context of %d, not %d: llama.cpp's %s has no sliding layers, and up to their "
-                   "window they are full ones",
+        g_message ("the GGUF file has a context of %d, not %d: llama.cpp's %s computes no sliding layers, and up to "
+                   "their window they are full ones",
                    context, config->context, self->architecture->gguf->name);
       add_int (self, "context_length", context);
+      if (self->architecture->gguf->has_window)
+        add_int (self, EBB_GGUF_WINDOW, slides ? config->window : 0);
       return TRUE;
     }
   add_int (self, "context_length", config->context);
-  if (self->architecture->window != EBB_WINDOW_TYPES)
-    {
-      add_int (self, EBB_GGUF_WINDOW, slides ? config->window : 0);
-      return TRUE;
-    }
   if (!slides)
     {
       if (self->architecture->full_every == 2)
@@ -200,6 +198,18 @@ write_longrope (Writing *self)
   return TRUE;
 }
 
+/* llama.cpp computes the attention factor of YaRN, and has no use for one that is given. */
+static gboolean
+follows_from_factor (const EbbRotaryConfig *rotary,
+                     int context)
+{
+  EbbRotaryConfig other = *rotary;
+
+  other.attention_factor = 0;
+  return rotary->attention_factor == 0
+         || fabs (rotary->attention_factor - ebb_rotary_get_attention_factor (&other, context)) <= 1e-6;
+}
+
 static gboolean
 write_scaling (Writing *self)
 {
@@ -231,6 +241,8 @@ write_scaling (Writing *self)
       add_number (self, EBB_GGUF_HIGH_FREQUENCY, rotary->high_freq_factor);
       return TRUE;
     }
+  if (rotary->scaling == EBB_ROTARY_YARN && !follows_from_factor (rotary, self->config->context))
+    return refuse_writing (self, "an attention factor of YaRN that follows from its factor");
   if (rotary->scaling == EBB_ROTARY_YARN && (rotary->mscale > 0 || rotary->mscale_all_dim > 0 || !rotary->truncate))
     return refuse_writing (self, "no YaRN with mscale, or without truncate");
   ebb_gguf_writer_add_string (self->writer, key, name);

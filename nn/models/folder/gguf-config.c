@@ -299,12 +299,12 @@ read_factors (Reading *self,
   const EbbTensorEntry *entry = ebb_tensor_file_find (self->gguf->tensors, name);
   g_autofree float *factors = NULL;
 
-  if (entry == NULL || entry->n_dims != 1 || entry->shape[0] != n || n > EBB_ROTARY_MAX_FACTORS
+  if (entry == NULL || n < 1 || n > EBB_ROTARY_MAX_FACTORS || entry->n_dims != 1 || entry->shape[0] != n
       || entry->dtype != EBB_DTYPE_F32 || entry->encoding != EBB_ENCODING_PLAIN)
     {
       ebb_file_fail (self->gguf->tensors->path, &self->error,
                      "tensor %s must have one factor of F32 for each of %" G_GINT64_FORMAT " rotated frequencies, "
-                     "of which there are %d at most",
+                     "of which there are 1 to %d",
                      name, n, EBB_ROTARY_MAX_FACTORS);
       return NULL;
     }

@@ -6,12 +6,14 @@
 
 #include "support/decoders.h"
 #include "support/fixtures.h"
+#include "support/gguf-files.h"
 #include "support/model-folders.h"
 #include "support/tensors.h"
 
 #include <glib/gstdio.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Models as GGUF files. Those in fixtures/gguf were written by the Python package `gguf`, with its names and blocks. */
 
@@ -21,16 +23,6 @@ get_fixture (const char *row)
   g_autofree char *name = g_strconcat (row, EBB_GGUF_SUFFIX, NULL);
 
   return g_test_build_filename (G_TEST_DIST, "fixtures", "gguf", name, NULL);
-}
-
-static EbbGguf *
-open_file (const char *path)
-{
-  g_autoptr (GError) error = NULL;
-  EbbGguf *gguf = ebb_gguf_open (path, &error);
-
-  g_assert_no_error (error);
-  return gguf;
 }
 
 static EbbModule *
@@ -129,39 +121,6 @@ a_foreign_file_is_the_same_model (void)
     }
 }
 
-/* A file that Ebb saves has the tensors of the one that the Python package wrote, byte for byte. */
-static void
-assert_same_tensors (const char *a,
-                     const char *b)
-{
-  g_autoptr (EbbGguf) x = open_file (a);
-  g_autoptr (EbbGguf) y = open_file (b);
-  g_autoptr (GError) error = NULL;
-
-  g_assert_cmpuint (x->tensors->n_entries, ==, y->tensors->n_entries);
-  for (gsize i = 0; i < x->tensors->n_entries; i++)
-    {
-      const EbbTensorEntry *entry = &x->tensors->entries[i];
-      const EbbTensorEntry *other = ebb_tensor_file_find (y->tensors, entry->name);
-      const gsize size = (gsize) (entry->end - entry->begin);
-      g_autofree guint8 *data = g_malloc (size);
-      g_autofree guint8 *other_data = g_malloc (size);
-
-      g_assert_nonnull (other);
-      g_assert_cmpint (entry->dtype, ==, other->dtype);
-      g_assert_cmpint (entry->encoding, ==, other->encoding);
-      g_assert_cmpmem (entry->shape, sizeof entry->shape, other->shape, sizeof other->shape);
-      ebb_tensor_file_read (x->tensors, entry, 0, (gint64) size, data, &error);
-      ebb_tensor_file_read (y->tensors, other, 0, (gint64) size, other_data, &error);
-      g_assert_no_error (error);
-      if (strcmp (entry->name, "rope_freqs.weight") != 0)
-        g_assert_cmpmem (data, size, other_data, size);
-      else
-        for (gsize k = 0; k < size / 4; k++)
-          g_assert_cmpfloat_with_epsilon (((float *) (gpointer) data)[k], ((float *) (gpointer) other_data)[k], 1e-5);
-    }
-}
-
 /* Every value of @b is in @a. */
 static void
 assert_has_values (const EbbGguf *a,
@@ -196,8 +155,7 @@ a_saved_file_has_the_same_tensors_and_values (void)
   {
     const char *row;
     int dtype;
-  } saved[] = { { "gpt2", EBB_DTYPE_F32 },  { "llama2", EBB_DTYPE_F16 },        { "llama3", EBB_MODEL_KEEP_DTYPE },
-                { "qwen3", EBB_DTYPE_F32 }, { "smollm", EBB_MODEL_KEEP_DTYPE }, { "phi3-longrope", EBB_MODEL_Q8_0 } };
+  } saved[] = { { "gpt2", EBB_DTYPE_F32 }, { "llama2", EBB_DTYPE_F16 }, { "llama3", EBB_MODEL_KEEP_DTYPE }, { "qwen3", EBB_DTYPE_F32 }, { "smollm", EBB_MODEL_KEEP_DTYPE }, { "phi3-longrope", EBB_MODEL_Q8_0 } };
 
   for (guint i = 0; i < G_N_ELEMENTS (saved); i++)
     {
@@ -205,13 +163,13 @@ a_saved_file_has_the_same_tensors_and_values (void)
       g_autofree char *path = test_scratch_path ("model.gguf");
       g_autoptr (EbbModule) model = test_model_open_fixture (saved[i].row);
       g_autoptr (EbbGguf) a = NULL;
-      g_autoptr (EbbGguf) b = open_file (fixture);
+      g_autoptr (EbbGguf) b = test_gguf_open (fixture);
 
       expect_messages (1); /* the folder has no tokenizer */
       save_as (model, path, saved[i].dtype);
       g_test_assert_expected_messages ();
-      assert_same_tensors (path, fixture);
-      a = open_file (path);
+      test_gguf_assert_same_tensors (path, fixture);
+      a = test_gguf_open (path);
       assert_has_values (a, b);
     }
 }
@@ -244,6 +202,9 @@ norms_of_gemma_are_shifted (void)
 static void
 a_saved_model_opens_as_the_same (void)
 {
+  static const char *const refused[] = { "llama-dynamic", "llama-yarn", "smollm3", NULL };
+  guint n_refused = 0;
+
   for (guint i = 0; test_decoder_names[i] != NULL; i++)
     {
       g_autoptr (EbbGptConfig) config = test_decoder_config (test_decoder_names[i]);
@@ -260,6 +221,8 @@ a_saved_model_opens_as_the_same (void)
         {
           g_test_message ("%s: %s", test_decoder_names[i], error->message);
           g_assert_null (strchr (error->message, '\n'));
+          g_assert_true (g_strv_contains (refused, test_decoder_names[i]));
+          n_refused++;
           continue;
         }
       again = open_as (path, EBB_MODEL_KEEP_DTYPE);
@@ -272,6 +235,29 @@ a_saved_model_opens_as_the_same (void)
             assert_same_logits (model, again, "qwen3", 1e-6);
         }
     }
+  g_assert_cmpuint (n_refused, ==, g_strv_length ((char **) refused));
+}
+
+/* llama.cpp computes Phi-3 without its window. */
+static void
+phi3_ends_at_its_window (void)
+{
+  g_autoptr (EbbGptConfig) config = test_decoder_config ("phi3");
+  g_autofree char *path = test_scratch_path ("phi3.gguf");
+  g_autoptr (EbbModule) model = NULL;
+  g_autoptr (EbbModule) again = NULL;
+  g_autoptr (EbbGptConfig) found = NULL;
+  g_autoptr (GError) error = NULL;
+
+  model = ebb_gpt_new (config, &error);
+  g_assert_no_error (error);
+  expect_messages (2); /* one says that there is no tokenizer */
+  save_as (model, path, EBB_DTYPE_F32);
+  g_test_assert_expected_messages ();
+  again = open_as (path, EBB_MODEL_KEEP_DTYPE);
+  found = ebb_gpt_get_config (EBB_GPT (again));
+  g_assert_cmpint (config->window, <, config->context);
+  g_assert_cmpint (found->context, ==, config->window);
 }
 
 static void
@@ -308,15 +294,15 @@ the_tokenizer_comes_along (void)
   g_autoptr (EbbTokenizer) expected = ebb_tokenizer_open (folder, &error);
   g_autoptr (EbbModule) again = NULL;
   g_autoptr (EbbGguf) a = NULL;
-  g_autoptr (EbbGguf) b = open_file (fixture);
+  g_autoptr (EbbGguf) b = test_gguf_open (fixture);
   gsize n_expected;
   g_autofree gint64 *tokens = ebb_tokenizer_encode_text_full (expected, text, TRUE, &n_expected, &error);
 
   g_assert_no_error (error);
   save_as (model, saved, EBB_DTYPE_F16);
-  a = open_file (saved);
+  a = test_gguf_open (saved);
   assert_has_values (a, b);
-  assert_same_tensors (saved, fixture);
+  test_gguf_assert_same_tensors (saved, fixture);
   g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "*converted to f32*");
   again = open_as (saved, EBB_MODEL_KEEP_DTYPE);
   g_test_assert_expected_messages ();
@@ -343,9 +329,10 @@ the_tokenizer_comes_along (void)
 #define BLANK "\xe2\x96\x81"
 
 /* A vocabulary of SentencePiece's kind: every pair of tokens that is a token is a merge, in the order of what they
- * make. */
+ * make. @normalizer comes before those of SentencePiece. */
 static void
 write_sentence_piece (const char *folder,
+                      const char *normalizer,
                       const char *merges)
 {
   static const char *const words[] = { BLANK, "a", "b", "c", "ab", BLANK "a", BLANK "ab", "abc" };
@@ -361,6 +348,7 @@ write_sentence_piece (const char *folder,
       "\"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": true, \"byte_fallback\": true, \"vocab\": {\"<unk>\": 0, "
       "\"<s>\": 1, \"<x>\": 2");
 
+  g_string_replace (json, "\"normalizers\": [", normalizer, 1);
   for (guint i = 0; i < 256; i++)
     g_string_append_printf (json, ", \"<0x%02X>\": %u", i, 3 + i);
   for (guint i = 0; i < G_N_ELEMENTS (words); i++)
@@ -392,7 +380,7 @@ merges_of_sentence_piece_become_scores (void)
   config->vocab = 270;
   model = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
-  write_sentence_piece (folder, ALL_MERGES);
+  write_sentence_piece (folder, "\"normalizers\": [", ALL_MERGES);
   expected = ebb_tokenizer_open (folder, &error);
   g_assert_no_error (error);
   ebb_model_set_tokenizer (model, expected, folder);
@@ -412,13 +400,21 @@ merges_of_sentence_piece_become_scores (void)
       if (strstr (texts[i], "<x>") == NULL)
         g_assert_cmpstr (decoded, ==, texts[i]);
     }
-  write_sentence_piece (folder, "[\"a\", \"b\"], [\"ab\", \"c\"]");
+  write_sentence_piece (folder, "\"normalizers\": [", "[\"a\", \"b\"], [\"ab\", \"c\"]");
   other = ebb_tokenizer_open (folder, &error);
   g_assert_no_error (error);
   ebb_model_set_tokenizer (model, other, folder);
   g_assert_false (ebb_model_save (model, path, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
   g_assert_nonnull (strstr (error->message, "5 pairs of its tokens make a token, and 2 of them are merges"));
+  g_clear_error (&error);
+  write_sentence_piece (folder, "\"normalizers\": [{\"type\": \"Lowercase\"}, ", ALL_MERGES);
+  g_clear_object (&other);
+  other = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  ebb_model_set_tokenizer (model, other, folder);
+  g_assert_false (ebb_model_save (model, path, &error));
+  g_assert_nonnull (strstr (error->message, "a normalizer of it, Lowercase, is none of SentencePiece's"));
 }
 
 /* -- what is refused ----------------------------------------------------------------------------------------------- */
@@ -584,6 +580,138 @@ what_llama_cpp_lacks_is_not_saved (void)
     }
 }
 
+/* llama.cpp computes the attention factor of YaRN from its factor. */
+static void
+an_attention_factor_of_its_own_is_not_saved (void)
+{
+  const double factors[] = { 0.9, 0.1 * log (3) + 1 };
+
+  for (guint i = 0; i < G_N_ELEMENTS (factors); i++)
+    {
+      g_autoptr (EbbGptConfig) config = test_decoder_config ("qwen2-yarn");
+      g_autofree char *path = test_scratch_path ("yarn.gguf");
+      g_autoptr (EbbModule) model = NULL;
+      g_autoptr (GError) error = NULL;
+
+      config->rotary.attention_factor = factors[i];
+      model = ebb_gpt_new (config, &error);
+      g_assert_no_error (error);
+      g_assert_cmpint (ebb_model_save (model, path, &error), ==, i == 1);
+      if (i == 0)
+        g_assert_nonnull (strstr (error->message, "an attention factor of YaRN that follows from its factor"));
+    }
+}
+
+/* What a GGUF file can't say of a tokenizer: @text with @new for @old is refused. */
+static void
+assert_tokenizer_refused (const char *text,
+                          const char *old,
+                          const char *new,
+                          const char *expected)
+{
+  g_autofree char *fixture = g_test_build_filename (G_TEST_DIST, "fixtures", "chat-model", NULL);
+  g_autofree char *folder = test_scratch_path ("changed-tokenizer");
+  g_autofree char *path = test_scratch_path ("changed-tokenizer.gguf");
+  g_autoptr (GString) changed = g_string_new (text);
+  g_autoptr (EbbModule) model = open_as (fixture, EBB_MODEL_KEEP_DTYPE);
+  g_autoptr (EbbTokenizer) tokenizer = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_assert_cmpuint (g_string_replace (changed, old, new, 0), ==, 1);
+  g_mkdir (folder, 0777);
+  test_folder_write (folder, "tokenizer.json", changed->str);
+  tokenizer = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  ebb_model_set_tokenizer (model, tokenizer, folder);
+  g_assert_false (ebb_model_save (model, path, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
+  if (strstr (error->message, expected) == NULL)
+    g_error ("\"%s\" lacks \"%s\"", error->message, expected);
+}
+
+static void
+tokenizers_that_llama_cpp_lacks_are_not_saved (void)
+{
+  g_autofree char *path = g_test_build_filename (G_TEST_DIST, "fixtures", "chat-model", "tokenizer.json", NULL);
+  g_autoptr (GString) text = read_file (path);
+
+  assert_tokenizer_refused (text->str, "\"NFC\"", "\"Lowercase\"", "a byte-level one must have NFC or none");
+  assert_tokenizer_refused (text->str, "\"ignore_merges\":false", "\"ignore_merges\":true",
+                            "its ignore_merges is true: llama.cpp has it false");
+}
+
+/* A file that ends with a token of no bytes: nothing behind it is read (under AddressSanitizer). */
+static void
+an_empty_token_ends_the_file (void)
+{
+  static const char *const texts[] = { "<unk>", "a", "" };
+  static const gint32 types[] = { 2, 1, 1 };
+  static const float scores[] = { 0, -1, -2 };
+  const char last[] = "tokenizer.ggml.tokens";
+  g_autofree char *path = test_scratch_path ("empty-token.gguf");
+  g_autoptr (GPtrArray) tokens = g_ptr_array_new ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GString) text = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = NULL;
+  g_auto (EbbGgufWriter) writer = { NULL, NULL, 0, 0, 0 };
+  EbbAtomicFile file;
+  gsize end;
+
+  for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
+    g_ptr_array_add (tokens, (gpointer) texts[i]);
+  ebb_gguf_writer_init (&writer);
+  ebb_gguf_writer_add_string (&writer, "tokenizer.ggml.model", "llama");
+  ebb_gguf_writer_add_array (&writer, "tokenizer.ggml.token_type", EBB_GGUF_I32, types, G_N_ELEMENTS (types));
+  ebb_gguf_writer_add_array (&writer, "tokenizer.ggml.scores", EBB_GGUF_F32, scores, G_N_ELEMENTS (scores));
+  ebb_gguf_writer_add_strings (&writer, last, tokens);
+  g_assert_true (ebb_atomic_file_open (&file, path, &error) && ebb_gguf_writer_write_header (&writer, &file, &error)
+                 && ebb_atomic_file_commit (&file, &error));
+  text = read_file (path);
+  end = find_place (text, last) + strlen (last) + 4 + 4 + 8;
+  for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
+    end += 8 + strlen (texts[i]);
+  g_assert_true (g_file_set_contents (path, text->str, (gssize) end, &error));
+  tokenizer = ebb_tokenizer_open (path, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_tokenizer_get_vocab_size (tokenizer), ==, G_N_ELEMENTS (texts));
+}
+
+/* A file of holes is large: what it has of a header says how many tensors there can be. */
+static void
+a_header_bounds_the_tensors (void)
+{
+  g_autofree char *fixture = get_fixture ("qwen3");
+  g_autofree char *path = test_scratch_path ("holes.gguf");
+  g_autoptr (GString) text = read_file (fixture);
+  g_autoptr (EbbModule) model = NULL;
+  g_autoptr (GError) error = NULL;
+
+  set_u64 (text, 8, G_GUINT64_CONSTANT (1) << 34);
+  g_assert_true (g_file_set_contents (path, text->str, (gssize) text->len, &error));
+  g_assert_cmpint (truncate (path, G_GINT64_CONSTANT (1) << 40), ==, 0);
+  model = ebb_model_open (path, &error);
+  g_assert_null (model);
+  g_assert_nonnull (error);
+  g_assert_nonnull (strstr (error->message, "do not fit in a header of 268435456 bytes"));
+  g_unlink (path);
+}
+
+/* Heads of no width have no rotated frequency. */
+static void
+heads_of_no_width_are_refused (void)
+{
+  g_autofree char *path = get_fixture ("llama3");
+  g_autoptr (GString) text = read_file (path);
+  static const char *const keys[] = { "llama.attention.key_length", "llama.attention.value_length" };
+  const char name[] = "rope_freqs.weight";
+
+  for (guint i = 0; i < G_N_ELEMENTS (keys); i++)
+    memcpy (text->str + find_place (text, keys[i]) + strlen (keys[i]) + 4, "\1\0\0\0", 4);
+  replace_bytes (text, "llama.rope.dimension_count", "llama.rope.dimension_other");
+  set_u64 (text, find_place (text, name) + strlen (name) + 4, 0);
+  assert_refused (text, "one factor of F32 for each of 0 rotated frequencies");
+}
+
 int
 main (int argc,
       char **argv)
@@ -601,6 +729,13 @@ main (int argc,
   g_test_add_func ("/gguf/merges-of-sentence-piece-become-scores", merges_of_sentence_piece_become_scores);
   g_test_add_func ("/gguf/damaged-files-are-refused-in-one-line", damaged_files_are_refused_in_one_line);
   g_test_add_func ("/gguf/what-llama-cpp-lacks-is-not-saved", what_llama_cpp_lacks_is_not_saved);
+  g_test_add_func ("/gguf/phi3-ends-at-its-window", phi3_ends_at_its_window);
+  g_test_add_func ("/gguf/an-attention-factor-of-its-own-is-not-saved", an_attention_factor_of_its_own_is_not_saved);
+  g_test_add_func ("/gguf/tokenizers-that-llama-cpp-lacks-are-not-saved",
+                   tokenizers_that_llama_cpp_lacks_are_not_saved);
+  g_test_add_func ("/gguf/an-empty-token-ends-the-file", an_empty_token_ends_the_file);
+  g_test_add_func ("/gguf/a-header-bounds-the-tensors", a_header_bounds_the_tensors);
+  g_test_add_func ("/gguf/heads-of-no-width-are-refused", heads_of_no_width_are_refused);
   status = g_test_run ();
   test_scratch_end ();
   return status;
