@@ -242,7 +242,10 @@ read_layer (EbbModule *module,
   b = self->error == NULL ? read_factor (self, name, ".lora_b", n_heads) : NULL;
   if (self->error != NULL)
     return FALSE;
-  if (a == NULL || b == NULL)
+  if ((a == NULL) != (b == NULL))
+    return ebb_file_fail (self->gguf->tensors->path, &self->error, "tensor %s.%s is missing: %s.%s is there", name,
+                          a == NULL ? "lora_a" : "lora_b", name, a == NULL ? "lora_b" : "lora_a");
+  if (a == NULL)
     return TRUE;
   self->options->rank = (int) MIN (a->view.shape[0], G_MAXINT);
   ebb_args_add_tensor (self->tensors, key_a, a);
@@ -275,6 +278,7 @@ read_all (Pass *self,
           EbbModule *model)
 {
   const EbbTensorFile *file = self->gguf->tensors;
+  g_autofree char *shown = NULL;
 
   if (!check_string (self, "general.type", "adapter") || !check_string (self, "adapter.type", "lora")
       || !check_string (self, "general.architecture", self->architecture->gguf->name))
@@ -288,10 +292,11 @@ read_all (Pass *self,
   ebb_module_visit (model, read_layer, self);
   if (self->error != NULL || self->n_read == file->n_entries)
     return self->error == NULL;
+  shown = ebb_escape_text (file->path);
   g_set_error (&self->error, EBB_ERROR, EBB_ERROR_STATE,
                "%s: %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
                " tensors belong to no linear layer of this %s, or to one that GGUF files join with others",
-               file->path, file->n_entries - self->n_read, file->n_entries, ebb_module_get_type_name (model));
+               shown, file->n_entries - self->n_read, file->n_entries, ebb_module_get_type_name (model));
   return FALSE;
 }
 
