@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <ebb/ebb.h>
+
 #include "nn/files/gguf-private.h"
 
 G_BEGIN_DECLS

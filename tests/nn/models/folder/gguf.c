@@ -155,7 +155,8 @@ a_saved_file_has_the_same_tensors_and_values (void)
   {
     const char *row;
     int dtype;
-  } saved[] = { { "gpt2", EBB_DTYPE_F32 }, { "llama2", EBB_DTYPE_F16 }, { "llama3", EBB_MODEL_KEEP_DTYPE }, { "qwen3", EBB_DTYPE_F32 }, { "smollm", EBB_MODEL_KEEP_DTYPE }, { "phi3-longrope", EBB_MODEL_Q8_0 } };
+  } saved[] = { { "gpt2", EBB_DTYPE_F32 },  { "llama2", EBB_DTYPE_F16 },        { "llama3", EBB_MODEL_KEEP_DTYPE },
+                { "qwen3", EBB_DTYPE_F32 }, { "smollm", EBB_MODEL_KEEP_DTYPE }, { "phi3-longrope", EBB_MODEL_Q8_0 } };
 
   for (guint i = 0; i < G_N_ELEMENTS (saved); i++)
     {
