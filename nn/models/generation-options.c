@@ -374,7 +374,7 @@ take_gguf (EbbGenerationOptions *self, const char *path, GError **error)
 
 /**
  * ebb_generation_options_open:
- * @folder: a model's folder, or a GGUF file, which has nothing but the tokens that end a text
+ * @folder: (type filename): a model's folder, or a GGUF file, which has nothing but the tokens that end a text
  * @error: return location for an error
  *
  * Makes options with what `generation_config.json` of a model's folder says: `do_sample` (without it the likeliest

@@ -150,7 +150,9 @@ append_targets (EbbModule *model,
   for (guint i = 0; i < file_paths->len; i++)
     {
       const char *path = g_ptr_array_index (file_paths, i);
-      const char *target = endings.is_exact ? get_ending (path) : path;
+      const char *own = get_ending (g_array_index (places, EbbLoraPlace, i).path);
+      /* Endings of the files may be those of other layers, too. */
+      const char *target = endings.is_exact && strcmp (own, get_ending (path)) == 0 ? get_ending (path) : path;
 
       if (!g_hash_table_add (written, (gpointer) target))
         continue;
@@ -365,7 +367,7 @@ save (EbbModule *model,
 /**
  * ebb_lora_save:
  * @model: a model with adapters
- * @folder: where to; made if it is not there. A name that ends with `.gguf` is a file
+ * @folder: (type filename): where to; made if it is not there. A name that ends with `.gguf` is a file
  * @adapter: (nullable): the name of one; %NULL for the one that is chosen
  * @error: return location for an error
  *
@@ -663,6 +665,7 @@ add_loaded (EbbModule *model,
             Loading *loading,
             GError **error)
 {
+  g_autofree char *before = ebb_lora_get_adapter (model);
   gboolean added;
 
   ebb_module_visit (model, look_up, loading);
@@ -676,13 +679,18 @@ add_loaded (EbbModule *model,
   ebb_push_parameters_unset (EBB_DTYPE_F32, EBB_UNSET_WITH_MEMORY);
   added = ebb_lora_model_add (model, loading->options, is_found, loading, error);
   ebb_pop_parameters_unset ();
-  return added && copy_values (loading, error);
+  if (!added)
+    return FALSE;
+  if (copy_values (loading, error))
+    return TRUE;
+  ebb_lora_model_drop_last (model, before);
+  return FALSE;
 }
 
 /**
  * ebb_lora_load:
  * @model: the model that the adapter was trained with
- * @folder: a folder that ebb_lora_save() or PEFT has saved, or a GGUF file
+ * @folder: (type filename): a folder that ebb_lora_save() or PEFT has saved, or a GGUF file
  * @adapter: (nullable): the name that the adapter gets; %NULL for "default"
  * @error: return location for an error
  *

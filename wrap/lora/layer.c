@@ -309,6 +309,22 @@ ebb_lora_layer_remove (EbbModule *module)
 }
 
 void
+ebb_lora_layer_drop (EbbModule *module,
+                     const char *adapter)
+{
+  EbbLoraLayer *self = ebb_lora_layer_get (module);
+
+  if (self->branches->len == 1)
+    {
+      ebb_lora_layer_remove (module);
+      return;
+    }
+  set_factor (module, NAME_A, adapter, NULL);
+  set_factor (module, NAME_B, adapter, NULL);
+  g_ptr_array_remove (self->branches, ebb_lora_layer_find (self, adapter));
+}
+
+void
 ebb_lora_layer_activate (EbbLoraLayer *self,
                          EbbLoraBranch *branch)
 {

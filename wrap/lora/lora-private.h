@@ -82,6 +82,9 @@ void ebb_lora_layer_add (EbbModule *module,
                          EbbLoraBranch *branch);
 /* Takes all branches off. */
 void ebb_lora_layer_remove (EbbModule *module);
+/* Takes one off, which is not chosen. */
+void ebb_lora_layer_drop (EbbModule *module,
+                          const char *adapter);
 /* Chooses a branch: it alone is trained. NULL: none. */
 void ebb_lora_layer_choose (EbbLoraLayer *self,
                             const char *adapter);
@@ -154,6 +157,9 @@ gboolean ebb_lora_model_add (EbbModule *model,
                              EbbLoraPickFunc picks,
                              gpointer user_data,
                              GError **error);
+/* Undoes that, at once. @before: the adapter that was chosen before; NULL: none. */
+void ebb_lora_model_drop_last (EbbModule *model,
+                               const char *before);
 
 /* -- files.c: PEFT's keys of a linear layer's factors, owned; FALSE: folders have no form for it */
 

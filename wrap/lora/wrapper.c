@@ -258,6 +258,26 @@ ebb_lora_model_add (EbbModule *model,
   return TRUE;
 }
 
+void
+ebb_lora_model_drop_last (EbbModule *model,
+                          const char *before)
+{
+  EbbLoraModel *self = peek (model);
+  EbbLoraOptions *last = g_ptr_array_index (self->adapters, self->adapters->len - 1);
+  g_autoptr (GArray) places = NULL;
+
+  if (self->adapters->len == 1)
+    {
+      ebb_lora_unwrap (model, NULL);
+      return;
+    }
+  places = ebb_lora_model_list_places (model, last->adapter);
+  choose (model, self, before != NULL ? ebb_lora_model_find (self, before, NULL) : NULL);
+  for (guint i = 0; i < places->len; i++)
+    ebb_lora_layer_drop (g_array_index (places, EbbLoraPlace, i).module, last->adapter);
+  g_ptr_array_set_size (self->adapters, (int) self->adapters->len - 1);
+}
+
 /* -- targets ------------------------------------------------------------------------------------------------------- */
 
 /* TRUE if @path, or its end after a dot, is @target. */

@@ -36,13 +36,13 @@ def lora(model, **options):
 
 
 def lora_load(model, folder, adapter="default"):
-    """Adds the adapter of a folder that Ebb.lora_save() or PEFT has saved, under a name; returns the model."""
+    """Adds the adapter of a folder that Ebb.lora_save() or PEFT has saved, or of a .gguf file; returns the model."""
     _check_module("lora_load", "model", model)
     _load(model, get_path("lora_load", folder), adapter)
     return model
 
 
 def lora_save(model, folder, adapter=None):
-    """Saves an adapter, the one that is chosen or that of a name, as a folder that PEFT loads."""
+    """Saves an adapter, the one that is chosen or that of a name, as a folder that PEFT loads, or as a .gguf file."""
     _check_module("lora_save", "model", model)
     _save(model, get_path("lora_save", folder), adapter)
