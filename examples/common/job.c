@@ -120,6 +120,23 @@ note_best (Trainer *trainer,
                    trainer->options->save_best);
 }
 
+/* TRUE if no file has the best weights: none was measured, or before this run, without --save. The first rank's answer
+ * counts. FALSE with an error only if the ranks can't exchange it. */
+static gboolean
+lacks_best (const Trainer *trainer,
+            GError **error)
+{
+  const char *path = trainer->options->save_best;
+  gint64 lacks = trainer->best_step == 0
+                 || (trainer->best_step <= trainer->first_step && !g_file_test (path, G_FILE_TEST_EXISTS));
+  g_autofree gint64 *all = NULL;
+
+  if (trainer->ranks == NULL)
+    return lacks != 0;
+  all = g_new (gint64, trainer->ranks->size);
+  return ranks_exchange (trainer->ranks, &lacks, 1, all, error) && all[0] != 0;
+}
+
 /* Saves state and weights, unless an interrupt came before the first step. */
 static gboolean
 save (Trainer *trainer,
@@ -144,13 +161,18 @@ save (Trainer *trainer,
       if (!attempt (failures, ok, &failure))
         return FALSE;
     }
-  if (options->save_best != NULL && options->program->tunes && trainer->best_step == 0) /* none was measured */
+  if (options->save_best != NULL && options->program->tunes && lacks_best (trainer, &failure))
     {
       const gboolean ok = trainer_save_weights (trainer, options->save_best, &failure);
 
       if (ok)
         progress_note (progress, "Weights: %s", options->save_best);
       if (!attempt (failures, ok, &failure))
+        return FALSE;
+    }
+  else if (failure != NULL)
+    {
+      if (!attempt (failures, FALSE, &failure))
         return FALSE;
     }
   else if (options->save_best != NULL)

@@ -189,6 +189,41 @@ class Finetune(unittest.TestCase):
         self.assertLess(done["best_step"], 9)
         self.assertEqual(self.measure("--adapter", "best"), done["best_loss"])
 
+    def test_a_resumed_training_writes_what_its_first_run_had_no_name_for(self):
+        """The first run has the best loss, and no --save."""
+        words = [*LORA, "--eval", "chats.jsonl", "--eval-every", 1, "--schedule", "constant"]
+        for more in [], ["--ranks", 2, "--batch", 2]:
+            self.train("--steps", 1, *words, *more, "--resume", "state")
+            done = self.train("--steps", 2, "--lr", 50, *more, "--resume", "state", "--save", "out", model=None)
+            self.assertEqual(done["best_step"], 1)
+            self.measure("--adapter", "out")
+            shutil.rmtree(self.path("out"))
+            shutil.rmtree(self.path("state"))
+
+    def test_a_training_of_steps_is_resumed_as_one(self):
+        words = [*LORA, "--steps", 5, "--eval", "chats.jsonl", "--eval-every", 1]
+        whole = self.train(*words)
+        done = self.run_program("--model", MODEL, "--data", "chats.jsonl", *WORDS, *words, "--resume", "state",
+                                "--save-every", 2, EBB_GPT_JOB_FAULT="0:forward:4:error")
+        self.assertEqual(done.returncode, 1)
+        rest = self.train("--resume", "state", "--log", "log", model=None)
+        self.assertEqual(rest["losses"], whole["losses"][-len(rest["losses"]):])
+        self.assertEqual(rest["config"]["steps"], 5)
+        # Measuring again adds no second line.
+        lines = self.read("log", "steps.jsonl")
+        self.train("--steps", 0, "--resume", "state", "--log", "log", model=None)
+        self.assertEqual(self.read("log", "steps.jsonl"), lines)
+
+    def test_a_file_of_bf16_is_tuned_as_its_folder(self):
+        """A GGUF file has no config.json that says its type; a file that is there is written again."""
+        self.write_bf16_model("lower")
+        self.train("--steps", 1, "--save", "lower.gguf", model="lower")
+        done = self.train("--steps", 1, "--resume", "state", "--save", "lower.gguf", model="lower.gguf")
+        self.assertEqual([done["config"][key] for key in ("dtype", "weights")], ["bf16", "bf16"])
+        self.train("--steps", 2, "--resume", "state", model=None)
+        self.train("--steps", 1, *LORA, "--save", "adapter.gguf", model="lower.gguf")
+        self.train("--steps", 1, "--adapter", "adapter.gguf", "--save", "adapter.gguf", model="lower.gguf")
+
     def test_ranks_train_the_same(self):
         words = ["--steps", 4, "--batch", 2, "--lr", 1e-3, "--moments", "f32"]
         for kind in [], LORA:
@@ -275,6 +310,10 @@ class Finetune(unittest.TestCase):
         self.refuse("the adapter is of another model", "--model", MODEL, "--merge", other, "--save", "x", status=1)
         self.refuse("--merge x: --save is missing", "--model", MODEL, "--merge", "x")
         self.refuse("--merge x and --data: merging trains nothing", *words, "--merge", "x", "--save", "y")
+        for option in (["--dtype", "bf16"], ["--weights", "bf16"], ["--epochs", 2], ["--lr", 1], ["--allow", "none"],
+                       ["--plan", "p"], ["--estimate"], ["--ranks", 2], ["--tokenizer", "t"]):
+            self.refuse(f"--merge x and {option[0]}: merging trains nothing", "--model", MODEL, "--merge", "x",
+                        "--save", "y", *option)
         self.refuse("--merge x: can't read x/adapter_config.json", "--model", MODEL, "--merge", "x", "--save", "y",
                     status=1)
         self.refuse("--base nf4: quantised weights have no gradient: it needs --lora", *words, "--base", "nf4")

@@ -383,7 +383,11 @@ options_take_saved (Options *self,
     return FALSE;
   settle (self);
   if (self->program->tunes)
-    tuning_options_keep_best (self);
+    {
+      tuning_options_keep_best (self);
+      if (saved != NULL)
+        tuning_options_take_saved (self, saved);
+    }
   if (ranks->tensor_parallel == 1) /* the number of ranks may differ from the saved one */
     {
       ranks->keeps_sequence_parallel = ranks->sequence_parallel;
@@ -464,7 +468,11 @@ options_add_json (const Options *self,
   json_builder_begin_object (builder);
   option_table_add_json (&self->state, builder);
   if (self->program->tunes)
-    add_sizes (self, builder);
+    {
+      add_sizes (self, builder);
+      json_builder_set_member_name (builder, "steps_by_epochs");
+      json_builder_add_boolean_value (builder, self->steps_by_epochs);
+    }
   json_builder_set_member_name (builder, "changes_dropout");
   json_builder_add_boolean_value (builder, self->changes_dropout);
   json_builder_set_member_name (builder, "tied");

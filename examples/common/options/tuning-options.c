@@ -62,36 +62,33 @@ tuning_options_keep_best (Options *self)
     self->save_best = g_steal_pointer (&self->save);
 }
 
+void
+tuning_options_take_saved (Options *self,
+                           const char *saved)
+{
+  g_autoptr (JsonNode) root = option_table_parse_json (saved);
+  JsonObject *object = root != NULL ? json_node_get_object (root) : NULL;
+
+  if (object == NULL || OPTION_WAS_GIVEN (self, steps) || OPTION_WAS_GIVEN (self, epochs)
+      || json_object_get_boolean_member_with_default (object, "steps_by_epochs", TRUE))
+    return;
+  self->steps_by_epochs = FALSE;
+  self->steps = MAX (json_object_get_int_member_with_default (object, "steps", 0), 0);
+}
+
 /* Merging is by itself. */
 static gboolean
 check_merge (const Options *self,
              GError **error)
 {
-  const struct
-  {
-    const char *name;
-    gboolean given;
-  } others[] = {
-    { "data", self->data != NULL },
-    { "eval", OPTION_WAS_GIVEN (self, eval) },
-    { "lora", OPTION_WAS_GIVEN (self, lora) },
-    { "adapter", OPTION_WAS_GIVEN (self, adapter) },
-    { "base", OPTION_WAS_GIVEN (self, base) },
-    { "steps", OPTION_WAS_GIVEN (self, steps) },
-    { "memory", OPTION_WAS_GIVEN (self, memory_text) },
-    { "resume", self->resume != NULL },
-    { "report", self->report != NULL },
-    { "log", self->log != NULL },
-    { "sample", self->sample > 0 },
-    { "ranks", self->ranks.n_ranks > 0 },
-  };
+  static const char *const taken[] = { "model", "merge", "save", "threads", "quiet", NULL };
 
   if (self->merge == NULL)
     return TRUE;
-  for (guint i = 0; i < G_N_ELEMENTS (others); i++)
-    if (others[i].given)
+  for (guint i = 0; self->state.rows[i].name != NULL; i++)
+    if (self->state.given[i] && !g_strv_contains (taken, self->state.rows[i].name))
       return options_refuse (error, "--merge %s and --%s: merging trains nothing: leave --%s out", self->merge,
-                             others[i].name, others[i].name);
+                             self->state.rows[i].name, self->state.rows[i].name);
   if (self->save == NULL)
     return options_refuse (error, "--merge %s: --save is missing: name the folder of the merged model", self->merge);
   return launcher_count () <= 1

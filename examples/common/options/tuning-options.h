@@ -11,6 +11,9 @@ G_BEGIN_DECLS
 void tuning_options_fill (Options *self);
 /* Has --save take the best weights where there is --eval, of the command line or of a resumed training. */
 void tuning_options_keep_best (Options *self);
+/* How a training that is resumed was said to end: by its steps, if @saved, its options, has none by epochs. */
+void tuning_options_take_saved (Options *self,
+                                const char *saved);
 /* Checks which options go together. */
 gboolean tuning_options_check (const Options *self,
                                GError **error);

@@ -86,13 +86,14 @@ take_lines (Log *self,
                    options->log, last);
       return FALSE;
     }
+  self->last = MIN (last, last_step);
   return ftruncate (self->lines, (off_t) end) == 0 || fail (self->path, error);
 }
 
 void
 log_init_none (Log *self)
 {
-  *self = (Log){ .lines = -1, .events = { .fd = -1 } };
+  *self = (Log){ .lines = -1, .last = -1, .events = { .fd = -1 } };
 }
 
 gboolean
@@ -202,7 +203,8 @@ log_begin (Log *self,
 {
   EventScalar scalars[MOST_SCALARS];
 
-  return self->lines < 0 || get_evaluation (self->trainer) == NULL || write_all (self, scalars, NULL, 0, error);
+  return self->lines < 0 || self->trainer->step <= self->last || get_evaluation (self->trainer) == NULL
+         || write_all (self, scalars, NULL, 0, error);
 }
 
 gboolean

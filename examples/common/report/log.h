@@ -13,6 +13,7 @@ typedef struct
   const Trainer *trainer;
   int lines; /* the file with a line for each step; -1: there is no log */
   char *path;
+  gint64 last; /* the last step that the file had at the beginning; -1: none */
   EventFile events;
 } Log;
 

@@ -81,12 +81,13 @@ model_check_remembered (const Options *options,
   };
 
   for (guint i = 0; saved != NULL && i < G_N_ELEMENTS (folders); i++)
-    if (*folders[i].folder != '\0' && !folders[i].is_given && !g_file_test (folders[i].folder, G_FILE_TEST_IS_DIR))
+    if (*folders[i].folder != '\0' && !folders[i].is_given && !g_file_test (folders[i].folder, G_FILE_TEST_EXISTS))
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                     "--resume %s: the training was begun with --%s %s, and there is no such folder: say where it is "
-                     "by --%s",
-                     options->resume, folders[i].name, folders[i].folder, folders[i].name);
+                     "--resume %s: the training was begun with --%s %s, and there is no such %s: say where it is by "
+                     "--%s",
+                     options->resume, folders[i].name, folders[i].folder,
+                     g_str_has_suffix (folders[i].folder, ".gguf") ? "file" : "folder", folders[i].name);
         return FALSE;
       }
   return TRUE;
@@ -288,10 +289,28 @@ count_tokens (const Options *options,
   return n + (options->program->is_masked && ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_MASK) < 0);
 }
 
+/* The dtype that the weights of a GGUF file get. */
+static int
+find_file_dtype (const char *path)
+{
+  g_autoptr (EbbModule) model = NULL;
+  g_autofree EbbTensor **parameters = NULL;
+  guint n = 0;
+
+  ebb_push_dry_run (); /* reads no weight */
+  model = ebb_model_open (path, NULL);
+  ebb_pop_dry_run ();
+  parameters = model != NULL ? ebb_module_get_parameters (model, TRUE, &n) : NULL;
+  return n > 0 ? (int) ebb_tensor_get_dtype (parameters[0]) : EBB_DTYPE_F32;
+}
+
 /* The dtype of the weights in the folder of --model, which is saved, whatever --weights they are trained in. */
 static int
 find_folder_dtype (const Options *options)
 {
+  if (g_str_has_suffix (options->model, ".gguf"))
+    return find_file_dtype (options->model);
+
   g_autofree char *path = g_build_filename (options->model, "config.json", NULL);
   g_autoptr (JsonParser) parser = json_parser_new ();
   JsonNode *root = json_parser_load_from_file (parser, path, NULL) ? json_parser_get_root (parser) : NULL;

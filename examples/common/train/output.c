@@ -95,15 +95,17 @@ check_folder (const char *option,
   return try_folder (option, path, folder, error);
 }
 
-/* Weights are a file, or with --model, which a resumed training may have in its state, a folder. */
+/* Weights are a file, or with --model, which a resumed training may have in its state, a folder or a GGUF file. */
 static gboolean
 check_weights (const Options *options,
                const char *option,
                const char *path,
                GError **error)
 {
-  return options->program->tunes || options->model[0] != '\0' ? check_folder (option, path, error)
-                                                              : check_file (option, path, error);
+  const gboolean is_folder = options->program->tunes || options->model[0] != '\0';
+
+  return is_folder && (path == NULL || !g_str_has_suffix (path, ".gguf")) ? check_folder (option, path, error)
+                                                                          : check_file (option, path, error);
 }
 
 gboolean
