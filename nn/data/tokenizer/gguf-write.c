@@ -380,7 +380,8 @@ write_sentence_piece (Writing *self,
 
 /* -- the whole ----------------------------------------------------------------------------------------------------- */
 
-static void
+/* Returns that which ends a text; -1: there is none. */
+static gint64
 add_special_tokens (Writing *self,
                     const EbbJson *config)
 {
@@ -398,6 +399,7 @@ add_special_tokens (Writing *self,
   };
   const EbbTokenizerPipeline *pipeline = self->pipeline;
   gboolean is_before = TRUE, adds_bos = FALSE, adds_eos = FALSE;
+  gint64 eos = -1;
 
   for (guint i = 0; i < G_N_ELEMENTS (tokens); i++)
     {
@@ -409,7 +411,10 @@ add_special_tokens (Writing *self,
       if (id < 0)
         ebb_json_as_int (member, &id);
       if (id >= 0 && id < (gint64) self->n_tokens)
-        ebb_gguf_writer_add_u32 (self->writer, tokens[i].key, (guint32) id);
+        {
+          ebb_gguf_writer_add_u32 (self->writer, tokens[i].key, (guint32) id);
+          eos = tokens[i].which == EBB_SPECIAL_TOKEN_EOS ? id : eos;
+        }
     }
   for (guint i = 0; i < pipeline->n_template; i++)
     {
@@ -423,6 +428,46 @@ add_special_tokens (Writing *self,
   ebb_gguf_writer_add_boolean (self->writer, "tokenizer.ggml.add_eos_token", adds_eos);
   if (pipeline->chat_template != NULL)
     ebb_gguf_writer_add_string (self->writer, "tokenizer.chat_template", pipeline->chat_template);
+  return eos;
+}
+
+/* The tokens beside @eos at which generation stops: files have a key for the end of a turn and one for that of a
+ * message. */
+static gboolean
+add_stop_tokens (Writing *self,
+                 const EbbJson *config,
+                 gint64 eos)
+{
+  static const char *const keys[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
+  g_autofree char *file = g_build_filename (self->path, "generation_config.json", NULL);
+  g_autoptr (EbbJson) generation = NULL;
+  const EbbJson *stops;
+  gsize n;
+  guint n_written = 0;
+
+  if (g_file_test (file, G_FILE_TEST_EXISTS)
+      && (generation = ebb_json_read_file (file, MAX_FILE_SIZE, self->error)) == NULL)
+    return FALSE;
+  stops = ebb_json_get (generation, "eos_token_id");
+  if (stops == NULL)
+    stops = ebb_json_get (config, "eos_token_id");
+  n = stops == NULL ? 0 : stops->kind == EBB_JSON_LIST ? stops->n_items
+                                                       : 1;
+  for (gsize i = 0; i < n; i++)
+    {
+      gint64 id = -1;
+
+      ebb_json_as_int (stops->kind == EBB_JSON_LIST ? &stops->items[i] : stops, &id);
+      if (id < 0 || id >= (gint64) self->n_tokens || id == eos)
+        continue;
+      if (n_written == G_N_ELEMENTS (keys))
+        {
+          g_message ("the GGUF file has no place for the stop token %" G_GINT64_FORMAT, id);
+          break;
+        }
+      ebb_gguf_writer_add_u32 (self->writer, keys[n_written++], (guint32) id);
+    }
+  return TRUE;
 }
 
 static gboolean
@@ -436,8 +481,7 @@ write_tokenizer (Writing *self,
     return refuse (self, "it is neither byte-level nor one with bytes for what the vocabulary lacks");
   if (model->is_byte_level ? !write_byte_level (self, types) : !write_sentence_piece (self, types))
     return FALSE;
-  add_special_tokens (self, config);
-  return TRUE;
+  return add_stop_tokens (self, config, add_special_tokens (self, config));
 }
 
 /* The tokenizer.json at @path. NULL without @error: there is none. */

@@ -297,12 +297,15 @@ the_tokenizer_comes_along (void)
   g_autoptr (EbbGguf) a = NULL;
   g_autoptr (EbbGguf) b = test_gguf_open (fixture);
   gsize n_expected;
+  gint64 stop;
   g_autofree gint64 *tokens = ebb_tokenizer_encode_text_full (expected, text, TRUE, &n_expected, &error);
 
   g_assert_no_error (error);
   save_as (model, saved, EBB_DTYPE_F16);
   a = test_gguf_open (saved);
   assert_has_values (a, b);
+  g_assert_true (ebb_gguf_get_int (a, "tokenizer.ggml.eot_token_id", &stop, &error)); /* of generation_config.json */
+  g_assert_cmpint (stop, ==, 2);
   test_gguf_assert_same_tensors (saved, fixture);
   g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "*converted to f32*");
   again = open_as (saved, EBB_MODEL_KEEP_DTYPE);
