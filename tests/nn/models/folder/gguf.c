@@ -243,15 +243,12 @@ a_saved_model_opens_as_the_same (void)
 static void
 phi3_ends_at_its_window (void)
 {
-  g_autoptr (EbbGptConfig) config = test_decoder_config ("phi3");
+  g_autoptr (EbbModule) model = test_model_open_fixture ("phi3");
+  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (EBB_GPT (model));
   g_autofree char *path = test_scratch_path ("phi3.gguf");
-  g_autoptr (EbbModule) model = NULL;
   g_autoptr (EbbModule) again = NULL;
   g_autoptr (EbbGptConfig) found = NULL;
-  g_autoptr (GError) error = NULL;
 
-  model = ebb_gpt_new (config, &error);
-  g_assert_no_error (error);
   expect_messages (2); /* one says that there is no tokenizer */
   save_as (model, path, EBB_DTYPE_F32);
   g_test_assert_expected_messages ();
