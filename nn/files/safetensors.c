@@ -88,7 +88,7 @@ ebb_load_safetensors_full (const char *path,
 {
   g_autoptr (GBytes) bytes = NULL;
   g_autoptr (EbbArgs) tensors = NULL;
-  EbbSafetensorsHeader header;
+  EbbSafetensorsHeader header = { .accepts_i8 = FALSE };
   gsize data_offset = 0;
   gboolean ok = TRUE;
 
