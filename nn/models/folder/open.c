@@ -364,9 +364,9 @@ make_from_files (const EbbConfigSource *source,
   if (!ebb_config_read_quantization (source, &quantization, error)
       || !check_quantization (source, quantization, wanted, error))
     return NULL;
+  map = describe_weights (source, config, main_dtype, quantization, error);
   if (files == NULL && wanted != EBB_QUANTIZATION_NONE)
     quantization = wanted;
-  map = describe_weights (source, config, main_dtype, quantization, error);
   if (map != NULL && source->is_gguf)
     {
       EbbWeightMap *own = map;
@@ -380,9 +380,11 @@ make_from_files (const EbbConfigSource *source,
   entries = map != NULL && files != NULL ? ebb_weights_match (files, map, error) : NULL;
   if (map == NULL || (files != NULL && entries == NULL))
     return NULL;
+  /* Full weights that give way to quantised ones get no memory; set_dtypes () gives it to those that stay. */
   model = make_model (source->architecture, config, main_dtype,
-                      wanted != quantization && wanted != EBB_QUANTIZATION_NONE ? EBB_UNSET_PARAMETERS_ABSENT
-                                                                                : EBB_UNSET_WITH_MEMORY,
+                      files != NULL && (quantization != EBB_QUANTIZATION_NONE || wanted != EBB_QUANTIZATION_NONE)
+                          ? EBB_UNSET_PARAMETERS_ABSENT
+                          : EBB_UNSET_WITH_MEMORY,
                       quantization, error);
   if (files != NULL && model != NULL)
     {
@@ -516,7 +518,7 @@ ebb_model_open_full (const char *folder,
 
 /**
  * ebb_model_open_quantized:
- * @folder: (type filename): a folder in Hugging Face's format
+ * @folder: (type filename): a folder in Hugging Face's format, or a GGUF file
  * @dtype: the #EbbDType of the parameters, f32 or bf16; %EBB_MODEL_KEEP_DTYPE for that of the files
  * @quantization: how the weights of linear layers are held; %EBB_QUANTIZATION_NONE for as the files have them
  * @error: return location for an error
