@@ -215,7 +215,8 @@ check_name (EbbModule *self, const char *name, NameKind kind, GError **error)
   buffer = registry_find (&priv->buffers, name);
   child = find_child (priv, name);
   /* A quantised weight is a buffer in the place of the parameter, whose bound name has nothing registered then. */
-  if (parameter != NULL && (kind != NAME_BUFFER || parameter->tensor != NULL))
+  if (parameter != NULL && (kind != NAME_BUFFER || parameter->tensor != NULL)
+      && (buffer == NULL || buffer->tensor == NULL))
     other = NAME_PARAMETER;
   else if (buffer != NULL)
     other = NAME_BUFFER;

@@ -46,6 +46,10 @@ gboolean ebb_quantized_weight_init (EbbQuantizedWeight *self,
                                     gint64 n_columns,
                                     EbbDevice *device,
                                     GError **error);
+/* Fails, naming it after @op, if one of the tensors isn't there or not as described: buffers can be replaced. */
+gboolean ebb_quantized_weight_check (const EbbQuantizedWeight *self,
+                                     const char *op,
+                                     GError **error);
 void ebb_quantized_weight_clear (EbbQuantizedWeight *self);
 /* Quantises @values, f32 or bf16 [rows, columns], contiguous in host memory, into the tensors. FALSE: one isn't finite.
  */

@@ -127,6 +127,40 @@ ebb_quantized_weight_init (EbbQuantizedWeight *self,
   return TRUE;
 }
 
+static gboolean
+fits (EbbTensor *tensor,
+      EbbDevice *device,
+      const EbbQuantizedTensor *wanted)
+{
+  return tensor != NULL && tensor->view.dtype == wanted->dtype
+         && ebb_view_has_shape (&tensor->view, wanted->shape, wanted->n_dims)
+         && ebb_view_is_contiguous (&tensor->view) && tensor->storage->device == device;
+}
+
+gboolean
+ebb_quantized_weight_check (const EbbQuantizedWeight *self,
+                            const char *op,
+                            GError **error)
+{
+  EbbDevice *device = self->codes != NULL ? self->codes->storage->device : NULL;
+  g_autofree char *shape = NULL;
+  EbbQuantizedTensor wanted;
+  guint i = 0;
+
+  while (ebb_quantized_describe (self->quantization, i, self->n_rows, self->n_columns, &wanted)
+         && fits (EBB_QUANTIZED_FIELD (self, &wanted), device, &wanted))
+    i++;
+  if (!ebb_quantized_describe (self->quantization, i, self->n_rows, self->n_columns, &wanted))
+    return TRUE;
+  shape = ebb_shape_to_string (wanted.shape, wanted.n_dims);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "%s: the buffer %s of the %s weight [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
+               "] must be %s %s, contiguous and on the weight's device",
+               op, wanted.name, ebb_quantization_get_name (self->quantization), self->n_rows, self->n_columns,
+               ebb_dtype_get_name (wanted.dtype), shape);
+  return FALSE;
+}
+
 void
 ebb_quantized_weight_clear (EbbQuantizedWeight *self)
 {
@@ -337,7 +371,8 @@ encode_scales (const float *scales,
       nested_absmax[first / EBB_NF4_NESTED_BLOCK] = largest;
       for (gint64 i = first; i < end; i++)
         {
-          const float x = largest > 0.0f ? (scales[i] - *offset) * (1.0f / largest) : -1.0f;
+          /* Of scales so near to their mean that the reciprocal overflows, the codes are as of equal ones. */
+          const float x = 1.0f / largest <= G_MAXFLOAT ? (scales[i] - *offset) * (1.0f / largest) : -1.0f;
           const float position = (CLAMP (x, -1.0f, 1.0f) + 1.0f) * 0.5f * (POSITIONS - 1) + 0.5f;
 
           codes[i] = nearest[(int) position];

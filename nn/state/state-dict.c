@@ -97,6 +97,7 @@ typedef struct
   GPtrArray *absent; /* names that the state has not, with their tensors */
   GPtrArray *absent_tensors;
   GPtrArray *reshaped; /* descriptions of shapes that differ */
+  GPtrArray *retyped;  /* and of dtypes, where only one is u8 */
 } Loading;
 
 static char *
@@ -128,7 +129,12 @@ match_tensor (const char *name, EbbTensor *target, gpointer user_data)
   g_hash_table_add (loading->received, target);
   if (loading->get_whole_shape != NULL)
     shape = loading->get_whole_shape (target, &n_dims);
-  if (ebb_view_has_shape (&source->view, shape, n_dims))
+  /* Bytes are codes, such as those of int8, which have the shape of the full weight: no numbers are cast to them. */
+  if ((source->view.dtype == EBB_DTYPE_U8) != (target->view.dtype == EBB_DTYPE_U8))
+    g_ptr_array_add (loading->retyped,
+                     g_strdup_printf ("%s %s, not %s", name, ebb_dtype_get_name (source->view.dtype),
+                                      ebb_dtype_get_name (target->view.dtype)));
+  else if (ebb_view_has_shape (&source->view, shape, n_dims))
     {
       EbbStateTransfer transfer = { target, ebb_tensor_ref (source) };
 
@@ -183,6 +189,7 @@ check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **erro
   ebb_state_append_names (text, "missing", missing);
   ebb_state_append_names (text, "unexpected", unexpected);
   ebb_state_append_names (text, "of another shape", loading->reshaped);
+  ebb_state_append_names (text, "of another dtype", loading->retyped);
   if (text->len == 0)
     return TRUE;
   shown = ebb_escape_text (text->str);
@@ -267,7 +274,8 @@ ebb_module_match_state (EbbModule *self,
   g_autoptr (GPtrArray) absent = g_ptr_array_new_with_free_func (g_free);
   g_autoptr (GPtrArray) absent_tensors = g_ptr_array_new ();
   g_autoptr (GPtrArray) reshaped = g_ptr_array_new_with_free_func (g_free);
-  Loading loading = { get_whole_shape, unused, received, transfers, absent, absent_tensors, reshaped };
+  g_autoptr (GPtrArray) retyped = g_ptr_array_new_with_free_func (g_free);
+  Loading loading = { get_whole_shape, unused, received, transfers, absent, absent_tensors, reshaped, retyped };
 
   g_array_set_clear_func (transfers, transfer_clear);
   if (!read_state (self, state, &loading, error))

@@ -231,7 +231,8 @@ ebb_quantized_linear (EbbTensor *x,
   EbbDType dtype;
 
   G_STATIC_ASSERT (N_LINEAR <= G_N_ELEMENTS (call.extra.i));
-  if (!ebb_op_begin (&call, &op_linear, error, 3, x, weight->codes, weight->absmax)
+  if (!ebb_quantized_weight_check (weight, op_linear.name, error)
+      || !ebb_op_begin (&call, &op_linear, error, 3, x, weight->codes, weight->absmax)
       || !ebb_op_add_optional (&call, weight->nested_absmax, error)
       || !ebb_op_add_optional (&call, weight->nested_map, error)
       || !ebb_op_add_optional (&call, weight->nested_offset, error) || !ebb_op_add_optional (&call, bias, error)
@@ -261,9 +262,12 @@ ebb_quantized_decode (const EbbQuantizedWeight *weight,
 {
   EbbTensor *const tensors[] = { weight->codes, weight->absmax, weight->nested_absmax, weight->nested_map,
                                  weight->nested_offset };
-  const Weight all = { EBB_DEVICE_OF (weight->codes), tensors, weight->n_rows, weight->n_columns };
-  g_autoptr (EbbTensor) decoded = ebb_tensor_new_uninitialized ((gint64[]){ weight->n_rows, weight->n_columns }, 2,
-                                                                dtype, all.device, error);
+  Weight all = { NULL, tensors, weight->n_rows, weight->n_columns };
+  g_autoptr (EbbTensor) decoded = NULL;
 
+  if (!ebb_quantized_weight_check (weight, "linear_dequantize", error))
+    return NULL;
+  all.device = EBB_DEVICE_OF (weight->codes);
+  decoded = ebb_tensor_new_uninitialized ((gint64[]){ weight->n_rows, weight->n_columns }, 2, dtype, all.device, error);
   return decoded != NULL && launch_dequantize (&all, 0, 0, &decoded->view, error) ? g_steal_pointer (&decoded) : NULL;
 }

@@ -237,9 +237,11 @@ write_quant_state (EbbLinear *layer,
                    GError **error)
 {
   g_autoptr (GString) text = g_string_new (NULL);
-  g_autoptr (EbbTensor) offset =
-      ebb_to_device (layer->quantized.nested_offset, ebb_device_get_cpu (), error);
+  g_autoptr (EbbTensor) offset = NULL;
 
+  if (!ebb_quantized_weight_check (&layer->quantized, "model_save", error))
+    return NULL;
+  offset = ebb_to_device (layer->quantized.nested_offset, ebb_device_get_cpu (), error);
   if (offset == NULL)
     return NULL;
   g_string_printf (text,
@@ -262,12 +264,19 @@ ebb_weight_map_describe_quantized (EbbWeightMap *map,
   for (guint i = 0; i < map->weights->len; i++)
     {
       EbbWeight *weight = &g_array_index (map->weights, EbbWeight, i);
+      const char *name;
       EbbLinear *layer;
 
       if (weight->content != EBB_WEIGHT_QUANT_STATE)
         continue;
-      layer = find_layer (model, g_array_index (map->tensors, EbbModelTensor, weight->parts[0].tensor).name);
-      weight->text = layer != NULL ? write_quant_state (layer, dtype, error) : NULL;
+      name = g_array_index (map->tensors, EbbModelTensor, weight->parts[0].tensor).name;
+      layer = find_layer (model, name);
+      if (layer == NULL || layer->quantized.quantization != EBB_QUANTIZATION_NF4)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: it must be of a linear layer in nf4", name);
+          return FALSE;
+        }
+      weight->text = write_quant_state (layer, dtype, error);
       if (weight->text == NULL)
         return FALSE;
       weight->shape[0] = (gint64) strlen (weight->text);

@@ -50,31 +50,52 @@ decode (EbbLinear *layer,
 
 /* -- codes --------------------------------------------------------------------------------------------------------- */
 
-static float
-get_scale (EbbLinear *layer,
-           gint64 element)
+/* The tensors of a weight, each read once. */
+typedef struct
+{
+  const EbbQuantizedWeight *weight;
+  const guint8 *codes;
+  gconstpointer absmax;
+  const float *nested_absmax, *nested_map, *nested_offset;
+} Bytes;
+
+static Bytes
+read_bytes (EbbLinear *layer)
 {
   const EbbQuantizedWeight *weight = &layer->quantized;
+  const gboolean is_nf4 = weight->quantization == EBB_QUANTIZATION_NF4;
+
+  return (Bytes){ .weight = weight,
+                  .codes = test_read (weight->codes),
+                  .absmax = test_read (weight->absmax),
+                  .nested_absmax = is_nf4 ? test_read (weight->nested_absmax) : NULL,
+                  .nested_map = is_nf4 ? test_read (weight->nested_map) : NULL,
+                  .nested_offset = is_nf4 ? test_read (weight->nested_offset) : NULL };
+}
+
+static float
+get_scale (const Bytes *bytes,
+           gint64 element)
+{
   const gint64 block = element / EBB_NF4_BLOCK;
 
-  if (weight->quantization == EBB_QUANTIZATION_INT8)
-    return ((const float *) test_read (weight->absmax))[element / weight->n_columns];
-  return ((const float *) test_read (weight->nested_map))[((const guint8 *) test_read (weight->absmax))[block]]
-             * ((const float *) test_read (weight->nested_absmax))[block / EBB_NF4_NESTED_BLOCK]
-         + *(const float *) test_read (weight->nested_offset);
+  if (bytes->weight->quantization == EBB_QUANTIZATION_INT8)
+    return ((const float *) bytes->absmax)[element / bytes->weight->n_columns];
+  return bytes->nested_map[((const guint8 *) bytes->absmax)[block]] * bytes->nested_absmax[block / EBB_NF4_NESTED_BLOCK]
+         + *bytes->nested_offset;
 }
 
 /* The values of the published code book by hand, from the bytes. */
 static double
-get_expected (EbbLinear *layer,
+get_expected (const Bytes *bytes,
               gint64 element)
 {
-  const guint8 *codes = test_read (layer->quantized.codes);
+  const guint8 *codes = bytes->codes;
 
-  if (layer->quantized.quantization == EBB_QUANTIZATION_INT8)
-    return (double) (gint8) codes[element] * (double) get_scale (layer, element) / 127.0;
+  if (bytes->weight->quantization == EBB_QUANTIZATION_INT8)
+    return (double) (gint8) codes[element] * (double) get_scale (bytes, element) / 127.0;
   return (double) ebb_nf4_codes[element % 2 != 0 ? codes[element / 2] & 15 : codes[element / 2] >> 4]
-         * (double) get_scale (layer, element);
+         * (double) get_scale (bytes, element);
 }
 
 /* Half of the widest gap of the code book beside the block's scale, or half a step of int8. */
@@ -87,11 +108,12 @@ check_errors (EbbQuantization quantization,
   g_autoptr (EbbLinear) layer = new_layer (quantization, n_rows, n_columns, &values);
   g_autoptr (EbbTensor) decoded = decode (layer, EBB_DTYPE_F32);
   const float *before = test_read (values), *after = test_read (decoded);
+  const Bytes bytes = read_bytes (layer);
   const gint64 n = n_rows * n_columns, group = quantization == EBB_QUANTIZATION_NF4 ? EBB_NF4_BLOCK : n_columns;
 
   for (gint64 first = 0; first < n; first += group)
     {
-      const double scale = (double) get_scale (layer, first);
+      const double scale = (double) get_scale (&bytes, first);
       double absmax = 0, bound;
 
       for (gint64 i = first; i < MIN (first + group, n); i++)
@@ -100,7 +122,7 @@ check_errors (EbbQuantization quantization,
       for (gint64 i = first; i < MIN (first + group, n); i++)
         {
           g_assert_cmpfloat (fabs ((double) before[i] - (double) after[i]), <=, bound);
-          g_assert_cmpfloat (fabs (get_expected (layer, i) - (double) after[i]), <=, 2.5e-7 * fabs (scale));
+          g_assert_cmpfloat (fabs (get_expected (&bytes, i) - (double) after[i]), <=, 2.5e-7 * fabs (scale));
         }
       /* The scale's own error: half of the widest gap of its map. */
       g_assert_cmpfloat (fabs (scale - absmax), <=, 0.008 * absmax);
@@ -119,6 +141,30 @@ errors_are_bounded_by_the_code_book (void)
     }
 }
 
+/* The reciprocal of the largest distance of these scales from their mean is no number. */
+static void
+scales_near_zero_have_codes (void)
+{
+  static const float largest[] = { 0, 1e-40f, 5e-41f };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) values = ebb_zeros ((gint64[]){ 3, 64 }, 2, EBB_DTYPE_F32, ebb_device_get_cpu (), &error);
+  g_autoptr (EbbTensor) decoded = NULL;
+  EbbQuantizedWeight weight;
+  const float *read;
+
+  for (int i = 0; i < 3; i++)
+    ((float *) ebb_tensor_get_data (values, &error))[64 * i] = largest[i];
+  g_assert_no_error (error);
+  g_assert_true (ebb_quantized_weight_init (&weight, EBB_QUANTIZATION_NF4, 3, 64, test_device (), &error));
+  g_assert_true (ebb_quantized_weight_encode (&weight, values, &error));
+  decoded = ebb_quantized_decode (&weight, EBB_DTYPE_F32, &error);
+  g_assert_no_error (error);
+  read = test_read (decoded);
+  for (int i = 0; i < 3 * 64; i++)
+    g_assert_cmpfloat (fabsf (read[i]), <=, 2e-40f);
+  ebb_quantized_weight_clear (&weight);
+}
+
 static void
 equals_bitsandbytes (void)
 {
@@ -129,12 +175,13 @@ equals_bitsandbytes (void)
     for (gsize q = 0; q < G_N_ELEMENTS (quantizations); q++)
       {
         const gboolean is_nf4 = quantizations[q] == EBB_QUANTIZATION_NF4;
-        g_autoptr (EbbTensor) values = test_fixture_tensor (fixture, "%s.values", cases[i]);
+        g_autoptr (EbbTensor) there = test_fixture_tensor (fixture, "%s.values", cases[i]);
         g_autoptr (EbbTensor) codes = test_fixture_tensor (fixture, "%s.%s", cases[i], is_nf4 ? "weight" : "int8");
         g_autoptr (EbbTensor) absmax = test_fixture_tensor (fixture, "%s.%s", cases[i], is_nf4 ? "absmax" : "scb");
         g_autoptr (EbbTensor) decoded = test_fixture_tensor (fixture, "%s.decoded", cases[i]);
-        const gint64 *shape = ebb_tensor_get_shape (values, NULL);
         g_autoptr (GError) error = NULL;
+        g_autoptr (EbbTensor) values = ebb_to_device (there, ebb_device_get_cpu (), &error);
+        const gint64 *shape = ebb_tensor_get_shape (values, NULL);
         EbbQuantizedWeight weight;
 
         g_assert_true (
@@ -168,13 +215,19 @@ equals_bitsandbytes (void)
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
-static double
-load (EbbTensor *tensor,
-      gint64 i)
+/* All elements, which the caller frees. */
+static double *
+read_doubles (EbbTensor *tensor)
 {
-  return ebb_tensor_get_dtype (tensor) == EBB_DTYPE_F32
-             ? (double) ((const float *) test_read (tensor))[i]
-             : (double) ebb_bf16_to_float (((const guint16 *) test_read (tensor))[i]);
+  const gint64 n = ebb_tensor_get_n_elements (tensor);
+  const gboolean is_f32 = ebb_tensor_get_dtype (tensor) == EBB_DTYPE_F32;
+  gconstpointer from = test_read (tensor);
+  double *values = g_new (double, n);
+
+  for (gint64 i = 0; i < n; i++)
+    values[i] =
+        (double) (is_f32 ? ((const float *) from)[i] : ebb_bf16_to_float (((const guint16 *) from)[i]));
+  return values;
 }
 
 /* Element (i, j) of y is the sum over k of a[i, k] b[j, k], b with the strides given, and bias[j]. */
@@ -190,20 +243,24 @@ check_against_f64 (EbbTensor *y,
                    gint64 k)
 {
   const double rounding = ebb_tensor_get_dtype (y) == EBB_DTYPE_BF16 ? 0.004 : 0;
+  g_autofree double *ys = read_doubles (y);
+  g_autofree double *as = read_doubles (a);
+  g_autofree double *bs = read_doubles (b);
+  g_autofree double *biases = bias != NULL ? read_doubles (bias) : NULL;
 
   for (gint64 i = 0; i < m; i++)
     for (gint64 j = 0; j < n; j++)
       {
-        double sum = bias != NULL ? load (bias, j) : 0, size = fabs (sum);
+        double sum = bias != NULL ? biases[j] : 0, size = fabs (sum);
 
         for (gint64 l = 0; l < k; l++)
           {
-            const double term = load (a, i * k + l) * load (b, j * b_row + l * b_column);
+            const double term = as[i * k + l] * bs[j * b_row + l * b_column];
 
             sum += term;
             size += fabs (term);
           }
-        g_assert_cmpfloat (fabs (load (y, i * n + j) - sum), <=, 2e-6 * size + rounding * fabs (sum) + 1e-30);
+        g_assert_cmpfloat (fabs (ys[i * n + j] - sum), <=, 2e-6 * size + rounding * fabs (sum) + 1e-30);
       }
 }
 
@@ -224,6 +281,8 @@ check_product (EbbQuantization quantization,
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (EbbTensor) dx = NULL;
   g_autoptr (EbbTensor) db = NULL;
+  g_autofree double *dbs = NULL;
+  g_autofree double *sents = NULL;
 
   g_assert_true (ebb_tensor_set_requires_grad (x, TRUE, &error));
   y = ebb_module_call1 (EBB_MODULE (layer), x, &error);
@@ -236,16 +295,18 @@ check_product (EbbQuantization quantization,
   g_assert_cmpint (ebb_tensor_get_dtype (dx), ==, dtype);
   check_against_f64 (dx, sent, weight, 1, n_columns, NULL, m, n_columns, n_rows);
   db = ebb_tensor_get_grad (layer->bias);
+  dbs = read_doubles (db);
+  sents = read_doubles (sent);
   for (gint64 j = 0; j < n_rows; j++)
     {
       double sum = 0, size = 0;
 
       for (gint64 i = 0; i < m; i++)
         {
-          sum += load (sent, i * n_rows + j);
-          size += fabs (load (sent, i * n_rows + j));
+          sum += sents[i * n_rows + j];
+          size += fabs (sents[i * n_rows + j]);
         }
-      g_assert_cmpfloat (fabs (load (db, j) - sum), <=, 1e-6 * size);
+      g_assert_cmpfloat (fabs (dbs[j] - sum), <=, 1e-6 * size);
     }
 }
 
@@ -458,12 +519,87 @@ casts_leave_the_weight (void)
   test_assert_near (before, after, 0);
 }
 
+/* A buffer in the place of codes or scales that isn't as theirs. */
+static void
+check_replaced (EbbQuantization quantization,
+                const char *name,
+                EbbTensor *buffer)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbLinear) layer = new_layer (quantization, 24, 70, NULL);
+  g_autoptr (EbbTensor) x = test_randn (5, 4, 70, -1);
+
+  g_assert_true (ebb_module_register_buffer (EBB_MODULE (layer), name, buffer, TRUE, &error));
+  g_assert_null (ebb_module_call1 (EBB_MODULE (layer), x, &error));
+  test_assert_error (error, EBB_ERROR_SHAPE, "linear: ", name, "[24, 70]");
+  g_clear_error (&error);
+  g_assert_null (ebb_linear_dequantize (layer, EBB_DTYPE_F32, &error));
+  test_assert_error (error, EBB_ERROR_SHAPE, "linear_dequantize: ", name, "contiguous");
+}
+
+static void
+replaced_buffers_are_checked (void)
+{
+  static const char *const names[] = { "weight", "weight_absmax", "weight_nested_absmax", "weight_nested_map",
+                                       "weight_nested_offset" };
+  g_autoptr (GError) error = NULL;
+
+  for (gsize q = 0; q < G_N_ELEMENTS (quantizations); q++)
+    {
+      g_autoptr (EbbTensor) floats = test_randn (5, 24, 70, -1);
+      g_autoptr (EbbTensor) columns = ebb_zeros ((gint64[]){ 70, 24 }, 2, EBB_DTYPE_U8, test_device (), &error);
+      g_autoptr (EbbTensor) transposed = ebb_transpose (columns, 0, 1, &error);
+      g_autoptr (EbbTensor) few = ebb_zeros ((gint64[]){ 2 }, 1, EBB_DTYPE_F32, test_device (), &error);
+
+      g_assert_no_error (error);
+      check_replaced (quantizations[q], "weight", NULL);
+      check_replaced (quantizations[q], "weight", floats);
+      check_replaced (quantizations[q], "weight", transposed);
+      for (gsize i = 0; i < (quantizations[q] == EBB_QUANTIZATION_NF4 ? 5 : 2); i++)
+        check_replaced (quantizations[q], names[i], few);
+    }
+}
+
+static void
+the_name_of_a_weight_is_taken (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbLinear) layer = new_layer (EBB_QUANTIZATION_INT8, 24, 70, NULL);
+  g_autoptr (EbbTensor) floats = test_randn (5, 24, 70, -1);
+
+  g_assert_false (ebb_module_register_parameter (EBB_MODULE (layer), "weight", floats, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "\"weight\" can't name a parameter, it is a buffer already");
+}
+
+/* The codes of int8 have the shape and the name of the full weight. */
+static void
+states_of_full_weights_are_refused (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbLinear) layer = new_layer (EBB_QUANTIZATION_INT8, 24, 70, NULL);
+  g_autoptr (EbbLinear) other = new_layer (EBB_QUANTIZATION_INT8, 24, 70, NULL);
+  g_autoptr (EbbModule) full = ebb_linear_new (70, 24, TRUE, &error);
+  g_autoptr (EbbArgs) codes = ebb_module_get_state_dict (EBB_MODULE (other));
+  g_autoptr (EbbArgs) floats = ebb_module_get_state_dict (full);
+
+  g_assert_false (ebb_module_load_state_dict (EBB_MODULE (layer), floats, FALSE, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "of another dtype (1): weight f32, not u8");
+  g_clear_error (&error);
+  g_assert_false (ebb_module_load_state_dict (full, codes, FALSE, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "of another dtype (1): weight u8, not f32");
+  g_clear_error (&error);
+  g_assert_true (ebb_module_load_state_dict (EBB_MODULE (layer), codes, TRUE, &error));
+  g_assert_no_error (error);
+  test_assert_near (layer->quantized.codes, other->quantized.codes, 0);
+}
+
 int
 main (int argc,
       char **argv)
 {
   test_init (&argc, &argv);
   g_test_add_func ("/quantized/errors-are-bounded-by-the-code-book", errors_are_bounded_by_the_code_book);
+  g_test_add_func ("/quantized/scales-near-zero-have-codes", scales_near_zero_have_codes);
   g_test_add_func ("/quantized/equals-bitsandbytes", equals_bitsandbytes);
   g_test_add_func ("/quantized/products-and-gradients-equal-f64", products_and_gradients_equal_f64);
   g_test_add_func ("/quantized/products-of-several-panels-equal-f64", products_of_several_panels_equal_f64);
@@ -474,5 +610,8 @@ main (int argc,
   g_test_add_func ("/quantized/a-weight-has-no-gradient", a_weight_has_no_gradient);
   g_test_add_func ("/quantized/bad-values-are-refused", bad_values_are_refused);
   g_test_add_func ("/quantized/casts-leave-the-weight", casts_leave_the_weight);
+  g_test_add_func ("/quantized/replaced-buffers-are-checked", replaced_buffers_are_checked);
+  g_test_add_func ("/quantized/the-name-of-a-weight-is-taken", the_name_of_a_weight_is_taken);
+  g_test_add_func ("/quantized/states-of-full-weights-are-refused", states_of_full_weights_are_refused);
   return g_test_run ();
 }
