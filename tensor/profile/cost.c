@@ -107,7 +107,7 @@ touch (EbbCostTable *self,
   return is_cold;
 }
 
-/* Of a table that is indexed only what is picked counts. */
+/* Of a table that is indexed only what is picked counts, and of a quantised weight the panel. */
 static guint64
 count_touched (const EbbLaunch *launch,
                guint k,
@@ -118,6 +118,8 @@ count_touched (const EbbLaunch *launch,
   if ((launch->kernel == EBB_KERNEL_INDEX_ADD || launch->kernel == EBB_KERNEL_SCATTER_ADD)
       && k == EBB_LAUNCH_MAX_INPUTS)
     return ebb_view_count_bytes (launch->inputs[0]);
+  if (launch->kernel == EBB_KERNEL_DEQUANTIZE && k < EBB_LAUNCH_MAX_INPUTS)
+    return ebb_dequantize_count_bytes (launch, k);
   return ebb_view_count_bytes (view);
 }
 

@@ -137,6 +137,9 @@ char *ebb_work_to_string (const EbbOpWork *work);
 /* Elements that are there in memory: along a dimension that is broadcast there is one. */
 guint64 ebb_view_count_bytes (const EbbView *view);
 guint64 ebb_launch_count_bytes (const EbbLaunch *launch);
+/* That a launch of EBB_KERNEL_DEQUANTIZE reads of the input of that number. */
+guint64 ebb_dequantize_count_bytes (const EbbLaunch *launch,
+                                    guint input);
 /* Of products and attention; 0 of other kernels. */
 guint64 ebb_launch_count_flop (const EbbLaunch *launch);
 guint64 ebb_launch_count_elements (const EbbLaunch *launch);

@@ -3,6 +3,7 @@
 
 #include "tensor/backend/backend-private.h"
 #include "tensor/backend/launch-item-private.h"
+#include "tensor/backend/quantized-private.h"
 #include "tensor/util/checksum-private.h"
 
 #include <string.h>
@@ -31,6 +32,22 @@ ebb_view_count_bytes (const EbbView *view)
   return (guint64) n * ebb_dtype_get_size (view->dtype);
 }
 
+/* Of a quantised weight only the codes and scales of the panel are read. */
+guint64
+ebb_dequantize_count_bytes (const EbbLaunch *launch,
+                            guint input)
+{
+  const guint64 n = (guint64) count_elements (launch->outputs[0]);
+  const gboolean is_nf4 = launch->inputs[1]->dtype == EBB_DTYPE_U8;
+
+  if (input == 0)
+    return is_nf4 ? (n + 1) / 2 : n;
+  if (input == 1)
+    return is_nf4 ? (n + EBB_NF4_BLOCK - 1) / EBB_NF4_BLOCK
+                  : (guint64) launch->outputs[0]->shape[0] * ebb_dtype_get_size (EBB_DTYPE_F32);
+  return launch->inputs[input] != NULL ? ebb_view_count_bytes (launch->inputs[input]) : 0;
+}
+
 /* A product that adds reads what it writes. Of what is indexed, only what is picked is read, or added to. */
 guint64
 ebb_launch_count_bytes (const EbbLaunch *launch)
@@ -45,6 +62,10 @@ ebb_launch_count_bytes (const EbbLaunch *launch)
     case EBB_KERNEL_INDEX_ADD:
     case EBB_KERNEL_SCATTER_ADD:
       return ebb_view_count_bytes (launch->inputs[1]) + 3 * ebb_view_count_bytes (launch->inputs[0]);
+    case EBB_KERNEL_DEQUANTIZE:
+      for (guint i = 0; i < launch->n_inputs; i++)
+        n += ebb_dequantize_count_bytes (launch, i);
+      return n + ebb_view_count_bytes (launch->outputs[0]);
     default:
       break;
     }

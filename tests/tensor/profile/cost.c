@@ -7,6 +7,7 @@
 #include "support/training.h"
 #include "tensor/memory-account-private.h"
 #include "tensor/profile/cost-private.h"
+#include "tensor/profile/profiler-private.h"
 #include "tensor/profile/rerun-private.h"
 
 #include <glib/gstdio.h>
@@ -124,6 +125,34 @@ add_seldom_launches (EbbCostTable *table)
   ebb_cost_table_add (table, &launch);
 }
 
+/* Of quantised weights of 40 x 64: the panel is all of it. */
+static void
+add_dequantizing_launches (EbbCostTable *table)
+{
+  EbbView panel = make_view (EBB_DTYPE_F32, 40, 64), codes = make_view (EBB_DTYPE_U8, 40, 64);
+  EbbView scales = make_view (EBB_DTYPE_F32, 40, 0), nf4 = make_view (EBB_DTYPE_U8, 1280, 1);
+  EbbView blocks = make_view (EBB_DTYPE_U8, 40, 0), nested = make_view (EBB_DTYPE_F32, 1, 0);
+  EbbView map = make_view (EBB_DTYPE_F32, 256, 0), offset = make_view (EBB_DTYPE_F32, 1, 0);
+  EbbLaunch launch = { .kernel = EBB_KERNEL_DEQUANTIZE, .n_inputs = 5, .n_outputs = 1 };
+
+  launch.params.dequantize.width = 64;
+  launch.inputs[0] = &codes;
+  launch.inputs[1] = &scales;
+  launch.outputs[0] = &panel;
+  ebb_cost_table_add (table, &launch);
+  g_assert_cmpuint (ebb_launch_count_bytes (&launch), ==, 40 * 64 * 5 + 40 * 4);
+  launch.inputs[0] = &nf4;
+  launch.inputs[1] = &blocks;
+  launch.inputs[2] = &nested;
+  launch.inputs[3] = &map;
+  launch.inputs[4] = &offset;
+  ebb_cost_table_add (table, &launch);
+  g_assert_cmpuint (ebb_launch_count_bytes (&launch), ==, 40 * 64 * 4 + 1280 + 40 + 258 * 4);
+  /* Of a panel of four rows only these are read. */
+  panel.shape[0] = 4;
+  g_assert_cmpuint (ebb_launch_count_bytes (&launch), ==, 4 * 64 * 4 + 128 + 4 + 258 * 4);
+}
+
 static EbbCostTable *
 make_table_of_all (void)
 {
@@ -135,6 +164,7 @@ make_table_of_all (void)
   run_optimizers ();
   ebb_memory_account_pop_observer (NULL, &recorder.observer);
   add_seldom_launches (table);
+  add_dequantizing_launches (table);
   return table;
 }
 
