@@ -6,6 +6,7 @@
 #include "nn/layers/layer-private.h"
 #include "support/decoders.h"
 #include "support/device.h"
+#include "support/ranks.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -190,13 +191,40 @@ new_adapted (EbbQuantization quantization)
   return wrap (model, 3);
 }
 
+typedef enum
+{
+  NO_STORE,
+  KEEP_STORE,
+  HOST_STORE,
+  CONTIGUOUS_STORE,
+  DISK_STORE
+} StoreKind;
+
+static EbbSavedTensorHooks *
+new_store (StoreKind kind)
+{
+  g_autoptr (GError) error = NULL;
+  EbbSavedTensorHooks *store = NULL;
+
+  if (kind == KEEP_STORE)
+    store = ebb_keep_store_new ();
+  else if (kind == HOST_STORE)
+    store = ebb_host_store_new ();
+  else if (kind == CONTIGUOUS_STORE)
+    store = ebb_contiguous_store_new (2, NULL, &error);
+  else if (kind == DISK_STORE)
+    store = test_disk_store_new (g_get_tmp_dir ());
+  g_assert_no_error (error);
+  return store;
+}
+
 static void
 wrap_blocks (EbbModule *model,
              gboolean checkpoints,
-             gboolean stores)
+             StoreKind kind)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbSavedTensorHooks) store = test_disk_store_new (g_get_tmp_dir ());
+  g_autoptr (EbbSavedTensorHooks) store = new_store (kind);
 
   for (guint i = 0; i < 2; i++)
     {
@@ -206,7 +234,7 @@ wrap_blocks (EbbModule *model,
 
       if (checkpoints)
         test_wrap (block, NULL);
-      if (stores)
+      if (store != NULL)
         same = ebb_offload_wrapper (block, store, &error);
       g_assert_no_error (error);
     }
@@ -214,7 +242,7 @@ wrap_blocks (EbbModule *model,
 
 static void
 compare (gboolean checkpoints,
-         gboolean stores,
+         StoreKind kind,
          gboolean autocast)
 {
   for (gsize q = 0; q < G_N_ELEMENTS (quantizations); q++)
@@ -226,7 +254,7 @@ compare (gboolean checkpoints,
       g_autoptr (TestOutcome) outcome = NULL;
 
       ebb_push_autocast (autocast, EBB_DTYPE_BF16);
-      wrap_blocks (wrapped, checkpoints, stores);
+      wrap_blocks (wrapped, checkpoints, kind);
       expected = test_train1 (plain, tokens);
       outcome = test_train1 (wrapped, tokens);
       ebb_pop_autocast ();
@@ -237,19 +265,21 @@ compare (gboolean checkpoints,
 static void
 with_checkpoints (void)
 {
-  compare (TRUE, FALSE, FALSE);
+  compare (TRUE, NO_STORE, FALSE);
 }
 
 static void
 with_stores (void)
 {
-  compare (FALSE, TRUE, FALSE);
+  for (StoreKind kind = KEEP_STORE; kind <= DISK_STORE; kind++)
+    compare (FALSE, kind, FALSE);
 }
 
 static void
 with_both_and_autocast (void)
 {
-  compare (TRUE, TRUE, TRUE);
+  for (StoreKind kind = KEEP_STORE; kind <= DISK_STORE; kind++)
+    compare (TRUE, kind, TRUE);
 }
 
 /* -- other wrappers ------------------------------------------------------------------------------------------------ */
@@ -275,22 +305,80 @@ wrapped_layers_are_not_quantised (void)
   test_assert_error (error, EBB_ERROR_STATE, "q_proj", "is wrapped");
 }
 
-/* One rank alone: the units have the branches, and the quantised weights stay whole beside them. */
-static void
-sharded_branches_beside_full_weights (void)
-{
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbModule) plain = new_adapted (EBB_QUANTIZATION_NF4);
-  g_autoptr (EbbModule) sharded = new_adapted (EBB_QUANTIZATION_NF4);
-  g_autoptr (EbbTensor) tokens = test_tokens (3, 64, 2, 9, -1);
-  g_autoptr (TestOutcome) expected = NULL;
-  g_autoptr (TestOutcome) outcome = NULL;
-  g_autoptr (EbbModule) same = ebb_fully_shard (sharded, NULL, NULL, &error);
+/* -- ranks --------------------------------------------------------------------------------------------------------- */
 
-  g_assert_no_error (error);
-  expected = test_train1 (plain, tokens);
-  outcome = test_train1 (sharded, tokens);
-  test_assert_same_outcome (expected, outcome);
+typedef struct
+{
+  EbbQuantization quantization;
+  gboolean replicates;
+  EbbArgs *expected; /* of one rank; NULL: this is that one */
+  EbbArgs *state;    /* of one rank */
+} Training;
+
+static gboolean
+wrap_for_ranks (EbbModule *model,
+                EbbProcessGroup *group,
+                gboolean replicates,
+                GError **error)
+{
+  g_autoptr (EbbModule) same = NULL;
+
+  if (!replicates)
+    return ebb_fully_shard_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, group, NULL, error);
+  same = ebb_replicate (model, group, NULL, error);
+  return same != NULL;
+}
+
+/* Ranks have the same rows: the mean of their gradients is that of one. */
+static gboolean
+train_on_a_rank (EbbProcessGroup *group,
+                 gpointer user_data,
+                 GError **error)
+{
+  Training *training = user_data;
+  g_autoptr (EbbModule) model = new_adapted (training->quantization);
+  g_autoptr (EbbTensor) tokens = test_tokens (3, 64, 2, 9, -1);
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbArgs) state = NULL;
+
+  if (training->expected != NULL && !wrap_for_ranks (model, group, training->replicates, error))
+    return FALSE;
+  optimizer = ebb_sgd_new (model, 0.1, error);
+  for (int i = 0; optimizer != NULL && i < 2; i++)
+    {
+      g_autoptr (TestOutcome) outcome = test_train1 (model, tokens);
+
+      if (!ebb_optimizer_step (optimizer, error))
+        return FALSE;
+      ebb_optimizer_zero_grad (optimizer);
+    }
+  state = optimizer != NULL ? ebb_get_full_state_dict (model, FALSE, error) : NULL;
+  if (state == NULL)
+    return FALSE;
+  if (training->expected != NULL)
+    test_assert_args_equal (state, training->expected);
+  else
+    training->state = g_steal_pointer (&state);
+  return TRUE;
+}
+
+static void
+ranks_train_the_same_bits (void)
+{
+  for (gsize q = 0; q < G_N_ELEMENTS (quantizations); q++)
+    {
+      Training training = { quantizations[q] };
+      g_autoptr (EbbArgs) expected = NULL;
+
+      test_ranks_run (1, train_on_a_rank, &training);
+      expected = training.state;
+      training.expected = expected;
+      for (int replicates = 0; replicates < 2; replicates++)
+        {
+          training.replicates = replicates;
+          test_ranks_run (2, train_on_a_rank, &training);
+        }
+    }
 }
 
 static void
@@ -317,7 +405,7 @@ main (int argc,
   g_test_add_func ("/quantized-lora/with-both-and-autocast", with_both_and_autocast);
   g_test_add_func ("/quantized-lora/merging-is-refused", merging_is_refused);
   g_test_add_func ("/quantized-lora/wrapped-layers-are-not-quantised", wrapped_layers_are_not_quantised);
-  g_test_add_func ("/quantized-lora/sharded-branches-beside-full-weights", sharded_branches_beside_full_weights);
+  g_test_add_func ("/quantized-lora/ranks-train-the-same-bits", ranks_train_the_same_bits);
   g_test_add_func ("/quantized-lora/tensor-ranks-are-refused", tensor_ranks_are_refused);
   return g_test_run ();
 }
