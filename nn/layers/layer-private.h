@@ -55,7 +55,7 @@ typedef enum
   EBB_INIT_NORMAL    /* mean 0, the value given is the standard deviation */
 } EbbInit;
 
-/* Registers a new f32 parameter under a name. */
+/* Registers a new parameter under a name, f32 unless ebb_push_parameter_dtype () says otherwise. */
 gboolean ebb_layer_add_parameter (EbbModule *self,
                                   const char *name,
                                   EbbInit init,

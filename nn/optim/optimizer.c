@@ -584,8 +584,10 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
    * How parameters in bf16 move; those in f32 are not concerned. With %EBB_WEIGHT_ROUNDING_RANDOM and
    * %EBB_WEIGHT_ROUNDING_NEAREST there is no master copy: a parameter takes 2 bytes and nothing besides. Each step is
    * computed in f32 and rounded once. What is drawn depends on the parameter's name, the number of its step and the
-   * place of the element in the full parameter alone: not on threads, on ranks that shard it, on the other parameters
-   * or on when in the step it moves. f16 parameters need a master copy.
+   * place of the element in the full parameter alone: not on threads, on the other parameters or on when in the step it
+   * moves, nor on the ranks that ebb_fully_shard() shards it over, if moments are f32 or bf16: blocks of 8-bit moments
+   * begin where a shard does. The parts that tensor ranks have of a parameter count their elements one part after the
+   * other. f16 parameters need a master copy.
    *
    * It may be set at any time: the next step makes master copies of the parameters as they are, or drops them.
    */
