@@ -317,6 +317,11 @@ class Finetune(unittest.TestCase):
         self.refuse("--merge x: can't read x/adapter_config.json", "--model", MODEL, "--merge", "x", "--save", "y",
                     status=1)
         self.refuse("--base nf4: quantised weights have no gradient: it needs --lora", *words, "--base", "nf4")
+        shutil.copytree(MODEL, self.path("nf4"))
+        for name in "config.json", "model.safetensors":
+            shutil.copy(os.path.join(FIXTURES, "quantized", "llama3-nf4", name), self.path("nf4", name))
+        self.refuse("--model nf4: its weights are nf4 and have no gradient: it needs --lora RANK or --adapter DIR",
+                    "--model", "nf4", "--data", "chats.jsonl", *WORDS, status=1)
         self.refuse("--lora-alpha: it needs --lora", *words, "--lora-alpha", 2)
         self.refuse("--epochs 2 and --steps 3: one of them", *words, "--epochs", 2, "--steps", 3)
         self.refuse("--memory 9MiB: 9.0 MiB is too little: the training needs at least", *words, "--memory", "9MiB",

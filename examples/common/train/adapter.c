@@ -58,12 +58,14 @@ adapter_describe (const Trainer *trainer)
   const Options *options = trainer->options;
   g_autofree char *name = options->lora > 0 ? g_strdup_printf ("A new adapter of rank %d", options->lora)
                                             : g_strdup_printf ("The adapter %s", options->adapter);
+  EbbQuantization base;
 
   if (!options_have_adapter (options))
     return NULL;
-  if (strcmp (options->base, "auto") != 0)
+  base = ebb_get_quantization (trainer->model);
+  if (base != EBB_QUANTIZATION_NONE)
     return g_strdup_printf ("%s: %" G_GUINT64_FORMAT " parameters are trained, over weights in %s", name,
-                            trainer->n_trained, options->base);
+                            trainer->n_trained, ebb_quantization_get_name (base));
   return g_strdup_printf ("%s: %" G_GUINT64_FORMAT " parameters are trained, %.2g %% of the model's", name,
                           trainer->n_trained, 100.0 * (double) trainer->n_trained / (double) trainer->n_parameters);
 }

@@ -378,6 +378,16 @@ open_folder (const Options *options,
                    options->program->is_masked ? "train_gpt" : "train_bert");
       return FALSE;
     }
+  base = ebb_get_quantization (source->opened);
+  if (base != EBB_QUANTIZATION_NONE && options->steps > 0 && !options_have_adapter (options))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "--model %s: its weights are %s and have no gradient: %s", options->model,
+                   ebb_quantization_get_name (base),
+                   options->program->tunes ? "it needs --lora RANK or --adapter DIR"
+                                           : "train an adapter over them by finetune");
+      return FALSE;
+    }
   ebb_module_set_training (source->opened, TRUE);
   if (options->program->is_masked)
     source->bert = ebb_bert_get_config (EBB_BERT (source->opened));
