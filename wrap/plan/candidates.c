@@ -87,12 +87,25 @@ find_lowest (EbbPlanChoices *self,
              const EbbPlanChain *chain,
              guint *choices)
 {
+  const guint most = EBB_PLAN_RECOMPUTE_ALL + 1;
   g_autofree EbbChainStage *stages = g_memdup2 (chain->stages, chain->n_stages * sizeof *stages);
+  g_autofree EbbChainOption *options = g_new (EbbChainOption, (gsize) chain->n_stages * most);
   g_auto (EbbChainPlan) chosen = { 0 };
   guint64 budget;
 
+  /* Of choices that need equal bytes the one that recomputes less is taken, not the one that was measured as faster. */
   for (guint i = 0; i < chain->n_stages; i++)
-    stages[i].n_options = MIN (stages[i].n_options, EBB_PLAN_RECOMPUTE_ALL + 1);
+    {
+      EbbChainOption *own = options + (gsize) i * most;
+
+      stages[i].n_options = MIN (stages[i].n_options, most);
+      for (guint k = 0; k < stages[i].n_options; k++)
+        {
+          own[k] = stages[i].options[k];
+          own[k].seconds = k;
+        }
+      stages[i].options = own;
+    }
   budget = ebb_chain_get_least (stages, chain->n_stages);
   ebb_chain_solve (stages, chain->n_stages, &budget, 1, &chosen);
   memcpy (choices, chosen.choices + EBB_PLAN_CHAIN_N_BEFORE_BLOCKS, self->blocks->len * sizeof *choices);
