@@ -88,7 +88,8 @@ add_tokens (Writing *self,
     return refuse (self, "it has %u tokens, and the model %u", self->pipeline->vocab_size, self->n_tokens);
   for (guint id = 0; id < self->n_tokens; id++)
     {
-      const char *text = id < self->pipeline->vocab_size ? ebb_tokenizer_pipeline_get_token (self->pipeline, (gint64) id) : NULL;
+      const char *text =
+          id < self->pipeline->vocab_size ? ebb_tokenizer_pipeline_get_token (self->pipeline, (gint64) id) : NULL;
 
       types[id] = get_type (self, id, text);
       g_ptr_array_add (tokens, text != NULL ? g_strdup (text) : g_strdup_printf ("[PAD%u]", id));
