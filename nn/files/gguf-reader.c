@@ -24,7 +24,7 @@ static const guint8 value_sizes[EBB_GGUF_N_TYPES] = { 1, 1, 2, 2, 4, 4, 4, 1, 8,
 static const char *const value_names[EBB_GGUF_N_TYPES] = { "u8", "i8", "u16", "i16", "u32", "i32", "f32",
                                                            "bool", "string", "array", "u64", "i64", "f64" };
 
-/* By the number of the type; NULL: there is none. */
+/* Finds a type by its number; NULL if it is unknown. */
 static const char *const tensor_types[] = {
   "F32", "F16", "Q4_0", "Q4_1", NULL, NULL, "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K",
   "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",

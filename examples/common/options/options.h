@@ -52,7 +52,7 @@ struct _Options
   EbbActivation activation;
 
   /* adapter */
-  int lora; /* the rank of a new one; 0: there is none */
+  int lora; /* the rank of a new adapter; 0: no new adapter */
   char *lora_targets, *adapter, *merge, *base;
   double lora_alpha, lora_dropout;
   gboolean rslora;

@@ -239,7 +239,7 @@ find_end (const guint8 *bytes,
   return end;
 }
 
-/* The first one by its name; a new one's if there is none. Owned. */
+/* The path of the first event file by its name, or of a new one if there is no other. Owned. */
 static char *
 find_path (const char *folder)
 {

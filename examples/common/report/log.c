@@ -135,7 +135,7 @@ append_number (GString *line,
 {
   char text[G_ASCII_DTOSTR_BUF_SIZE];
 
-  /* JSON has no word for a number that is none. */
+  /* JSON can't express NaN. */
   g_string_append_printf (line, ", \"%s\": %s", name,
                           isfinite (value) ? g_ascii_dtostr (text, sizeof text, value) : "null");
 }

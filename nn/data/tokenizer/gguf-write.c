@@ -381,7 +381,7 @@ write_sentence_piece (Writing *self,
 
 /* -- the whole ----------------------------------------------------------------------------------------------------- */
 
-/* Returns that which ends a text; -1: there is none. */
+/* Returns the token that ends a text; -1 without one. */
 static gint64
 add_special_tokens (Writing *self,
                     const EbbJson *config)
@@ -485,7 +485,7 @@ write_tokenizer (Writing *self,
   return add_stop_tokens (self, config, add_special_tokens (self, config));
 }
 
-/* The tokenizer.json at @path. NULL without @error: there is none. */
+/* Reads the tokenizer.json at @path. NULL without @error: the file does not exist. */
 static EbbJson *
 read_json (const char *path,
            GError **error)

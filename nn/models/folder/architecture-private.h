@@ -83,7 +83,7 @@ typedef struct
   const char *const *transposed;    /* matrices of blocks that files have as [in, out]; NULL: none */
   const EbbTiedName *tied;          /* up to an entry without names */
   const char *const *ignored; /* tensors that files may have besides: patterns as of g_pattern_match (); or NULL */
-  const EbbGgufForm *gguf;          /* NULL: there is none */
+  const EbbGgufForm *gguf;          /* NULL: it has no form in GGUF */
   gboolean is_bert;
   gboolean has_old_norm_names; /* gamma and beta */
 
