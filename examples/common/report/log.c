@@ -135,7 +135,7 @@ append_number (GString *line,
 {
   char text[G_ASCII_DTOSTR_BUF_SIZE];
 
-  /* JSON can't express NaN. */
+  /* JSON can't express NaN or infinities. */
   g_string_append_printf (line, ", \"%s\": %s", name,
                           isfinite (value) ? g_ascii_dtostr (text, sizeof text, value) : "null");
 }
