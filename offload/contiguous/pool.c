@@ -348,17 +348,35 @@ part_unref (EbbBufferPart *self)
   buffer->pool->counts.n_used--;
 }
 
+/* Under the lock. */
+static EbbStorage *
+find_shown (EbbBufferPart *self)
+{
+  int n = self->shown != NULL ? __atomic_load_n (&self->shown->ref_count, __ATOMIC_RELAXED) : 0;
+
+  while (n > 0)
+    if (__atomic_compare_exchange_n (&self->shown->ref_count, &n, n + 1, TRUE, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+      return self->shown;
+  return NULL;
+}
+
 void
 ebb_buffer_part_drop (EbbBufferPart *self)
 {
   Buffer *buffer = self->buffer;
+  EbbStorage *storage;
 
   pthread_mutex_lock (&buffer->pool->lock);
   self->is_held = FALSE;
-  if (buffer->data != NULL && self->n_shown == 0)
+  storage = find_shown (self);
+  if (storage != NULL)
+    ebb_storage_drop_saved (storage);
+  else if (buffer->data != NULL && self->n_shown == 0)
     ebb_device_recount (buffer->kind.device, EBB_PURPOSE_ACTIVATION, EBB_PURPOSE_WORKSPACE, buffer->kind.size);
   part_unref (self);
   pthread_mutex_unlock (&buffer->pool->lock);
+  if (storage != NULL)
+    ebb_storage_unref (storage);
   buffer_unref (buffer);
 }
 
@@ -452,18 +470,6 @@ shown_free (gpointer data)
   g_free (shown);
 }
 
-/* Under the lock. */
-static EbbStorage *
-find_shown (EbbBufferPart *self)
-{
-  int n = self->shown != NULL ? __atomic_load_n (&self->shown->ref_count, __ATOMIC_RELAXED) : 0;
-
-  while (n > 0)
-    if (__atomic_compare_exchange_n (&self->shown->ref_count, &n, n + 1, TRUE, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-      return self->shown;
-  return NULL;
-}
-
 static EbbStorage *
 show (EbbBufferPart *self)
 {
@@ -477,6 +483,8 @@ show (EbbBufferPart *self)
   __atomic_add_fetch (&buffer->ref_count, 1, __ATOMIC_RELAXED);
   self->shown = shown->storage = ebb_storage_new_foreign (
       buffer->kind.device, buffer->data + get_offset (self), buffer->kind.size, shown_free, shown);
+  /* What the store keeps is saved whether it is shown or not: how long a collective shows it is a matter of time. */
+  ebb_storage_hold_saved (self->shown);
   return self->shown;
 }
 

@@ -281,6 +281,7 @@ bytes_are_counted_once (void)
   g_assert_cmpuint (in_use_for (EBB_PURPOSE_ACTIVATION), ==, size);
   back = test_unpack (store, handle); /* no memory is needed for that */
   g_assert_cmpuint (test_bytes_in_use (), ==, before + 3 * size);
+  g_assert_cmpuint (in_use_for (EBB_PURPOSE_ACTIVATION), ==, size);
   copy = test_unpack (store, handle);
   g_assert_true (ebb_tensor_get_data (copy, NULL) == ebb_tensor_get_data (back, NULL));
   other = ebb_handle_new (back);
@@ -293,6 +294,7 @@ bytes_are_counted_once (void)
   ebb_handle_unref (handle);
   /* Somebody still looks at it. */
   assert_counts (store, 1, 1, 1);
+  g_assert_cmpuint (in_use_for (EBB_PURPOSE_ACTIVATION), ==, 0);
   ebb_tensor_unref (back);
   assert_counts (store, 1, 0, 1);
   g_assert_cmpuint (in_use_for (EBB_PURPOSE_ACTIVATION), ==, 0);
