@@ -36,7 +36,6 @@ if (EBB_BUILDS_INTROSPECTION)
 
   # Debian's Python looks in dist-packages, in a folder without the minor version for what the system installs.
   set (python_dir "")
-  find_program (EBB_GI_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
   if (EBB_GI_PYTHON)
     execute_process (COMMAND "${EBB_GI_PYTHON}" -c "import sys; print('python%d.%d' % sys.version_info[:2])"
       OUTPUT_VARIABLE python_version OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -48,9 +47,20 @@ if (EBB_BUILDS_INTROSPECTION)
       set (python_dir "lib/${python_version}/dist-packages")
     endif ()
   endif ()
+  set (EBB_TYPELIB_INSTALL_DIR "${CMAKE_INSTALL_FULL_LIBDIR}/girepository-1.0")
   set (EBB_PYTHON_DIR "${python_dir}" CACHE STRING "Where Python modules are installed; empty for nowhere")
-  if (EBB_PYTHON_DIR AND EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/bindings/python")
-    install (DIRECTORY bindings/python/gi DESTINATION "${EBB_PYTHON_DIR}" FILES_MATCHING PATTERN "*.py")
+  if (EBB_PYTHON_DIR)
+    install (DIRECTORY bindings/python/gi bindings/python/ebb DESTINATION "${EBB_PYTHON_DIR}"
+      FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
+    # Where `import ebb` finds the typelib, from the package's own folder: an installed tree may be moved.
+    cmake_path (ABSOLUTE_PATH EBB_PYTHON_DIR BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}" NORMALIZE OUTPUT_VARIABLE package)
+    cmake_path (RELATIVE_PATH EBB_TYPELIB_INSTALL_DIR BASE_DIRECTORY "${package}/ebb" OUTPUT_VARIABLE typelibs)
+    file (CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/python/_place.py" @ONLY
+      CONTENT "\"\"\"Where the typelib is, from this folder.\"\"\"\nTYPELIBS = \"@typelibs@\"\n")
+    install (FILES "${CMAKE_CURRENT_BINARY_DIR}/python/_place.py" DESTINATION "${EBB_PYTHON_DIR}/ebb")
+    if (EBB_BUILDS_PYTHON)
+      install (FILES "${EBB_PYTHON_DOCS}" "${EBB_PYTHON_STUB}" DESTINATION "${EBB_PYTHON_DIR}/ebb")
+    endif ()
   endif ()
   if (EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/bindings/js")
     install (DIRECTORY bindings/js/overrides DESTINATION "${CMAKE_INSTALL_DATADIR}/gjs-1.0"

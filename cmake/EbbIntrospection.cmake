@@ -49,6 +49,39 @@ add_custom_command (OUTPUT "${EBB_TYPELIB}"
   VERBATIM)
 add_custom_target (ebb-introspection ALL DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")
 
+# For Python: docstrings from the comments of C, and the types of the package ebb for editors and type checkers. The
+# interpreter is the one that the distribution's PyGObject belongs to.
+find_program (EBB_GI_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
+mark_as_advanced (EBB_GI_PYTHON)
+set (EBB_BUILDS_PYTHON OFF)
+set (EBB_PYTHON_SOURCES "${CMAKE_CURRENT_SOURCE_DIR}/bindings/python")
+if (EBB_GI_PYTHON)
+  execute_process (COMMAND "${EBB_GI_PYTHON}" -c "import gi" RESULT_VARIABLE failed ERROR_QUIET)
+  if (failed)
+    message (STATUS "PyGObject was not found (python3-gi): Python's docstrings and types are left out")
+  else ()
+    set (EBB_BUILDS_PYTHON ON)
+    set (EBB_PYTHON_DOCS "${CMAKE_CURRENT_BINARY_DIR}/python/ebb/docs.json")
+    set (EBB_PYTHON_STUB "${CMAKE_CURRENT_BINARY_DIR}/python/ebb/__init__.pyi")
+    file (GLOB_RECURSE python_files CONFIGURE_DEPENDS "${EBB_PYTHON_SOURCES}/*.py")
+    set (docs_script "${CMAKE_CURRENT_SOURCE_DIR}/cmake/python-docs.py")
+    set (stub_script "${CMAKE_CURRENT_SOURCE_DIR}/cmake/python-stub.py")
+    add_custom_command (OUTPUT "${EBB_PYTHON_DOCS}"
+      COMMAND "${EBB_GI_PYTHON}" "${docs_script}" "${EBB_GIR}" "${EBB_PYTHON_DOCS}"
+      DEPENDS "${EBB_GIR}" "${docs_script}"
+      COMMENT "Writing Python's docstrings"
+      VERBATIM)
+    add_custom_command (OUTPUT "${EBB_PYTHON_STUB}"
+      COMMAND ${CMAKE_COMMAND} -E env --unset=GI_TYPELIB_PATH "PYTHONPATH=${EBB_PYTHON_SOURCES}"
+        "EBB_BUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}" PYTHONDONTWRITEBYTECODE=1
+        "${EBB_GI_PYTHON}" "${stub_script}" "${EBB_PYTHON_STUB}"
+      DEPENDS "${EBB_TYPELIB}" "${EBB_PYTHON_DOCS}" "${stub_script}" ${python_files}
+      COMMENT "Writing Python's types"
+      VERBATIM)
+    add_custom_target (ebb-python ALL DEPENDS "${EBB_PYTHON_DOCS}" "${EBB_PYTHON_STUB}")
+  endif ()
+endif ()
+
 # For Vala, from the GIR and the metadata in bindings/vala.
 find_program (EBB_VAPIGEN vapigen)
 mark_as_advanced (EBB_VAPIGEN)

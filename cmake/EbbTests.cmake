@@ -201,9 +201,8 @@ if (EBB_BUILDS_INTROSPECTION)
   set (gi_environment "GI_TYPELIB_PATH=${CMAKE_CURRENT_BINARY_DIR}" "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}"
     "PYTHONPATH=${CMAKE_CURRENT_SOURCE_DIR}/bindings/python" "PYTHONDONTWRITEBYTECODE=1"
     "GJS_PATH=${CMAKE_CURRENT_SOURCE_DIR}/bindings/js")
-  find_program (EBB_GI_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
   find_program (EBB_GJS gjs)
-  mark_as_advanced (EBB_GI_PYTHON EBB_GJS)
+  mark_as_advanced (EBB_GJS)
   file (GLOB gi_files CONFIGURE_DEPENDS "${tests_dir}/gi/*.py" "${tests_dir}/gi/*.js")
   foreach (file IN LISTS gi_files)
     cmake_path (GET file STEM name)

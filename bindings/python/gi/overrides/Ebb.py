@@ -7,15 +7,16 @@ import os
 import types
 
 from gi.overrides import _ebb_threads  # before anything that loads the library
-from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
+from gi._gi import Direction, EnumInfo, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
-from gi.overrides import (_ebb_checkpointing, _ebb_estimate, _ebb_functions, _ebb_generation, _ebb_lora, _ebb_models,
+from gi.overrides import (_ebb_checkpointing, _ebb_dlpack, _ebb_estimate, _ebb_functions, _ebb_generation, _ebb_lora, _ebb_models,
                           _ebb_options, _ebb_parallel, _ebb_plan, _ebb_profile, _ebb_ranks, _ebb_stores,
                           _ebb_tensor_ranks, _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_fields, add_init
+from gi.overrides._ebb_docs import describe, describe_constructor, describe_members
 from gi.overrides._ebb_errors import Error, check, guard
 from gi.overrides._ebb_optimizer import adapt_base, adapt_optimizer
 
@@ -82,8 +83,8 @@ def _with_paths(info, arguments, function):
     return call
 
 
-def _adapt(info, function):
-    """The function for Python, or None if it is good as it is."""
+def _adapt(info, function, name):
+    """The function for Python, or None if it is good as it is; name is the one of its docstring."""
     arguments = info.get_arguments()
     mentions_args = _mentions_args(info, arguments)
     if info.can_throw_gerror():
@@ -95,7 +96,7 @@ def _adapt(info, function):
     function = _with_paths(info, arguments, function)
     if _gives_more_than_success(info, arguments):
         function = _without_success(function)
-    return _with_values(function) if mentions_args else function
+    return describe(_with_values(function) if mentions_args else function, name, info)
 
 
 def _adapt_class(info):
@@ -104,12 +105,17 @@ def _adapt_class(info):
     shown = _overridden.get(info.get_name(), raw)
     for method in info.get_methods():
         name = method.get_name()
-        adapted = None if shown is not raw and name in shown.__dict__ else _adapt(method, getattr(raw, name))
+        adapted = (None if shown is not raw and name in shown.__dict__
+                   else _adapt(method, getattr(raw, name), f"{info.get_name()}.{name}"))
         if adapted is not None:
             setattr(shown, name, adapted if method.is_method() else staticmethod(adapted))
     if info.get_name() in ("GptConfig", "BertConfig"):
         add_fields(raw, info)
-    if isinstance(info, ObjectInfo) and shown is raw and not issubclass(raw, _ebb_module.Module):
+    if not isinstance(info, ObjectInfo) or shown is not raw:
+        return
+    if issubclass(raw, _ebb_module.Module):
+        describe_constructor(raw)
+    else:
         (adapt_optimizer if issubclass(raw, _Ebb.Optimizer) else add_init)(raw)
 
 
@@ -123,7 +129,7 @@ _overridden = {cls.__name__: cls for cls in (_ebb_tensor.Tensor, _ebb_tensor.Dev
 
 for _info in Repository.get_default().get_infos("Ebb"):
     if isinstance(_info, FunctionInfo):
-        _adapted = _adapt(_info, getattr(_Ebb, _info.get_name()))
+        _adapted = _adapt(_info, getattr(_Ebb, _info.get_name()), _info.get_name())
         if _adapted is not None:
             _export(_info.get_name(), _adapted)
     elif isinstance(_info, ObjectInfo) or (isinstance(_info, StructInfo) and not _info.is_gtype_struct()):
@@ -167,7 +173,7 @@ for _name in _ebb_lora.__all__:
 for _name in _ebb_generation.__all__:
     _export(_name, getattr(_ebb_generation, _name))
 for _name in ("from_numpy", "from_dlpack"):
-    _export(_name, getattr(_ebb_tensor, _name))
+    _export(_name, getattr(_ebb_dlpack, _name))
 for _name in ("Parameter", "Buffer"):
     _export(_name, getattr(_ebb_module, _name))
 for _name in ("no_grad", "enable_grad", "autocast", "default_device", "set_default_device",
@@ -206,3 +212,10 @@ _export("checkpointing", types.SimpleNamespace(**{
 for _name, _dtype in (("float32", "F32"), ("bfloat16", "BF16"), ("float16", "F16"), ("int32", "I32"), ("int64", "I64"),
                       ("uint8", "U8")):
     _export(_name, getattr(_Ebb.DType, _dtype))
+
+for _name in __all__:
+    if isinstance(globals()[_name], types.FunctionType):
+        describe(globals()[_name], _name)
+for _info in Repository.get_default().get_infos("Ebb"):
+    if isinstance(_info, (ObjectInfo, EnumInfo)) or (isinstance(_info, StructInfo) and not _info.is_gtype_struct()):
+        describe_members(globals().get(_info.get_name()) or getattr(_Ebb, _info.get_name()), _info.get_name())

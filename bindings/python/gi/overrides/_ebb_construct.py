@@ -8,6 +8,7 @@ import numbers
 from gi._gi import FieldInfoFlags, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show, visible_arguments
+from gi.overrides._ebb_docs import describe_constructor, fields_signature
 from gi.overrides._ebb_errors import guard
 from gi.repository import Gio, GObject
 
@@ -132,6 +133,7 @@ def add_init(cls):
         names = [argument.get_name() for argument in visible_arguments(constructor)]
         if any(_property_name(cls, name) is None for name in names):
             _make_by_constructor(cls, names)
+    describe_constructor(cls)
     add_attributes(cls)
 
 
@@ -152,8 +154,10 @@ def _make_by_constructor(cls, names):
         except (TypeError, ValueError) as error:
             raise type(error)(str(error).replace("new()", f"{cls.__name__}()", 1)) from None
 
-    cls.__new__ = staticmethod(create)
-    cls.__init__ = lambda self, *args, **kwargs: None
+    def __init__(self, *args, **kwargs):
+        pass  # all is done
+
+    cls.__new__, cls.__init__ = staticmethod(create), __init__
 
 
 def add_attributes(cls):
@@ -216,6 +220,7 @@ def add_fields(cls, info):
     cls.__setattr__ = set_field
     cls.__getattr__ = get_field
     cls.__repr__ = represent
+    create.__signature__ = fields_signature(cls, [*kinds, *sorted(setters)])
 
 
 def _is_structure(kind):

@@ -3,6 +3,7 @@ import array
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
+from gi.overrides._ebb_dlpack import from_numpy
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_tensor import DType, Tensor, dimensions, sizes, to_device, to_dtype
 from gi.repository import GLib
@@ -66,6 +67,7 @@ _copy, _reshape = _function("copy"), _function("reshape")
 
 
 def empty(*shape, dtype=DType.F32, device=None):
+    """A tensor whose elements are whatever its memory holds."""
     return _new_empty(sizes(shape), to_dtype(dtype), to_device(device))
 
 
@@ -74,10 +76,12 @@ def full(shape, value, dtype=DType.F32, device=None):
 
 
 def zeros_like(x):
+    """Zeros of the shape and dtype of x, on its device."""
     return zeros(x.shape, dtype=x.dtype, device=x.device)
 
 
 def ones_like(x):
+    """Ones of the shape and dtype of x, on its device."""
     return ones(x.shape, dtype=x.dtype, device=x.device)
 
 
@@ -136,7 +140,6 @@ def _from_array(data):
         raise TypeError(f"an array of dtype {values.dtype} can't become a tensor")
     kept = (numpy.float16, numpy.float32, numpy.int32, numpy.int64, numpy.uint8, numpy.bool_)
     target = values.dtype.newbyteorder("=") if values.dtype.type in kept else kinds[values.dtype.kind]
-    from gi.overrides._ebb_tensor import from_numpy
     return from_numpy(numpy.array(values, dtype=target, order="C")).clone()
 
 

@@ -300,24 +300,28 @@ class Module(Ebb.Module):
         return self.get_parameters(recurse)
 
     def named_parameters(self, recurse=True):
+        """Names, as "h.0.weight", and parameters; those of the module alone without recurse."""
         return list(zip(self.get_parameter_names(recurse), self.get_parameters(recurse)))
 
     def buffers(self, recurse=True):
         return self.get_buffers(recurse)
 
     def named_buffers(self, recurse=True):
+        """Names and buffers, as named_parameters() does."""
         return list(zip(self.get_buffer_names(recurse), self.get_buffers(recurse)))
 
     def children(self):
         return self.get_children()
 
     def named_children(self):
+        """Names and children."""
         return list(zip(self.get_child_names(), self.get_children()))
 
     def modules(self):
         return self.get_modules()
 
     def named_modules(self):
+        """Paths and modules: the module itself, as "", and all below it."""
         return list(zip(self.get_module_names(), self.get_modules()))
 
     # state
@@ -335,15 +339,18 @@ class Module(Ebb.Module):
         return self.get_training()
 
     def train(self, mode=True):
+        """Switches between training, where dropout drops, and evaluation; returns the module."""
         if not isinstance(mode, bool):
             raise TypeError(f"train(): mode is {show(mode)}: must be True or False")
         self.set_training(mode)
         return self
 
     def eval(self):
+        """The same as train(False)."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad=True):
+        """Has all parameters require a gradient, or none; returns the module."""
         _set_requires_grad(self, requires_grad)
         return self
 
@@ -391,9 +398,11 @@ class Module(Ebb.Module):
         return self
 
     def float(self):
+        """Converts parameters and buffers to f32; returns the module."""
         return self.to(DType.F32)
 
     def bfloat16(self):
+        """Converts parameters and buffers to bf16; returns the module."""
         return self.to(DType.BF16)
 
     # hooks

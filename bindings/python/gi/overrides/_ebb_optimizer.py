@@ -1,9 +1,11 @@
 """Optimizers as PyTorch's users make them: over a module, a list of parameters, or a list of groups."""
+import inspect
 import numbers
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_attributes, c_class, construct, name_arguments
+from gi.overrides._ebb_docs import describe_constructor
 from gi.overrides._ebb_errors import guard
 from gi.repository import GObject
 
@@ -160,16 +162,35 @@ def clip_grad_norm(self, max_norm, norm_type=2):
     return _clip(self, max_norm, float(norm_type))
 
 
+def state_dict(self):
+    """The state as a dict of tensors by the names of parameters: moments, and the number of steps."""
+    return self.get_state()
+
+
+def load_state_dict(self, state):
+    """Takes a state that state_dict() gave."""
+    self.load_state(state)
+
+
 def adapt_optimizer(cls):
     """Gives a class of optimizers its constructor and attributes for Python."""
-    cls.__init__ = lambda self, *args, **kwargs: _make(self, args, kwargs)
+    def __init__(self, *args, **kwargs):
+        _make(self, args, kwargs)
+
+    cls.__init__ = __init__
     add_attributes(cls)
+    names = _NAMES.get(cls.__name__)
+    if names is not None:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        describe_constructor(cls, names, {
+            "params": inspect.Parameter("params", kind, annotation="Any"),
+            "betas": inspect.Parameter("betas", kind, default=(0.9, 0.999), annotation="tuple[float, float]")})
 
 
 def adapt_base(base):
     """The methods that all optimizers share."""
     base._set_setting = _set_setting
     base.add_param_group, base.zero_grad, base.clip_grad_norm = add_param_group, zero_grad, clip_grad_norm
-    base.param_groups = property(lambda self: [_Group(self, index) for index in range(self.get_n_groups())])
-    base.state_dict = lambda self: self.get_state()
-    base.load_state_dict = lambda self, state: self.load_state(state)
+    base.param_groups = property(lambda self: [_Group(self, index) for index in range(self.get_n_groups())],
+                                 doc="The groups, whose \"lr\" and \"weight_decay\" can be set.")
+    base.state_dict, base.load_state_dict = state_dict, load_state_dict

@@ -1,13 +1,12 @@
 """Tensors as Python has them: operators, indexing, numpy and DLPack without copies."""
-import ctypes
 import math
 import numbers
 import operator
 
 from gi.module import get_introspection_module
 from gi.overrides import override
-from gi.overrides._ebb_args import PythonObject
 from gi.overrides._ebb_check import show
+from gi.overrides._ebb_dlpack import TYPESTRS, make_capsule
 from gi.overrides._ebb_errors import guard
 from gi.repository import GLib
 
@@ -18,11 +17,7 @@ _NAMES = {"f32": DType.F32, "float32": DType.F32, "float": DType.F32, "bf16": DT
           "f16": DType.F16, "float16": DType.F16, "half": DType.F16, "i32": DType.I32, "int32": DType.I32,
           "i64": DType.I64, "int64": DType.I64, "long": DType.I64, "u8": DType.U8, "uint8": DType.U8,
           "bool": DType.BOOL}
-_TYPESTRS = {DType.F32: "<f4", DType.F16: "<f2", DType.I32: "<i4", DType.I64: "<i8", DType.U8: "|u1",
-             DType.BOOL: "|b1"}
-_FROM_TYPESTR = {text: dtype for dtype, text in _TYPESTRS.items()}
 _FORMATS = {DType.F32: "f", DType.I32: "i", DType.I64: "q", DType.U8: "B", DType.BOOL: "?"}
-_SIZES = {DType.F32: 4, DType.F16: 2, DType.I32: 4, DType.I64: 8, DType.U8: 1, DType.BOOL: 1}
 _FLOATING = (DType.F32, DType.BF16, DType.F16)
 
 
@@ -149,7 +144,11 @@ def _in_place(name):
         return self
 
     method.__name__ = f"{name}_"
+    method.__doc__ = f"Writes self {_SIGNS[name]} other, a tensor or a number, to self; returns self."
     return method
+
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def _in_place_with_alpha(name, sign):
@@ -164,6 +163,7 @@ def _in_place_with_alpha(name, sign):
         return self
 
     method.__name__ = f"{name}_"
+    method.__doc__ = f"Writes self {_SIGNS[name]} alpha * other to self; returns self."
     return method
 
 
@@ -186,6 +186,7 @@ def _by_copy(name, function):
         return self
 
     method.__name__ = name
+    method.__doc__ = "Writes the result to self; returns self."
     return method
 
 
@@ -300,70 +301,6 @@ def _reduction(name):
     return method
 
 
-# -- DLPack -----------------------------------------------------------------------------------------------------------
-
-_api = ctypes.pythonapi
-_capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", _api))
-_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_capsule_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-_capsule_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
-_NAME, _USED_NAME = b"dltensor", b"used_dltensor"  # capsules keep the addresses of these
-_CUDA = 2  # DLPack's type of an NVIDIA GPU
-
-
-# In a destructor the capsule has no references, so it is passed by its address.
-def _release_capsule(capsule, is_valid=ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-        ("PyCapsule_IsValid", _api)), get=ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-        ("PyCapsule_GetPointer", _api)), release=Ebb.dlpack_release, name=_NAME):
-    if is_valid(capsule, name):
-        release(get(capsule, name))
-
-
-_capsule_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_release_capsule)
-_to_dlpack = guard(Ebb.Tensor.to_dlpack)
-_new_from_dlpack = guard(Ebb.Tensor.new_from_dlpack)
-_new_from_address = guard(Ebb.Tensor.new_from_address)
-
-
-def _get_capsule(source):
-    """On a GPU the producer orders its work before that of Ebb's stream."""
-    kind, index = source.__dlpack_device__() if hasattr(source, "__dlpack_device__") else (1, 0)
-    if kind != _CUDA:
-        return source.__dlpack__()
-    return source.__dlpack__(stream=Ebb.Device.get(f"cuda:{index}").get_native_stream())
-
-
-def from_dlpack(source):
-    """A tensor over the memory of any object with __dlpack__ (numpy, PyTorch, ...), or of a capsule; no copy."""
-    capsule = _get_capsule(source) if hasattr(source, "__dlpack__") else source
-    if type(capsule).__name__ != "PyCapsule" or not _capsule_is_valid(capsule, _NAME):
-        raise TypeError("from_dlpack takes an object with __dlpack__, or a DLPack capsule that nobody has used yet")
-    tensor = _new_from_dlpack(_capsule_get(capsule, _NAME))
-    _capsule_rename(capsule, _USED_NAME)
-    return tensor
-
-
-def from_numpy(array):
-    """A tensor over the memory of a numpy array: no copy, and each sees what the other writes."""
-    if not hasattr(array, "__array_interface__"):
-        raise TypeError(f"from_numpy(): {show(array)} is no numpy array: write Ebb.tensor() of it")
-    interface = array.__array_interface__
-    dtype = _FROM_TYPESTR.get(interface["typestr"])
-    if dtype is None:
-        raise TypeError(f"an array of dtype {array.dtype}: use astype() for float32, float16, int32, int64, uint8 or "
-                        "bool")
-    address, read_only = interface["data"]
-    if read_only:
-        raise ValueError("the array is read-only: use copy() to have one that may be written to")
-    strides = interface.get("strides")
-    if strides is not None:
-        if any(step < 0 or step % _SIZES[dtype] for step in strides):
-            raise ValueError("an array with negative or odd strides: use copy() to have one in order")
-        strides = [step // _SIZES[dtype] for step in strides]
-    return _new_from_address(address, list(interface["shape"]), strides, dtype, PythonObject(array))
-
-
 # -- the class --------------------------------------------------------------------------------------------------------
 
 @override
@@ -393,6 +330,7 @@ class Tensor(Ebb.Tensor):
 
     @property
     def ndim(self):
+        """How many dimensions it has."""
         return self.get_n_dims()
 
     @property
@@ -405,15 +343,18 @@ class Tensor(Ebb.Tensor):
 
     @property
     def nbytes(self):
+        """The bytes of its elements."""
         return self.get_n_bytes()
 
     def size(self, dim=None):
+        """The shape, or the size of one dimension."""
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self):
         return self.get_n_dims()
 
     def numel(self):
+        """How many elements it has."""
         return self.get_n_elements()
 
     def __len__(self):
@@ -434,6 +375,7 @@ class Tensor(Ebb.Tensor):
         self.set_requires_grad(bool(value))
 
     def requires_grad_(self, requires_grad=True):
+        """Sets requires_grad; returns the tensor."""
         self.set_requires_grad(requires_grad)
         return self
 
@@ -455,10 +397,10 @@ class Tensor(Ebb.Tensor):
     @property
     def __array_interface__(self):
         dtype = self.get_dtype()
-        typestr = _TYPESTRS.get(dtype)
+        typestr = TYPESTRS.get(dtype)
         if typestr is None:
             raise TypeError("numpy has no bfloat16: use float() before")
-        size = _SIZES[dtype]
+        size = int(typestr[2:])
         return {"version": 3, "shape": self.shape, "typestr": typestr, "data": (_address(self), False),
                 "strides": tuple(step * size for step in self.get_strides())}
 
@@ -468,8 +410,8 @@ class Tensor(Ebb.Tensor):
         return numpy.asarray(self)
 
     def __dlpack__(self, stream=None):
-        address = _to_dlpack(self)
-        return _capsule_new(address, _NAME, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
+        """A DLPack capsule over the tensor's memory."""
+        return make_capsule(self)
 
     def __dlpack_device__(self):
         return tuple(self.get_dlpack_device())
@@ -482,6 +424,7 @@ class Tensor(Ebb.Tensor):
         return bool(value) if dtype == DType.BOOL else value
 
     def tolist(self):
+        """The elements as nested lists of numbers; a number where there are no dimensions."""
         if self.get_dtype() in (DType.BF16, DType.F16):
             return self.detach().float().tolist()
         shape = self.shape
@@ -560,10 +503,12 @@ class Tensor(Ebb.Tensor):
     __ior__ = _assign(_by_copy("|=", __or__), __or__)
 
     def fill_(self, value):
+        """Writes one number to all elements; returns the tensor."""
         _fill(self, value)
         return self
 
     def zero_(self):
+        """Writes zeros; returns the tensor."""
         _fill(self, 0)
         return self
 
@@ -575,14 +520,17 @@ class Tensor(Ebb.Tensor):
         return self
 
     def normal_(self, mean=0.0, std=1.0, generator=None):
+        """Draws the elements from a normal distribution; returns the tensor."""
         _fill_normal(self, mean, std, generator)
         return self
 
     def uniform_(self, low=0.0, high=1.0, generator=None):
+        """Draws the elements uniformly from [low, high); returns the tensor."""
         _fill_uniform(self, low, high, generator)
         return self
 
     def clamp_(self, min=-math.inf, max=math.inf):
+        """Bounds the elements in place; returns the tensor."""
         return _clamp_in_place(self, min, max)
 
     @property
@@ -616,10 +564,12 @@ class Tensor(Ebb.Tensor):
 
     @property
     def T(self):
+        """A view with the dimensions in reverse order."""
         return _permute(self, list(range(self.get_n_dims()))[::-1])
 
     @property
     def mT(self):
+        """A view with the last two dimensions exchanged."""
         return _transpose(self, -2, -1)
 
     def unsqueeze(self, dim):
@@ -650,21 +600,27 @@ class Tensor(Ebb.Tensor):
         return result if dtype is None else _cast(result, to_dtype(dtype))
 
     def float(self):
+        """The tensor in f32."""
         return _cast(self, DType.F32)
 
     def bfloat16(self):
+        """The tensor in bf16."""
         return _cast(self, DType.BF16)
 
     def half(self):
+        """The tensor in f16, which is for storage and conversion."""
         return _cast(self, DType.F16)
 
     def long(self):
+        """The tensor in i64."""
         return _cast(self, DType.I64)
 
     def cpu(self):
+        """The tensor on the CPU: itself where it is there."""
         return self.to("cpu")
 
     def clone(self):
+        """A copy, through which gradients flow."""
         return _copy(self)
 
     # mathematics

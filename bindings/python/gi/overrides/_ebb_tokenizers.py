@@ -230,8 +230,8 @@ def _add_special(cls, name):
         return None if number is None else self.get_token(number)
 
     setter = _set_padding if name == "pad" else None
-    setattr(cls, f"{name}_token_id", property(get_number, setter))
-    setattr(cls, f"{name}_token", property(get_spelling, setter))
+    setattr(cls, f"{name}_token_id", property(get_number, setter, doc=f"The number of the {name} token, or None."))
+    setattr(cls, f"{name}_token", property(get_spelling, setter, doc=f"The {name} token as text, or None."))
 
 
 # -- what else users of transformers look for --------------------------------------------------------------------------
@@ -286,7 +286,8 @@ def adapt_tokenizer(cls):
     cls.decode, cls.batch_decode, cls.decode_bytes = _decode_any, _batch_decode, _decode_to_bytes
     cls.__len__ = cls.get_vocab_size
     cls.vocab_size, cls.chat_template = property(cls.get_vocab_size), property(cls.get_chat_template)
-    cls.padding_side = property(_get_padding_side, _set_padding_side)
+    cls.padding_side = property(_get_padding_side, _set_padding_side,
+                                doc="\"right\" or \"left\": where rows are padded.")
     cls.__repr__ = _show_tokenizer
     _add_hints(cls)
     for name in _SPECIAL:

@@ -124,18 +124,27 @@ def _check_count(function, name, n, stack):
 
 @takes_options
 def checkpoint_wrapper(module, offload_to_cpu=False, maintain_forward_counter=False, **options):
-    """Makes a module keep only its inputs in forward and recompute the rest in backward; returns the same module.
+    """Makes a module keep only its inputs in forward and recompute the rest in backward, bit for bit.
 
-    offload_to_cpu: inputs on another device are held in host memory. maintain_forward_counter: FairScale's switch for
-    module.forward_counter, which is counted here in either case. preserve_rng_state: random numbers are drawn
-    again as they were. determinism_check: "default", "none" or "values". early_stop: a recompute ends once backward
-    has what it needs. policy: what is kept inside; "selective" (products that widen or narrow), "attention" (all but
-    the attention core), a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of
-    (op, ordinal, n_bytes) that returns an Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs.
+    offload_to_cpu: inputs on another device are held in host memory.
+    maintain_forward_counter: FairScale's switch for module.forward_counter, which is counted here in either case.
+    preserve_rng_state: random numbers are drawn again as they were.
+    determinism_check: "default", "none" or "values": how a recompute is compared with its forward.
+    early_stop: a recompute ends once backward has what it needs.
+    policy: what is kept inside: "selective" (products that widen or narrow), "attention" (all but the attention core),
+        a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of (op, ordinal, n_bytes) that
+        returns an Ebb.CheckpointPolicy.
+    store: Ebb.SavedTensorHooks that keep the inputs.
     retain_recomputed: where backward goes through a graph several times, the first recompute's result is kept.
-    on_recompute: called as on_recompute(module, "begin") before each recompute and with "end" after it. synchronize:
-    devices are waited for where each forward and backward begins and ends. profile: and their times are logged.
+    on_recompute: called as on_recompute(module, "begin") before each recompute and with "end" after it.
+    synchronize: devices are waited for where each forward and backward begins and ends.
+    profile: their times are logged as well.
     options: an Ebb.CheckpointOptions in place of all others, as Ebb.checkpointing_get_options().
+
+    Returns: the same module, whose type, parameters and state dict stay what they were.
+
+    Raises: TypeError for an option that is unknown or of the wrong type, ValueError for one that can't be, Ebb.Error for
+        names of ops that don't exist. A recompute that differs from its forward is an Ebb.Error out of backward().
     """
     _check_module("checkpoint_wrapper", "module", module)
     for name, value in (("offload_to_cpu", offload_to_cpu), ("maintain_forward_counter", maintain_forward_counter)):
@@ -383,6 +392,9 @@ _results = {"do_pack": "Handle", "do_put": "Handle", "do_reserve": "Handle", "do
 
 @override
 class SavedTensorHooks(Ebb.SavedTensorHooks):
+    """What happens to the tensors that backward needs. A class of your own derives from it, with do_pack(tensor), which
+    returns what is kept, and do_unpack(handle), which returns the tensor; `with hooks:` puts it in force."""
+
     __module__ = "gi.overrides.Ebb"
 
     def __init_subclass__(cls, **kwargs):
