@@ -60,7 +60,8 @@ class Writer:
 
         text = re.sub(r"%(TRUE|FALSE|NULL)\b", lambda match: CONSTANTS[match[1]], text)
         text = re.sub(r"(?<![\w`])@(\w+)", r"\1", text)
-        text = re.sub(r"#(Ebb\w+):([\w-]+)", lambda m: f"ebb.{self.names.get(m[1], m[1])}.{m[2].replace('-', '_')}", text)
+        text = re.sub(r"#(Ebb\w+):([\w-]+)",
+                      lambda match: f"ebb.{self.names.get(match[1], match[1])}.{match[2].replace('-', '_')}", text)
         text = re.sub(r"[#%]?\b((?:Ebb|ebb_|EBB_)\w+)(?: (?=\())?", name, text)
         return re.sub(r"[#%](?=[A-Za-z_])", "", text)
 

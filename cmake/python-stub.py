@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Writes the types of `import ebb` for editors and type checkers: python-stub.py ebb/__init__.pyi.
 
-What it writes comes from the module itself: functions of C have their types from the typelib, those of Python from their
-annotations, their defaults, and the arguments of the function of C that has the same name.
+What it writes comes from the module itself: functions of C have their types from the typelib, those of Python from
+their annotations, their defaults, and the arguments of the function of C that has the same name.
 """
 import enum
 import inspect

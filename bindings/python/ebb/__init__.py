@@ -1,8 +1,8 @@
 """Trains transformers inside a memory budget: `import ebb`.
 
-The names are those of gi.repository.Ebb and its overrides, which this package finds: in a wheel they lie below it, where
-Ebb is installed CMake has written down where, and a source tree has them in build/release or in EBB_BUILD_DIR. A folder
-of GI_TYPELIB_PATH that has Ebb goes first.
+The names are those of gi.repository.Ebb and its overrides, which this package finds: in a wheel they lie below it,
+where Ebb is installed CMake has written down where, and a source tree has them in build/release or in EBB_BUILD_DIR. A
+folder of GI_TYPELIB_PATH that has Ebb goes first.
 """
 import ctypes
 import os

@@ -169,7 +169,7 @@ class Constructor:
             else:
                 parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD,
                                                     annotation=type_text(arguments[name].get_type())))
-        parameters += [_property_parameter(spec) for name, spec in specs.items() if spec.owner_type.name.startswith("Ebb")]
+        parameters += [_property_parameter(spec) for spec in specs.values() if spec.owner_type.name.startswith("Ebb")]
         return inspect.Signature(parameters)
 
 

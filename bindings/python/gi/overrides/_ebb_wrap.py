@@ -143,8 +143,8 @@ def checkpoint_wrapper(module, offload_to_cpu=False, maintain_forward_counter=Fa
 
     Returns: the same module, whose type, parameters and state dict stay what they were.
 
-    Raises: TypeError for an option that is unknown or of the wrong type, ValueError for one that can't be, Ebb.Error for
-        names of ops that don't exist. A recompute that differs from its forward is an Ebb.Error out of backward().
+    Raises: TypeError for an option that is unknown or of the wrong type, ValueError for one that can't be, Ebb.Error
+        for names of ops that don't exist. A recompute that differs from its forward is an Ebb.Error out of backward().
     """
     _check_module("checkpoint_wrapper", "module", module)
     for name, value in (("offload_to_cpu", offload_to_cpu), ("maintain_forward_counter", maintain_forward_counter)):
