@@ -80,7 +80,8 @@ class Importing(unittest.TestCase):
         for name in ("Tensor", "Linear", "checkpoint_wrapper", "gelu", "Error", "float32"):
             self.assertIs(getattr(ebb, name), getattr(Ebb, name))
         self.check("import ebb; from gi.repository import Ebb; print(ebb.Gpt is Ebb.Gpt)", "True")
-        self.check("import gi; gi.require_version('Ebb', '1.0'); from gi.repository import Ebb; import ebb; print(ebb.Gpt is Ebb.Gpt)", "True",
+        self.check("import gi; gi.require_version('Ebb', '1.0'); from gi.repository import Ebb; import ebb; "
+                   "print(ebb.Gpt is Ebb.Gpt)", "True",
                    GI_TYPELIB_PATH=_BUILD)
         self.check("from ebb import *; print(AdamW.__name__, ones(2).tolist())", "AdamW [1.0, 1.0]")
         self.assertEqual(ebb.__version__, Ebb.get_version_string())

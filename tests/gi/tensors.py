@@ -110,7 +110,8 @@ class Operators(TestCase):
     def test_bad_indices_are_refused(self):
         x = Ebb.ones(2, 3)
         for key, error in ((2, IndexError), (-3, IndexError), ((0, 0, 0), IndexError), (True, TypeError),
-                           ("a", TypeError), (slice(None, None, -1), ValueError), (x > 0, TypeError)):
+                           ("a", TypeError), (slice(None, None, -1), ValueError), (x[0] > 0, IndexError),
+                           (x, TypeError)):
             with self.assertRaises(error, msg=str(key)):
                 x[key]
 

@@ -10,9 +10,10 @@ from gi.overrides import _ebb_threads  # before anything that loads the library
 from gi._gi import Direction, EnumInfo, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
-from gi.overrides import (_ebb_checkpointing, _ebb_dlpack, _ebb_estimate, _ebb_functions, _ebb_generation, _ebb_lora,
-                          _ebb_models, _ebb_options, _ebb_parallel, _ebb_plan, _ebb_profile, _ebb_ranks, _ebb_stores,
-                          _ebb_tensor_ranks, _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
+from gi.overrides import (_ebb_checkpointing, _ebb_compose, _ebb_dlpack, _ebb_estimate, _ebb_functions,
+                          _ebb_generation, _ebb_lora, _ebb_models, _ebb_options, _ebb_parallel, _ebb_plan,
+                          _ebb_profile, _ebb_ranks, _ebb_show, _ebb_state, _ebb_stores, _ebb_tensor_ranks,
+                          _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_fields, add_init
@@ -164,6 +165,9 @@ for _name, _class in _overridden.items():
     _export(_name, _class)
 for _name in _ebb_functions.__all__:
     _export(_name, getattr(_ebb_functions, _name))
+for _name, _value in _ebb_compose.exports.items():
+    _export(_name, _value)
+_export("_rebuild_tensor", _ebb_state.rebuild_tensor)
 for _name in _ebb_tokenizers.__all__:
     _export(_name, getattr(_ebb_tokenizers, _name))
 for _name in _ebb_models.__all__:

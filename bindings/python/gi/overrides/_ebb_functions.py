@@ -165,19 +165,20 @@ def _from_numbers(data):
 
 # -- mathematics ------------------------------------------------------------------------------------------------------
 
-def _from_method(name):
+def from_method(name):
+    """The function that is a method of tensors."""
     method = getattr(Tensor, name)
 
     def function(x, *args, **kwargs):
         return method(x, *args, **kwargs)
 
     function.__name__ = function.__qualname__ = name
-    function.__wrapped__ = method
+    function.__wrapped__, function.__doc__ = method, method.__doc__
     return function
 
 
 sum, mean, max, min, var, argmax, softmax, log_softmax, clamp = map(
-    _from_method, ("sum", "mean", "max", "min", "var", "argmax", "softmax", "log_softmax", "clamp"))
+    from_method, ("sum", "mean", "max", "min", "var", "argmax", "softmax", "log_softmax", "clamp"))
 _cat, _stack, _gelu, _bias_gelu, _dropout = map(_function, ("cat", "stack", "gelu", "bias_gelu", "dropout"))
 _where, _scalar, _layer_norm, _rms_norm, _unit_offset_rms_norm, _linear, _gated_activation, _rotary = map(
     _function, ("where", "scalar", "layer_norm", "rms_norm", "unit_offset_rms_norm", "linear", "gated_activation",

@@ -56,6 +56,14 @@ _OTHER_NAMES = {
     "device": "write parameters()[0].device",
     "dtype": "write parameters()[0].dtype",
     "half": "write bfloat16()",
+    "double": "there are no 64-bit floats",
+    "type": "write to(\"bf16\")",
+    "compile": "modules run as they are",
+    "share_memory": "ranks that are threads share memory: write Ebb.run_ranks()",
+    "register_full_backward_hook": "write Ebb.grad(), or look at grad after backward()",
+    "register_backward_hook": "write Ebb.grad(), or look at grad after backward()",
+    "get_parameter_or_buffer": "write get_parameter(name) or get_buffer(name)",
+    "to_empty": "make the module in `with Ebb.default_device(device), Ebb.skip_initialization():`",
 }
 
 
@@ -292,9 +300,6 @@ class Module(Ebb.Module):
         return sorted({*super().__dir__(), *self.get_parameter_names(False), *self.get_buffer_names(False),
                        *self.get_child_names()})
 
-    def __repr__(self):
-        return self.to_string()
-
     # traversal
     def parameters(self, recurse=True):
         return self.get_parameters(recurse)
@@ -404,6 +409,37 @@ class Module(Ebb.Module):
     def bfloat16(self):
         """Converts parameters and buffers to bf16; returns the module."""
         return self.to(DType.BF16)
+
+    def cuda(self, index=0):
+        """Moves all parameters and buffers to a GPU; returns the module."""
+        return self.to(f"cuda:{index}" if index else "cuda")
+
+    def cpu(self):
+        """Moves all parameters and buffers to the CPU; returns the module."""
+        return self.to("cpu")
+
+    def zero_grad(self, set_to_none=True):
+        """Drops the gradients of all parameters, or fills them with zeros where they are."""
+        for parameter in self.get_parameters(True):
+            if parameter.get_grad() is not None:
+                parameter.set_grad(None) if set_to_none else parameter.get_grad().zero_()
+
+    def apply(self, function):
+        """Calls function(module) for all modules below and then for this one; returns the module."""
+        for child in self.get_children():
+            child.apply(function)
+        function(self)
+        return self
+
+    def get_submodule(self, path):
+        """The module below at a path, as "h.0.attn"; "" is this one."""
+        module = self
+        for name in filter(None, path.split(".")):
+            child = module.get_child(name)
+            if child is None:
+                raise AttributeError(f"{type(module).__name__} has no child {name!r}, which {path!r} names")
+            module = child
+        return module
 
     # hooks
     def register_forward_pre_hook(self, hook):

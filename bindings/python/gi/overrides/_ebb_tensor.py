@@ -8,6 +8,7 @@ from gi.overrides import override
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_dlpack import TYPESTRS, make_capsule
 from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_indexing import read_at, write_at
 from gi.repository import GLib
 
 Ebb = get_introspection_module("Ebb")
@@ -88,7 +89,7 @@ def _function(name):
 
 
 _add, _sub, _mul, _div, _pow = map(_function, ("add", "sub", "mul", "div", "pow"))
-_select, _slice, _unsqueeze, _index_select = map(_function, ("select", "slice", "unsqueeze", "index_select"))
+_select, _unsqueeze, _index_select = map(_function, ("select", "unsqueeze", "index_select"))
 _reshape, _cast, _copy, _scalar, _contiguous = map(_function, ("reshape", "cast", "copy", "scalar", "contiguous"))
 _address = guard(Ebb.Tensor.get_address)
 _bytes = guard(Ebb.Tensor.get_bytes)
@@ -201,69 +202,6 @@ def _assign(change, compute):
     return method
 
 
-def _write_by_tensor(view, dim, indices, value):
-    """Writes to the places along a dimension that a list or a tensor of integers names; of one named twice the last
-    value stays."""
-    if isinstance(indices, Ebb.Tensor):
-        if indices.get_n_dims() != 1 or indices.get_dtype() in (*_FLOATING, DType.BOOL):
-            raise TypeError("a tensor that says where to write must be a mask, or integers in one dimension")
-        indices = indices.tolist()
-    size = view.get_dim(dim)
-    if isinstance(value, Ebb.Tensor) and indices:
-        own = dim - view.get_n_dims() + value.get_n_dims()  # the value's dimension, which may have fewer, for dim
-        if own >= 0 and value.get_dim(own) not in (1, len(indices)):
-            raise ValueError(f"{value.get_dim(own)} values for {len(indices)} indices")
-        shape = view.get_shape()
-        # Apart, for it may be another part of the same memory.
-        value = _expand(value.clone(), [*shape[:dim], len(indices), *shape[dim + 1:]])
-    for i, index in enumerate(indices):
-        if not -size <= index < size:
-            raise IndexError(f"index {index} in a dimension of size {size}")
-        place = _select(view, dim, index % size)
-        if isinstance(value, Ebb.Tensor):
-            _copy_from(place, _select(value, dim, i))
-        else:
-            _fill(place, value)
-
-
-def _write(tensor, key, value):
-    if isinstance(key, Ebb.Tensor) and key.get_dtype() == DType.BOOL:
-        shape = tensor.get_shape()[:key.get_n_dims()]
-        if key.get_shape() != shape:
-            raise IndexError(f"a mask of shape {key.get_shape()} for a tensor of shape {tensor.get_shape()}")
-        rest = tensor.get_n_dims() - len(shape)
-        if (isinstance(value, Ebb.Tensor) and value.get_n_dims() > rest
-                and set(value.get_shape()[:-rest or None]) != {1}):  # a value for each place
-            if len(shape) != 1:
-                raise ValueError(f"values of shape {value.get_shape()} for a mask of shape {shape}: a mask of several "
-                                 f"dimensions takes one value for all its places, of {tensor.get_shape()[len(shape):]}")
-            _write_by_tensor(tensor, 0, [i for i, is_set in enumerate(key.tolist()) if is_set], value)
-            return
-        mask = _reshape(key, shape + [1] * rest)
-        if not isinstance(value, Ebb.Tensor):
-            value = _scalar(value, tensor.get_dtype(), tensor.get_device())
-        _copy_from(tensor, _where(_expand(mask, tensor.get_shape()), value, tensor))
-        return
-    keys = key if isinstance(key, tuple) else (key,)
-    picks = [i for i, k in enumerate(keys)
-             if isinstance(k, list) or (isinstance(k, Ebb.Tensor) and k.get_n_dims() > 0)]
-    if len(picks) > 1:
-        raise IndexError("at most one list or tensor can say where to write")
-    if picks:
-        place = picks[0]
-        view = _index(tensor, (*keys[:place], slice(None), *keys[place + 1:]))
-        dim = sum(1 for k in keys[:place] if k is None or isinstance(k, slice))
-        if Ellipsis in [k for k in keys[:place] if not isinstance(k, (Ebb.Tensor, list))]:
-            dim += tensor.get_n_dims() - sum(1 for k in keys if k is not None and k is not Ellipsis)
-        _write_by_tensor(view, dim, keys[place], value)
-        return
-    view = _index(tensor, key)
-    if isinstance(value, Ebb.Tensor):
-        _copy_from(view, value)
-    else:
-        _fill(view, value)
-
-
 def _unary(name):
     function = _function(name)
 
@@ -362,9 +300,6 @@ class Tensor(Ebb.Tensor):
             raise TypeError("a tensor without dimensions has no length")
         return self.get_dim(0)
 
-    def __repr__(self):
-        return self.to_string()
-
     # gradients
     @property
     def requires_grad(self):
@@ -401,7 +336,7 @@ class Tensor(Ebb.Tensor):
         if typestr is None:
             raise TypeError("numpy has no bfloat16: use float() before")
         size = int(typestr[2:])
-        return {"version": 3, "shape": self.shape, "typestr": typestr, "data": (_address(self), False),
+        return {"version": 3, "shape": self.shape, "typestr": typestr, "data": (_address(self) or size, False),
                 "strides": tuple(step * size for step in self.get_strides())}
 
     def numpy(self):
@@ -477,7 +412,7 @@ class Tensor(Ebb.Tensor):
         raise TypeError("\"in\" is not defined for tensors; compare by == and ask any element")
 
     def __getitem__(self, key):
-        return _index(self, key)
+        return read_at(self, key)
 
     def __setitem__(self, key, value):
         if not isinstance(value, Ebb.Tensor):
@@ -489,7 +424,7 @@ class Tensor(Ebb.Tensor):
             else:
                 raise TypeError(f"{show(value)} can't be written to a tensor: it must be a number, a tensor, or a list "
                                 "of numbers")
-        _write(self, key, value)
+        write_at(self, key, value)
 
     # changes in place
     add_, sub_ = _in_place_with_alpha("add", 1), _in_place_with_alpha("sub", -1)
@@ -673,67 +608,9 @@ _view, _permute, _expand, _transpose, _squeeze, _flatten, _narrow, _split, _chun
 _to_device, _var, _max, _min, _max_along, _argmax, _topk, _clamp, _softmax, _log_softmax, _gather, _backward = map(
     _function, ("to_device", "var", "max", "min", "max_along", "argmax", "topk", "clamp", "softmax", "log_softmax",
                 "gather", "backward"))
-_where, _soft_cap = map(_function, ("where", "soft_cap"))
+_soft_cap = _function("soft_cap")
 _clamp_in_place = _by_copy("clamp_", lambda self, low, high: _clamp(self, low, high))
 
 
 def _nest_empty(shape):
     return [] if shape[0] == 0 else [_nest_empty(shape[1:]) for _ in range(shape[0])]
-
-
-def _index_by_tensor(tensor, dim, indices):
-    if not isinstance(indices, Tensor):
-        indices = _to_device(Tensor.new_from_ints(indices, [len(indices)]), tensor.get_device())
-    if indices.get_dtype() in (*_FLOATING, DType.BOOL):
-        raise TypeError(f"an index of dtype {indices.get_dtype().value_nick}: indices are integers; for a mask use "
-                        "Ebb.where()")
-    shape = tensor.shape
-    picked = _index_select(tensor, dim, _reshape(indices, [-1]))
-    return picked if indices.ndim == 1 else _reshape(picked, [*shape[:dim], *indices.shape, *shape[dim + 1:]])
-
-
-def _index_by_slice(tensor, dim, key):
-    size = tensor.get_dim(dim)
-    start, stop, step = key.indices(size)
-    if step < 1:
-        raise ValueError("a slice's step must be 1 or more")
-    if start == 0 and stop == size and step == 1:
-        return tensor
-    return _slice(tensor, dim, start, max(start, stop), step)
-
-
-def _index_by_number(tensor, dim, key):
-    if isinstance(key, bool):
-        raise TypeError("True and False are no indices; for a mask use Ebb.where()")
-    index, size = operator.index(key), tensor.get_dim(dim)
-    if not -size <= index < size:
-        raise IndexError(f"index {index} in a dimension of size {size}")
-    return _select(tensor, dim, index % size)
-
-
-def _index(tensor, key):
-    keys = key if isinstance(key, tuple) else (key,)
-    n_dims = tensor.get_n_dims()
-    n_indexed = sum(1 for k in keys if k is not None and k is not Ellipsis)
-    if n_indexed > n_dims:
-        raise IndexError(f"{n_indexed} indices for a tensor of {n_dims} dimensions")
-    if sum(1 for k in keys if k is Ellipsis) > 1 or sum(1 for k in keys if isinstance(k, (Tensor, list))) > 1:
-        raise IndexError("at most one ... and one tensor of indices")
-    dim, view = 0, tensor
-    for k in keys:
-        if k is None:
-            view = _unsqueeze(view, dim)
-            dim += 1
-        elif k is Ellipsis:
-            dim += n_dims - n_indexed
-        elif isinstance(k, slice):
-            view = _index_by_slice(view, dim, k)
-            dim += 1
-        elif isinstance(k, (Tensor, list)) and not (isinstance(k, Tensor) and k.ndim == 0):
-            view = _index_by_tensor(view, dim, k)
-            dim += k.ndim if isinstance(k, Tensor) else 1
-        else:
-            view = _index_by_number(view, dim, k)
-    if view is tensor:
-        view = _view(tensor, list(tensor.shape)) if tensor.is_contiguous() else _expand(tensor, list(tensor.shape))
-    return view

@@ -1,0 +1,353 @@
+"""What PyTorch's users try in Python works, or says what to use."""
+import copy
+import os
+import pickle
+import re
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+from support import Ebb, Residual, TestCase, main
+
+
+def arrays(*shapes):
+    generator = np.random.default_rng(1)
+    return [generator.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+class Einsum(TestCase):
+    def test_sums_of_products_are_those_of_numpy(self):
+        for equation, *shapes in (
+                ("ij,jk->ik", (3, 4), (4, 5)), ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)), ("ij,jk", (3, 4), (4, 5)),
+                ("bhtd,bhsd->bhts", (2, 3, 4, 5), (2, 3, 6, 5)), ("bn,anm,bm->ba", (2, 3), (4, 3, 5), (2, 5)),
+                ("ij,jk,kl->il", (2, 3), (3, 4), (4, 5)), ("i,j->ij", (3,), (4,)), ("i,i", (5,), (5,)),
+                ("ii->", (4, 4)), ("ii->i", (4, 4)), ("iji->j", (3, 2, 3)), ("ij->ji", (3, 4)), ("ij->", (3, 4)),
+                ("ij,kl->", (2, 3), (4, 5)), ("...ij,...jk->...ik", (2, 3, 4), (2, 4, 5)),
+                ("...ij,...jk", (2, 2, 3, 4), (4, 5)), ("...,...->...", (2, 3), (3,)),
+                ("i...,j...->ij...", (2, 3), (4, 3))):
+            values = arrays(*shapes)
+            found = Ebb.einsum(equation, *map(Ebb.tensor, values))
+            np.testing.assert_allclose(found.numpy(), np.einsum(equation, *values), rtol=2e-5, atol=2e-6,
+                                       err_msg=equation)
+
+    def test_a_size_of_one_is_broadcast(self):
+        a, b = arrays((1, 3), (4, 3))
+        found = Ebb.einsum("ij,ij->ij", Ebb.tensor(a), Ebb.tensor(b))
+        np.testing.assert_allclose(found.numpy(), a * b, rtol=1e-6)
+
+    def test_gradients_are_those_of_the_product(self):
+        a, b = (Ebb.tensor(value, requires_grad=True) for value in arrays((3, 4), (4, 5)))
+        weight = Ebb.tensor(arrays((5, 3))[0])
+        (Ebb.einsum("ij,jk->ki", a, b) * weight).sum().backward()
+        found = [a.grad.numpy().copy(), b.grad.numpy().copy()]
+        a.grad = b.grad = None
+        ((a @ b).T * weight).sum().backward()
+        for gradient, tensor in zip(found, (a, b)):
+            np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-5)
+
+    def test_labels_that_do_not_fit_are_named(self):
+        x = Ebb.ones(2, 3)
+        for operands, words in ((("ij,jk->ik", x, x), "'j' is of size 3 and 2"), (("ij->k", x), "'k'"),
+                                (("ijk->i", x), "3 dimensions"), (("ij,ij->i", x), "2 operands, and 1"),
+                                (("i1->i", x), "letters")):
+            with self.assertRaisesRegex(ValueError, words):
+                Ebb.einsum(*operands)
+        with self.assertRaisesRegex(TypeError, "must be a tensor"):
+            Ebb.einsum("i->i", np.ones(2))
+
+
+class Indexing(TestCase):
+    def check(self, key, own=None):
+        """Ebb's elements at a key are numpy's, and the gradient says how often each was taken."""
+        (a,) = arrays((4, 5, 6))
+        x = Ebb.tensor(a, requires_grad=True)
+        found = x[key if own is None else own]
+        np.testing.assert_array_equal(found.detach().numpy(), a[key], err_msg=str(key))
+        found.sum().backward()
+        counts = np.zeros_like(a)
+        np.add.at(counts, key, 1)
+        np.testing.assert_array_equal(x.grad.numpy(), counts)
+
+    def test_masks_take_what_is_true(self):
+        (a,) = arrays((4, 5, 6))
+        for mask in (a > 0, a[:, :, 0] > 0, a[:, 0, 0] > 0, a > 100):
+            self.check(mask, Ebb.tensor(mask))
+            self.check(mask)
+        self.check((slice(None), a[0, :, 0] > 0), (slice(None), Ebb.tensor(a[0, :, 0] > 0)))
+        self.check([True, False, True, True])
+        self.check((..., a[0, 0] > 0), (..., Ebb.tensor(a[0, 0] > 0)))
+
+    def test_steps_and_arrays_of_indices_are_those_of_numpy(self):
+        for key in (slice(None, None, 2), (slice(1, None, 3), slice(None, None, 2)), np.array([2, 0, 2]),
+                    np.int64(1), (slice(None), np.array([[0, 4], [1, 1]]))):
+            self.check(key)
+
+    def test_several_tensors_of_indices_go_together(self):
+        rows, columns = np.array([0, 3, -1]), np.array([1, -2, 4])
+        self.check((rows, columns), (Ebb.tensor(rows), Ebb.tensor(columns)))
+        self.check((slice(None), rows, columns))
+        self.check((rows[:, None], columns[None, :]))
+        x = Ebb.ones(4, 5, 6)
+        with self.assertRaisesRegex(IndexError, "from 0 to 5 in a dimension of size 5"):
+            x[Ebb.arange(2), Ebb.tensor([0, 5])]
+        with self.assertRaisesRegex(IndexError, "side by side"):
+            x[Ebb.arange(2), :, Ebb.arange(2)]
+
+    def test_what_does_not_fit_is_refused(self):
+        x = Ebb.ones(4, 5)
+        for key, error, words in ((slice(None, None, -1), ValueError, r"must be 1 or more; flip\(\)"),
+                                  (Ebb.ones(5) > 0, IndexError, r"shape \[5\] for dimensions of \[4\]"),
+                                  (Ebb.ones(2), TypeError, "integers, and masks bool"), (True, TypeError, "a mask")):
+            with self.assertRaisesRegex(error, words):
+                x[key]
+
+
+class Methods(TestCase):
+    def test_those_of_pytorch_are_those_of_numpy(self):
+        (a,) = arrays((4, 5))
+        x = Ebb.tensor(a)
+        for found, wanted in (
+                (x.std(), a.std(ddof=1)), (x.argmin(), a.argmin()), (x.argmin(1), a.argmin(1)),
+                (x.flip(0, 1), a[::-1, ::-1]), (x.repeat(2, 1, 3), np.tile(a, (2, 1, 3))), (x.t(), a.T),
+                (x.masked_fill(x > 0, 7), np.where(a > 0, 7, a)), (x.masked_select(x > 0), a[a > 0]),
+                ((x > 0).nonzero(), np.argwhere(a > 0)), ((x > 2).any(1), (a > 2).any(1)), ((x > -9).all(), True),
+                (x.sort()[0], np.sort(a)), (x.argsort(), np.argsort(a)), (Ebb.eye(3), np.eye(3)),
+                (x.add(x, alpha=2), 3 * a), (x.sub(1), a - 1), (x[0].outer(x[1]), np.outer(a[0], a[1])),
+                (x[0].dot(x[1]), np.dot(a[0], a[1])), (x.int(), a.astype(np.int32)), (x.bool(), a != 0),
+                (x.unbind(1)[2], a[:, 2]), (x.clone().masked_fill_(x > 0, 1), np.where(a > 0, 1, a)),
+                (x.where(x > 0, 0.0), np.maximum(a, 0)), (Ebb.full_like(x, 2), np.full_like(a, 2))):
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-6)
+        self.assertTrue(x.allclose(x + 1e-7) and not x.allclose(x + 1))
+        self.assertEqual((x.stride(), x.stride(0), x.nelement(), x.element_size(), x.is_cuda, x.is_floating_point()),
+                         ((5, 1), 5, 20, 4, False, True))
+
+    def test_gradients_flow_through_them(self):
+        x = Ebb.tensor(arrays((3, 4))[0], requires_grad=True)
+        for result in (x.std(), x.flip(0), x.repeat(2, 2), x.masked_fill(x > 0, 0), x.masked_select(x > 0), x.t(),
+                       x.outer(x), x.sort()[0]):
+            x.grad = None
+            result.sum().backward()
+            self.assertIsNotNone(x.grad)
+
+    def test_what_is_not_there_says_what_to_use(self):
+        x, module = Ebb.ones(2), Ebb.Linear(2, 2)
+        for owner, name, words in ((x, "cumsum", "Ebb.tril"), (x, "register_hook", "Ebb.grad"),
+                                   (x, "grad_fn", "is_leaf"), (module, "double", "no 64-bit"),
+                                   (module, "half", "bfloat16()"),
+                                   (module, "register_full_backward_hook", "Ebb.grad")):
+            with self.assertRaisesRegex(AttributeError, f"{name}'?: .*{re.escape(words)}"):
+                getattr(owner, name)
+        self.assertFalse(hasattr(x, "no_such_name"))
+        with self.assertRaisesRegex(TypeError, "no 64-bit"):
+            x.double()
+
+    def test_modules_have_those_of_pytorch(self):
+        module = Ebb.Sequential(Ebb.Linear(2, 3), Ebb.Sequential(Ebb.Linear(3, 2)))
+        module(Ebb.ones(1, 2)).sum().backward()
+        module.zero_grad(set_to_none=False)
+        self.assertEqual(module[0].bias.grad.tolist(), [0, 0, 0])
+        module.zero_grad()
+        self.assertIsNone(module[0].bias.grad)
+        seen = []
+        self.assertIs(module.apply(seen.append), module)
+        self.assertEqual([type(one).__name__ for one in seen], ["Linear", "Linear", "Sequential", "Sequential"])
+        self.assertIs(module.get_submodule("1.0"), module[1][0])
+        self.assertIs(module.cpu(), module)
+        with self.assertRaisesRegex(AttributeError, "no child '7'"):
+            module.get_submodule("1.7")
+
+
+class Showing(TestCase):
+    def test_tensors_look_as_those_of_pytorch(self):
+        for tensor, text in (
+                (Ebb.ones(2, 2), "tensor([[1., 1.],\n        [1., 1.]])"), (Ebb.tensor([1, -20]), "tensor([  1, -20])"),
+                (Ebb.tensor([0.5, -1.25]), "tensor([ 0.5000, -1.2500])"), (Ebb.tensor(2.5), "tensor(2.5000)"),
+                (Ebb.tensor([True, False]), "tensor([ True, False])"), (Ebb.zeros(0), "tensor([])"),
+                (Ebb.zeros(2, 0), "tensor([[], []], size=(2, 0))"),
+                (Ebb.tensor([1e-9, 1.]), "tensor([1.0000e-09, 1.0000e+00])"),
+                (Ebb.ones(1).bfloat16(), "tensor([1.], dtype=ebb.bfloat16)"),
+                (Ebb.ones(1, device="sim"), "tensor([1.], device='sim')"),
+                (Ebb.ones(1, requires_grad=True), "tensor([1.], requires_grad=True)"),
+                (Ebb.tensor([float("nan"), float("-inf"), 1.]), "tensor([ nan, -inf,   1.])"),
+                (Ebb.arange(2000), "tensor([   0,    1,    2, ..., 1997, 1998, 1999])"),
+                (Ebb.ones(2, 1, 1), "tensor([[[1.]],\n\n        [[1.]]])")):
+            self.assertEqual(repr(tensor).replace("[],\n        []", "[], []"), text)
+        with Ebb.dry_run():
+            self.assertEqual(repr(Ebb.ones(2, 3)), "tensor(..., size=(2, 3))")
+
+    def test_modules_look_as_those_of_pytorch(self):
+        module = Ebb.Sequential(Ebb.Linear(2, 3, bias=False), Residual(Ebb.Dropout(0.5)), Ebb.Tanh())
+        self.assertEqual(repr(module), "Sequential(\n  (0): Linear(in_features=2, out_features=3, bias=False)\n"
+                         "  (1): Residual(\n    (inner): Dropout(p=0.5)\n  )\n  (2): Tanh()\n)")
+
+        class Scale(Ebb.Module):
+            def extra_repr(self):
+                return "by=2"
+
+        self.assertEqual(repr(Scale()), "Scale(by=2)")
+
+    def test_a_notebook_shows_the_memory_of_a_module(self):
+        module = Ebb.Sequential(Ebb.Linear(256, 256), Ebb.BatchNorm1d(256))
+        module(Ebb.ones(2, 256)).sum().backward()
+        rows = re.findall(r"<tr><td.*?</tr>", module._repr_html_())
+        cells = [[re.sub(r"&nbsp;", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
+        self.assertEqual(cells[0][:5], ["(all)", "Sequential", "66,304", "259.0 KiB", "259.0 KiB"])
+        self.assertEqual(cells[1], ["0", "Linear", "65,792", "257.0 KiB", "257.0 KiB", "0 B", "cpu"])
+        self.assertEqual(cells[2][:2] + cells[2][5:], ["1", "BatchNorm1d", "2.0 KiB", "cpu"])
+
+
+class Tied(Ebb.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = {"scale": [3.0]}
+        self.inner = Ebb.Linear(4, 4)
+        self.again = self.inner
+        self.mean = Ebb.Buffer(Ebb.zeros(4), persistent=False)
+        self.gain = Ebb.Parameter(Ebb.ones(1), requires_grad=False)
+        self.weight = self.inner.weight
+
+    def forward(self, x):
+        return self.again(self.inner(x) - self.mean) * self.gain * self.table["scale"][0] + self.weight.sum()
+
+
+class Copies(TestCase):
+    def check(self, module, x):
+        module.eval()
+        twin = copy.deepcopy(module)
+        self.assertIs(type(twin), type(module))
+        self.assertEqual([name for name, _ in twin.named_modules()], [name for name, _ in module.named_modules()])
+        self.assertEqual(list(twin.state_dict()), list(module.state_dict()))
+        self.assertEqual([p.requires_grad for p in twin.parameters()], [p.requires_grad for p in module.parameters()])
+        before = module(x)
+        self.assert_same(before, twin(x))
+        with Ebb.no_grad():
+            for parameter in twin.parameters():
+                parameter.add_(0.5)
+        self.assertFalse(Ebb.Tensor.equal(before, twin(x)))
+        self.assert_same(before, module(x))
+        return twin
+
+    def test_a_copied_module_computes_the_same_and_shares_nothing(self):
+        self.check(Ebb.Gpt(Ebb.GptConfig("tiny", layers=2, width=32)), Ebb.randint(0, 256, 2, 8))
+        self.check(Ebb.Bert(Ebb.BertConfig(vocab=50, context=16, width=16, heads=2, layers=2, hidden=32)),
+                   Ebb.randint(0, 50, 2, 8))
+        self.check(Ebb.Sequential(Tied(), Ebb.Sequential(Ebb.Linear(4, 4)), Ebb.BatchNorm1d(4)), Ebb.randn(3, 4))
+
+    def test_what_is_shared_inside_is_shared_in_the_copy(self):
+        module = Tied()
+        twin = self.check(module, Ebb.randn(2, 4))
+        self.assertIs(twin.inner, twin.again)
+        self.assertEqual(len({hash(parameter) for parameter in twin.parameters()}),
+                         len({hash(parameter) for parameter in module.parameters()}))
+        self.assertEqual(twin.table, module.table)
+        self.assertIsNot(twin.table["scale"], module.table["scale"])
+
+    def test_what_can_not_be_copied_is_said(self):
+        with self.assertRaisesRegex(RuntimeError, r"made by an op.*detach\(\)"):
+            copy.deepcopy(Ebb.ones(2, requires_grad=True) * 2)
+        with self.assertRaisesRegex(TypeError, "has an adapter"):
+            copy.deepcopy(Ebb.lora(Ebb.Gpt(Ebb.GptConfig("tiny", layers=1)), rank=2))
+        with self.assertRaisesRegex(TypeError, r"a Linear can't be pickled: pickle module.state_dict\(\)"):
+            pickle.dumps(Ebb.Linear(2, 2))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            copy.deepcopy(Ebb.checkpoint_wrapper(Ebb.Linear(2, 2)))
+        self.assertIn("the copy computes the same, but it is not wrapped", str(caught[0].message))
+
+    def test_tensors_are_copied_with_their_gradients(self):
+        x = Ebb.randn(3, requires_grad=True)
+        (x * x).sum().backward()
+        twin = copy.deepcopy(x)
+        self.assert_same(twin.detach(), x.detach())
+        self.assert_same(twin.grad, x.grad)
+        self.assertTrue(twin.requires_grad)
+        with Ebb.no_grad():
+            twin.zero_()
+        self.assertNotEqual(x.tolist(), twin.tolist())
+
+    def test_a_state_comes_out_of_a_pickle_in_another_process(self):
+        model, optimizer = Ebb.Linear(3, 2), None
+        model(Ebb.ones(1, 3)).sum().backward()
+        optimizer = Ebb.AdamW(model, 1e-3)
+        optimizer.step()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "bf16": Ebb.randn(2, 3).bfloat16(),
+                 "i64": Ebb.arange(4), "view": Ebb.arange(6).reshape(2, 3).T, "bool": Ebb.tensor([True, False]),
+                 "none": Ebb.zeros(2, 0), "sim": Ebb.ones(2, device="sim", requires_grad=True)}
+        program = ("import pickle, sys; state = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write("
+                   "pickle.dumps([state, str(state['sim'].device), state['sim'].requires_grad]))")
+        done = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(state), capture_output=True,
+                              check=False, env={**os.environ, "GI_TYPELIB_PATH": ""})
+        self.assertEqual((done.returncode, done.stderr.decode()), (0, ""))
+        back, device, requires_grad = pickle.loads(done.stdout)
+        self.assertEqual((device, requires_grad), ("sim", True))
+        self.assert_equal_states(back, state)
+
+    def assert_equal_states(self, found, wanted):
+        self.assertEqual(list(found), list(wanted))
+        for name, value in wanted.items():
+            if isinstance(value, dict):
+                self.assert_equal_states(found[name], value)
+            elif isinstance(value, Ebb.Tensor):
+                self.assertEqual((found[name].dtype, found[name].shape), (value.dtype, value.shape))
+                self.assert_same(found[name].cpu(), value.cpu())
+            else:
+                self.assertEqual(found[name], value)
+
+
+class Foreign:
+    """What shares its memory by DLPack alone, as PyTorch's tensors do."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Batches(TestCase):
+    def test_loaders_of_arrays_give_tensors(self):
+        values = np.arange(6, dtype=np.float32)
+        loader = [(values, np.array([1, 2])), {"x": Foreign(values), "name": "a"}, [Ebb.ones(2), 3]]
+        (x, y), named, mixed = Ebb.batches(loader)
+        values[0] = 9
+        self.assertEqual((x[0].item(), named["x"][0].item()), (9, 9))     # the same memory
+        self.assertEqual((y.dtype, y.tolist(), named["name"], mixed[1]), (Ebb.int64, [1, 2], "a", 3))
+
+    def test_they_go_to_a_device(self):
+        ((x,),) = Ebb.batches([(np.ones(2, np.float32),)], device="sim")
+        self.assertEqual(x.device, "sim")
+        with Ebb.default_device("sim"):
+            (x,) = Ebb.batches([np.ones(2, np.float32)])
+        self.assertEqual(x.device, "sim")
+
+    def test_what_can_not_be_shared_is_copied(self):
+        frozen = np.ones(2, np.float32)
+        frozen.setflags(write=False)
+        for value, dtype in ((frozen, Ebb.float32), (np.ones(2), Ebb.float32), (np.ones(2, np.int16), Ebb.int64),
+                             ([1, 2], Ebb.int64), (np.ones(4, np.float32)[::-1], Ebb.float32)):
+            self.assertEqual(Ebb.as_tensor(value).dtype, dtype)
+        self.assertEqual(Ebb.as_tensor(np.ones(2), dtype="bf16").dtype, Ebb.bfloat16)
+        x = Ebb.ones(2)
+        self.assertIs(Ebb.as_tensor(x), x)
+
+    def test_a_model_trains_on_them(self):
+        model = Ebb.Linear(4, 2)
+        optimizer = Ebb.SGD(model.parameters(), lr=0.1)
+        generator = np.random.default_rng(1)
+        losses = []
+        loader = [(generator.standard_normal((8, 4)).astype(np.float32), np.arange(8) % 2)] * 20
+        for x, targets in Ebb.batches(loader):
+            loss = Ebb.cross_entropy(model(x), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        self.assertLess(losses[-1], losses[0])
+
+
+if __name__ == "__main__":
+    main()
