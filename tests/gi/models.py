@@ -59,7 +59,7 @@ class Configurations(TestCase):
         self.assertEqual(repr(other), repr(Ebb.GptConfig()))
 
     def test_descriptions_name_choices(self):
-        self.assertIn("activation=silu", str(Ebb.open_model(FIXTURES / "llama3")))
+        self.assertIn("activation='silu'", str(Ebb.open_model(FIXTURES / "llama3")))
 
     def test_a_model_has_its_configuration(self):
         model = Ebb.Gpt(Ebb.GptConfig("tiny", layers=1))

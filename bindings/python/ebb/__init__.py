@@ -15,6 +15,7 @@ _HERE = os.path.dirname(os.path.realpath(__file__))
 def _import_gi():
     try:
         import gi
+        import gi._gi
         import gi.overrides
     except ImportError as error:
         raise ImportError(

@@ -15,7 +15,7 @@ from gi.overrides import (_ebb_checkpointing, _ebb_compose, _ebb_dlpack, _ebb_es
                           _ebb_profile, _ebb_ranks, _ebb_show, _ebb_state, _ebb_stores, _ebb_tensor_ranks,
                           _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
-from gi.overrides._ebb_check import show
+from gi.overrides._ebb_check import enum_members, show
 from gi.overrides._ebb_construct import add_fields, add_init
 from gi.overrides._ebb_docs import describe, describe_constructor, describe_members
 from gi.overrides._ebb_errors import Error, check, guard
@@ -203,7 +203,7 @@ _export("memory_timeline", _ebb_timeline.memory_timeline)
 _export("estimate_memory", _ebb_estimate.estimate_memory)
 _export("dry_run", _ebb_estimate.dry_run)
 _export("plan_memory", _ebb_plan.plan_memory)
-for _value in _Ebb.Error.__enum_values__.values():  # Ebb.Error is the exception; its codes stay where they were
+for _value in enum_members(_Ebb.Error):  # Ebb.Error is the exception; its codes stay where they were
     setattr(Error, _value.value_nick.upper().replace("-", "_"), _value)
 _export("Error", Error)
 for _name, _class in (("ReLU", _Ebb.Relu), ("GELU", _Ebb.Gelu), ("SiLU", _Ebb.Silu), ("SGD", _Ebb.Sgd)):

@@ -22,6 +22,18 @@ def show(value):
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def enum_members(kind):
+    """The members of an enumeration. PyGObject has made it one of Python's since version 3.52."""
+    return list(kind.__enum_values__.values()) if hasattr(kind, "__enum_values__") else list(kind)
+
+
+def enum_default(spec):
+    """The name of a property's default, which PyGObject gives as a number since version 3.50."""
+    # The class that introspection makes: that of the property, asked for first, would be made without its names.
+    kind = getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))
+    return kind(int(spec.default_value)).value_nick
+
+
 def number_limits(spec):
     least, most = spec.minimum, spec.maximum
     if least < -_LARGEST and most > _LARGEST:
@@ -59,7 +71,7 @@ def _check_object(label, spec, value):
 def _check_enum(label, spec, value):
     # The class that introspection makes: that of the property, asked for first, would be made without its names.
     kind = getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))
-    nicks = {item.value_nick: item for item in kind.__enum_values__.values()}
+    nicks = {item.value_nick: item for item in enum_members(kind)}
     if isinstance(value, str) and value.replace("_", "-") in nicks:
         return nicks[value.replace("_", "-")]
     if isinstance(value, kind):
@@ -118,7 +130,7 @@ def check_enum_value(label, kind, value):
     interface = kind.get_interface() if kind.get_tag() == TypeTag.INTERFACE else None
     if not isinstance(interface, EnumInfo) or not isinstance(value, str):
         return value
-    values = {item.value_nick: item for item in getattr(Ebb, interface.get_name()).__enum_values__.values()}
+    values = {item.value_nick: item for item in enum_members(getattr(Ebb, interface.get_name()))}
     if value.replace("_", "-") not in values:
         raise ValueError(f"{label} is {show(value)}: it must be one of {', '.join(map(repr, values))}")
     return values[value.replace("_", "-")]

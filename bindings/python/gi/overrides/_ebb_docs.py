@@ -7,7 +7,7 @@ import types
 from gi import docstring
 from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import visible_arguments
+from gi.overrides._ebb_check import enum_default, visible_arguments
 from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
@@ -92,8 +92,7 @@ def _property_parameter(spec, argument=None):
     kind = inspect.Parameter.KEYWORD_ONLY if argument is None else inspect.Parameter.POSITIONAL_OR_KEYWORD
     default = inspect.Parameter.empty
     if spec.value_type.is_a(GObject.TYPE_ENUM):
-        getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))  # or the default would be of a class without names
-        default = spec.default_value.value_nick
+        default = enum_default(spec)
     elif hasattr(spec, "default_value") and (argument in (None, _OPTIONAL) or spec.default_value != 0
                                              or type(spec.default_value) is not int):
         default = spec.default_value

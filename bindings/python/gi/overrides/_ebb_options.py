@@ -2,7 +2,7 @@
 import inspect
 
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import check_property
+from gi.overrides._ebb_check import check_property, enum_default
 from gi.overrides._ebb_errors import call_back, guard
 from gi.repository import GObject
 
@@ -64,8 +64,7 @@ class Options:
 
 def _get_default(spec):
     if spec.value_type.is_a(GObject.TYPE_ENUM):
-        getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))  # or the default would be of a class without names
-        return spec.default_value.value_nick
+        return enum_default(spec)
     return None if spec.value_type.is_a(GObject.TYPE_OBJECT) or spec.value_type.is_a(GObject.TYPE_BOXED) \
         else spec.default_value
 
