@@ -102,7 +102,7 @@ class Documentation(unittest.TestCase):
 
     def test_help_says_what_is_taken_given_and_raised(self):
         text = pydoc.plain(pydoc.render_doc(ebb.checkpoint_wrapper))
-        for word in ("checkpoint_wrapper(module, offload_to_cpu=False", "preserve_rng_state=True",
+        for word in ("offload_to_cpu=False", "preserve_rng_state=True",
                      "Returns: the same module", "determinism_check: ", "Raises: TypeError"):
             self.assertIn(word, text)
         text = pydoc.plain(pydoc.render_doc(ebb.layer_norm))

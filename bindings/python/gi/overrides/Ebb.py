@@ -15,10 +15,11 @@ from gi.overrides import (_ebb_checkpointing, _ebb_compose, _ebb_dlpack, _ebb_es
                           _ebb_profile, _ebb_ranks, _ebb_show, _ebb_state, _ebb_stores, _ebb_tensor_ranks,
                           _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
-from gi.overrides._ebb_check import enum_members, show
+from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_fields, add_init
 from gi.overrides._ebb_docs import describe, describe_constructor, describe_members
 from gi.overrides._ebb_errors import Error, check, guard
+from gi.overrides._ebb_infos import enum_members, type_of
 from gi.overrides._ebb_optimizer import adapt_base, adapt_optimizer
 
 _Ebb = get_introspection_module("Ebb")
@@ -32,7 +33,7 @@ def _export(name, value):
 
 def _mentions_args(info, arguments):
     """Whether a function takes or returns an EbbArgs: Python sees the dict, list or value that it stands for."""
-    kinds = [info.get_return_type(), *(argument.get_type() for argument in arguments)]
+    kinds = [info.get_return_type(), *(type_of(argument) for argument in arguments)]
     return any(kind.get_tag() == TypeTag.INTERFACE and kind.get_interface().get_name() == "Args" for kind in kinds)
 
 

@@ -8,6 +8,7 @@ import operator
 
 from gi._gi import Direction, EnumInfo, TypeTag
 from gi.module import get_introspection_module
+from gi.overrides._ebb_infos import closure_of, enum_members, length_of, type_of
 from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
@@ -20,11 +21,6 @@ def show(value):
     """A value as a message names it: on one line, and not too long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def enum_members(kind):
-    """The members of an enumeration. PyGObject has made it one of Python's since version 3.52."""
-    return list(kind.__enum_values__.values()) if hasattr(kind, "__enum_values__") else list(kind)
 
 
 def enum_default(spec):
@@ -148,9 +144,9 @@ def check_value(label, kind, value):
 def visible_arguments(function):
     """The arguments that Python passes: not what C gives back, the lengths of arrays, nor the data of callbacks."""
     arguments = list(function.get_arguments())
-    hidden = {argument.get_type().get_array_length() for argument in arguments
-              if argument.get_type().get_tag() == TypeTag.ARRAY}
-    hidden |= {argument.get_closure() for argument in arguments}
+    hidden = {length_of(type_of(argument)) for argument in arguments
+              if type_of(argument).get_tag() == TypeTag.ARRAY}
+    hidden |= {closure_of(argument) for argument in arguments}
     return [argument for i, argument in enumerate(arguments)
             if i not in hidden and argument.get_direction() != Direction.OUT]
 
@@ -158,7 +154,7 @@ def visible_arguments(function):
 def _find_fault(function, values):
     """The first argument that is not what C wants: its name, its value, and the words for what it must be."""
     for argument, value in zip(visible_arguments(function), values[1:] if function.is_method() else values):
-        wanted = _wanted(argument.get_type())
+        wanted = _wanted(type_of(argument))
         if wanted is None or (value is None and argument.may_be_null()):
             continue
         if not isinstance(value, wanted[0]) or (isinstance(value, bool) and wanted[0] is not bool):

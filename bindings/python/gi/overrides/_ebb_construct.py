@@ -10,6 +10,7 @@ from gi.module import get_introspection_module
 from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show, visible_arguments
 from gi.overrides._ebb_docs import describe_constructor, fields_signature
 from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_infos import type_of
 from gi.repository import Gio, GObject
 
 Ebb = get_introspection_module("Ebb")
@@ -169,7 +170,7 @@ def add_fields(cls, info):
     """Gives a configuration, which is no GObject, a constructor with its fields as keywords, `GptConfig(layers=4)`, and
     checks what they are set to. A field that is misspelt is an error; a field that is a structure takes a dict.
     """
-    kinds = {field.get_name(): field.get_type() for field in info.get_fields()
+    kinds = {field.get_name(): type_of(field) for field in info.get_fields()
              if field.get_flags() & FieldInfoFlags.IS_WRITABLE}
     methods = {method.get_name() for method in info.get_methods()}
     setters = {name.removeprefix("set_") for name in methods if name.startswith("set_")}
@@ -235,7 +236,7 @@ def _show_field(value):
 
 # -- structures inside configurations ----------------------------------------------------------------------------------
 
-_ROTARY_FIELDS = {field.get_name(): field.get_type() for field in Ebb.RotaryConfig.__info__.get_fields()}
+_ROTARY_FIELDS = {field.get_name(): type_of(field) for field in Ebb.RotaryConfig.__info__.get_fields()}
 _ROTARY_LISTS = {name: (getattr(Ebb.RotaryConfig, f"get_{name}"), guard(getattr(Ebb.RotaryConfig, f"set_{name}")))
                  for name, kind in _ROTARY_FIELDS.items() if kind.get_tag() == TypeTag.ARRAY}
 

@@ -8,6 +8,7 @@ from gi import docstring
 from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import enum_default, visible_arguments
+from gi.overrides._ebb_infos import closure_of, length_of, type_of
 from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
@@ -54,10 +55,10 @@ def type_text(kind):
 
 def _result_text(info):
     kind = info.get_return_type()
-    hidden = {argument.get_type().get_array_length() for argument in info.get_arguments()}
-    results = [type_text(argument.get_type()) + " | None" * argument.may_be_null()
+    hidden = {length_of(type_of(argument)) for argument in info.get_arguments()}
+    results = [type_text(type_of(argument)) + " | None" * argument.may_be_null()
                for i, argument in enumerate(info.get_arguments())
-               if argument.get_direction() != Direction.IN and i not in hidden and i != kind.get_array_length()]
+               if argument.get_direction() != Direction.IN and i not in hidden and i != length_of(kind)]
     is_nothing = kind.get_tag() == TypeTag.VOID and not kind.is_pointer()
     is_success = info.can_throw_gerror() and kind.get_tag() == TypeTag.BOOLEAN
     if not is_nothing and not (is_success and results):
@@ -72,11 +73,11 @@ def signature_of(info):
     arguments = visible_arguments(info)
     n_needed = max((i + 1 for i, argument in enumerate(arguments) if not argument.may_be_null()), default=0)
     for i, argument in enumerate(arguments):
-        text = type_text(argument.get_type()) + " | None" * argument.may_be_null()
+        text = type_text(type_of(argument)) + " | None" * argument.may_be_null()
         parameters.append(inspect.Parameter(
             argument.get_name(), inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=text,
             default=None if i >= n_needed else inspect.Parameter.empty))
-        if argument.get_closure() >= 0:  # what the callback is given as well
+        if closure_of(argument) >= 0:  # what the callback is given as well
             is_last = i + 1 == len(arguments)
             kind = inspect.Parameter.VAR_POSITIONAL if is_last else inspect.Parameter.POSITIONAL_OR_KEYWORD
             default = inspect.Parameter.empty if is_last else parameters[-1].default
@@ -106,7 +107,7 @@ def _property_parameter(spec, argument=None):
 
 def fields_signature(cls, names):
     """The constructor of a configuration: a preset, and its fields by name."""
-    kinds = {field.get_name(): field.get_type() for field in cls.__info__.get_fields()}
+    kinds = {field.get_name(): type_of(field) for field in cls.__info__.get_fields()}
     usual = cls.new()
     parameters = [inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD),
                   inspect.Parameter("preset", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None,
@@ -167,7 +168,7 @@ class Constructor:
                 parameters.append(_property_parameter(specs.pop(name), argument))
             else:
                 parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                                                    annotation=type_text(arguments[name].get_type())))
+                                                    annotation=type_text(type_of(arguments[name]))))
         parameters += [_property_parameter(spec) for spec in specs.values() if spec.owner_type.name.startswith("Ebb")]
         return inspect.Signature(parameters)
 

@@ -105,6 +105,7 @@ def _make_like(module):
 def _fill(source, target, memo, persistent, path):
     """Gives target copies of what source has: parameters, buffers, children, and attributes of Python."""
     memo[id(source)] = target
+    memo.setdefault(id(memo), []).append(source)  # another object must not get its id
     for name, parameter in source.named_parameters(False):
         twin = _copy_tensor(parameter, memo)
         twin.set_grad(None)
