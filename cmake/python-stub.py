@@ -14,7 +14,7 @@ import types
 
 import ebb
 from gi._gi import Repository
-from gi.overrides import _ebb_docs
+from gi.overrides import _ebb_docs, _ebb_infos
 from gi.repository import GObject
 
 HEADER = '''"""The types of Ebb for Python. Written by the build from the library's comments and types."""
@@ -131,6 +131,11 @@ def guess_result(name, signature, c_result, owner):
     return c_result if c_result in ("Tensor", "Module", "bool", "int", "float", "str") else "Any"
 
 
+def qualify(head):
+    """A tensor has methods of these names, which are not meant."""
+    return re.sub(r"(: |-> |\[|\| )(int|float|bool)\b", r"\1builtins.\2", head)
+
+
 def show_function(name, value, depth, owner=None):
     is_static = isinstance(value, (staticmethod, classmethod))
     function = value.__func__ if is_static else value
@@ -146,17 +151,27 @@ def show_function(name, value, depth, owner=None):
     lines = "" if is_method or owner is None else indent("@staticmethod\n", depth)
     head = indent(f"def {name}{show_signature(signature, known, result, is_method)}:", depth)
     doc = docstring(function, depth + 1) if not name.startswith("__") else ""
-    if owner is not None:  # a tensor has methods of these names
-        head = re.sub(r"(: |-> |\[|\| )(int|float|bool)\b", r"\1builtins.\2", head)
+    head = head if owner is None else qualify(head)
     return f"{lines}{head}\n{doc}" + indent("...", depth + 1) + "\n" if doc else f"{lines}{head} ...\n"
 
 
 def show_property(name, value, owner):
     result = PYTHON_RESULTS.get(name, "Any")
-    text = f"    @property\n    def {name}(self) -> {result}:\n{docstring(value, 2)}        ...\n"
+    head = qualify(f"def {name}(self) -> {result}:")
+    text = f"    @property\n    {head}\n{docstring(value, 2)}        ...\n"
     if value.fset is not None:
         text += f"    @{name}.setter\n    def {name}(self, value: Any) -> None: ...\n"
     return text
+
+
+def list_fields(cls):
+    """The types of a structure's fields; an enumeration takes the names of its members as well."""
+    fields = {}
+    if hasattr(cls, "__info__") and hasattr(cls.__info__, "get_fields") and not issubclass(cls, GObject.Object):
+        for field in cls.__info__.get_fields():
+            text = qualify(f": {_ebb_docs.type_text(_ebb_infos.type_of(field))}")[2:]
+            fields[field.get_name()] = "Any" if text[:1].isupper() else text
+    return fields
 
 
 def show_class(name, cls):
@@ -183,6 +198,8 @@ def show_class(name, cls):
             body += show_function(member, value, 1, name)
         elif isinstance(value, property) and member in SPECIAL:
             body += show_property(member, value, name)
+    fields = list_fields(cls)
+    body += "".join(f"    {member}: Any\n" for member in cls.__dict__.get("__slots__", ()) if member[0] != "_")
     for raw in raws:
         for member, value in sorted(raw.__dict__.items()):
             if member.startswith("_") or member in seen or member.startswith("do_"):
@@ -190,7 +207,7 @@ def show_class(name, cls):
             seen.add(member)
             if isinstance(value, property):
                 body += show_property(member, value, name) if value.__doc__ or isinstance(
-                    value.fget, types.FunctionType) else f"    {member}: Any\n"
+                    value.fget, types.FunctionType) else f"    {member}: {fields.get(member, 'Any')}\n"
             elif callable(value) or isinstance(value, (staticmethod, classmethod)):
                 body += show_function(member, value, 1, name)
     if is_object:
@@ -204,11 +221,13 @@ def show_class(name, cls):
 
 
 def show_constructor(name, cls):
+    new = cls.__dict__.get("__new__")
+    if isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType):
+        return indent(f"def __new__{show_signature(inspect.signature(new.__func__), {}, name, True)}: ...\n", 1)
     init = next((base.__dict__["__init__"] for base in cls.__mro__ if "__init__" in base.__dict__), None)
     if not isinstance(init, types.FunctionType):
         return ""
-    signature = inspect.signature(init)
-    return indent(f"def __init__{show_signature(signature, {}, 'None', True)}: ...\n", 1)
+    return indent(f"def __init__{show_signature(inspect.signature(init), {}, 'None', True)}: ...\n", 1)
 
 
 def main(path):

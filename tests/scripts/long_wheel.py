@@ -130,7 +130,8 @@ class Wheel(unittest.TestCase):
     def test_it_works_beside_another_library_of_introspection(self):
         before = "import gi\ngi.require_version('Gio', '2.0')\nfrom gi.repository import Gio, GObject\n" \
                  "class Own(GObject.Object): pass\nown = Own()\n"
-        after = "assert Gio.File.new_for_path('/').get_path() == '/'\nassert isinstance(ebb.Linear(1, 1), GObject.Object)\n"
+        after = "assert Gio.File.new_for_path('/').get_path() == '/'\n" \
+                "assert isinstance(ebb.Linear(1, 1), GObject.Object)\n"
         self.check(self.with_system, before + TRAIN + after)
         self.check(self.with_system, TRAIN + before + after)
 

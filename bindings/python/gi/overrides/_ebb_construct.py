@@ -8,7 +8,7 @@ import numbers
 from gi._gi import FieldInfoFlags, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show, visible_arguments
-from gi.overrides._ebb_docs import describe_constructor, fields_signature
+from gi.overrides._ebb_docs import describe_constructor, fields_signature, new_signature
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_infos import type_of
 from gi.repository import Gio, GObject
@@ -133,12 +133,13 @@ def add_init(cls):
     if constructor is not None:
         names = [argument.get_name() for argument in visible_arguments(constructor)]
         if any(_property_name(cls, name) is None for name in names):
-            _make_by_constructor(cls, names)
-    describe_constructor(cls)
+            _make_by_constructor(cls, names, constructor)
+    if "__new__" not in cls.__dict__:
+        describe_constructor(cls)
     add_attributes(cls)
 
 
-def _make_by_constructor(cls, names):
+def _make_by_constructor(cls, names, constructor):
     """Has the class call its constructor in C, whose arguments are no properties."""
     make = cls.new
 
@@ -158,6 +159,7 @@ def _make_by_constructor(cls, names):
     def __init__(self, *args, **kwargs):
         pass  # all is done
 
+    create.__signature__ = new_signature(constructor)
     cls.__new__, cls.__init__ = staticmethod(create), __init__
 
 

@@ -85,6 +85,13 @@ def signature_of(info):
     return inspect.Signature(parameters, return_annotation=_result_text(info))
 
 
+def new_signature(constructor):
+    """The signature of a class that is made by its constructor in C."""
+    cls = inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return inspect.Signature([cls, *(parameter.replace(default=inspect.Parameter.empty)
+                                     for parameter in signature_of(constructor).parameters.values())])
+
+
 _OPTIONAL = object()  # in the place of an argument that can be left out
 
 
