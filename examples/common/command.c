@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The command lines of all example programs: name, --help, --version, sizes, devices, exit. */
+/* The command lines of all example programs: name, --help, --version, sizes, devices, terminals, exit. */
 #include "common/command.h"
 
 #include <ebb/ebb.h>
@@ -12,9 +12,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#define BOLD "\033[1m"
+#define RED "\033[1;31m"
+#define PLAIN "\033[0m"
 #define MAPPED_FROM (1 << 20)
+#define FALLBACK_COLUMNS 80
+#define LEAST_COLUMNS 40 /* of the help */
+#define MOST_COLUMNS 100
 #define WIDEST_OPTION 34 /* columns; the description of a wider option begins on the next line */
 
 /* Between parallel regions libgomp's threads spin, by default for milliseconds, and take the core from other processes
@@ -58,23 +65,48 @@ command_init (char **argv)
   g_set_prgname (name);
 }
 
+/* -- terminals ----------------------------------------------------------------------------------------------------- */
+
+gboolean
+command_is_terminal (int fd)
+{
+  return isatty (fd) && g_strcmp0 (g_getenv ("TERM"), "dumb") != 0;
+}
+
+guint
+command_get_columns (int fd,
+                     guint fallback)
+{
+  struct winsize size;
+
+  return ioctl (fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : fallback;
+}
+
+gboolean
+command_has_colours (int fd)
+{
+  const char *no_colour = g_getenv ("NO_COLOR");
+
+  return command_is_terminal (fd) && command_get_columns (fd, 0) > 0 && (no_colour == NULL || *no_colour == '\0');
+}
+
 /* -- help ---------------------------------------------------------------------------------------------------------- */
 
-/* Appends @text word by word; the line holds @used columns already, and further lines begin with @indent spaces. */
+/* Appends @text word by word; the line holds @indent columns already, and further lines begin with as many spaces. */
 static void
 append_wrapped (GString *help,
                 const char *text,
-                glong used,
-                glong indent)
+                glong indent,
+                glong columns)
 {
   g_auto (GStrv) words = g_strsplit (text, " ", -1);
-  glong column = used;
+  glong column = indent;
 
   for (guint i = 0; words[i] != NULL; i++)
     {
       const glong width = g_utf8_strlen (words[i], -1);
 
-      if (column > indent && column + 1 + width > COMMAND_COLUMNS)
+      if (column > indent && column + 1 + width > columns)
         {
           g_string_append_printf (help, "\n%*s", (int) indent, "");
           column = indent;
@@ -92,16 +124,23 @@ append_wrapped (GString *help,
 
 static void
 append_line (GString *help,
-             const char *line)
+             const char *line,
+             glong columns,
+             gboolean has_colours)
 {
   const char *text = line + strspn (line, " ");
   const char *gap = *text == '-' ? strstr (text, "  ") : NULL;
   glong indent = text - line;
 
+  if (has_colours && indent == 0 && g_str_has_suffix (line, ":")) /* the title of a group */
+    {
+      g_string_append_printf (help, BOLD "%s" PLAIN "\n", line);
+      return;
+    }
   if (gap != NULL) /* an option and its description */
     {
       text = gap + strspn (gap, " ");
-      indent = MIN (g_utf8_strlen (line, text - line), WIDEST_OPTION);
+      indent = MIN (g_utf8_strlen (line, text - line), MIN (WIDEST_OPTION, columns / 2));
       if (g_utf8_strlen (line, gap - line) + 2 > indent)
         g_string_append_printf (help, "%.*s\n%*s", (int) (gap - line), line, (int) indent, "");
       else
@@ -110,7 +149,7 @@ append_line (GString *help,
     }
   else
     g_string_append_printf (help, "%*s", (int) indent, "");
-  append_wrapped (help, text, indent, indent);
+  append_wrapped (help, text, indent, columns);
 }
 
 char *
@@ -118,10 +157,11 @@ command_get_help (GOptionContext *context)
 {
   g_autofree char *unwrapped = g_option_context_get_help (context, FALSE, NULL);
   g_auto (GStrv) lines = g_strsplit (g_strchomp (unwrapped), "\n", -1);
+  const glong columns = CLAMP (command_get_columns (STDOUT_FILENO, FALLBACK_COLUMNS), LEAST_COLUMNS, MOST_COLUMNS);
   GString *help = g_string_new (NULL);
 
   for (guint i = 0; lines[i] != NULL; i++)
-    append_line (help, lines[i]);
+    append_line (help, lines[i], columns, command_has_colours (STDOUT_FILENO));
   return g_string_free (help, FALSE);
 }
 
@@ -152,7 +192,7 @@ command_fail (int status,
 
   g_strdelimit (line, "\r\n", ' ');
   fflush (stdout); /* what was printed before comes first */
-  fprintf (stderr, "%s: %s\n", g_get_prgname (), line);
+  fprintf (stderr, command_has_colours (STDERR_FILENO) ? RED "%s:" PLAIN " %s\n" : "%s: %s\n", g_get_prgname (), line);
   return status;
 }
 

@@ -3,24 +3,24 @@
 
 #include <glib.h>
 
-/* The command lines of all example programs: their name, --help, --version, sizes. */
+/* The command lines of all example programs: their name, --help, --version, sizes, terminals. */
 
 G_BEGIN_DECLS
-
-#define COMMAND_COLUMNS 80
 
 /* Call it first: sets the locale and the program's name, g_get_prgname (), to the name it was started with. Where
  * neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT is set it sets GOMP_SPINCOUNT and starts the program again. */
 void command_init (char **argv);
 
-/* The entries --version and --help, for the last group of a @context whose own help is off. */
-#define COMMAND_ENTRIES(version, help)                                          \
-  { "version", 0, 0, G_OPTION_ARG_NONE, (version), "Print the version", NULL }, \
-  {                                                                             \
-    "help", 'h', 0, G_OPTION_ARG_NONE, (help), "Print this help", NULL          \
-  }
+/* Whether @fd is a terminal on which a line can be written again. */
+gboolean command_is_terminal (int fd);
+/* Whether text on @fd has colours: on a terminal, unless TERM is dumb or NO_COLOR is set. */
+gboolean command_has_colours (int fd);
+/* Of the terminal @fd; @fallback where that is none, or doesn't know: mpirun gives its ranks terminals of size 0, even
+ * if its own output is a file. */
+guint command_get_columns (int fd,
+                           guint fallback);
 
-/* The help text of @context in lines of at most COMMAND_COLUMNS columns. */
+/* The help text of @context, in lines that fit standard output, in colours where it has them. */
 char *command_get_help (GOptionContext *context);
 void command_print_version (void);
 

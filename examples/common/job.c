@@ -286,20 +286,10 @@ speaks (const Options *options)
 }
 
 static int
-print_help (const Options *options)
-{
-  g_autofree char *help = options_get_help (options->program);
-
-  if (speaks (options))
-    fputs (help, stdout);
-  return command_finish (0);
-}
-
-static int
-print_version (const Options *options)
+answer (Options *options)
 {
   if (speaks (options))
-    command_print_version ();
+    option_table_print (&options->state);
   return command_finish (0);
 }
 
@@ -348,8 +338,7 @@ run_command (int argc,
   g_autoptr (GError) error = NULL;
 
   if (options_parse (options, argc, argv, &error))
-    return options->state.help ? print_help (options) : options->state.version ? print_version (options)
-                                                                               : run_job (options, argc, argv);
+    return option_table_is_question (&options->state) ? answer (options) : run_job (options, argc, argv);
   if (!speaks (options))
     return launcher_fail_silently ();
   return error->domain == G_OPTION_ERROR ? command_fail_usage (error->message) : fail (1, error->message);

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Reads, describes, checks and saves the options of a table. */
+/* Reads, describes and checks the options of a table. */
 #include "common/option-table.h"
 
 #include "common/command.h"
@@ -7,6 +7,7 @@
 #include <ebb/ebb.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Marks a number that was not given; none of them is in range. */
@@ -14,15 +15,25 @@
 #define NO_INT64 G_MININT64
 #define NO_DOUBLE (-G_MAXDOUBLE)
 
-#define FIELD(type, self, row) (*(type *) G_STRUCT_MEMBER_P ((self), (row)->place))
-
 /* -- values -------------------------------------------------------------------------------------------------------- */
 
-static gboolean
-is_text (const OptionRow *row)
+gboolean
+option_row_is_text (const OptionRow *row)
 {
   return row->kind == OPTION_SIZE || row->kind == OPTION_TEXT || row->kind == OPTION_DEVICE || row->kind == OPTION_RAW
          || row->kind == OPTION_PATH;
+}
+
+gboolean
+option_row_is_list (const OptionRow *row)
+{
+  return row->kind == OPTION_PATHS || row->kind == OPTION_RAWS;
+}
+
+gboolean
+option_row_has_value (const OptionRow *row)
+{
+  return row->kind != OPTION_GROUP && row->kind != OPTION_NO_FLAG;
 }
 
 static gboolean
@@ -34,29 +45,28 @@ is_given (const OptionState *self,
     case OPTION_GROUP:
     case OPTION_NO_FLAG: return FALSE;
     case OPTION_INT:
-    case OPTION_FLAG: return FIELD (int, self, row) != NO_INT;
-    case OPTION_INT64: return FIELD (gint64, self, row) != NO_INT64;
-    case OPTION_DOUBLE: return FIELD (double, self, row) != NO_DOUBLE;
-    default: return FIELD (gpointer, self, row) != NULL;
+    case OPTION_FLAG: return OPTION_FIELD (int, self, row) != NO_INT;
+    case OPTION_INT64: return OPTION_FIELD (gint64, self, row) != NO_INT64;
+    case OPTION_DOUBLE: return OPTION_FIELD (double, self, row) != NO_DOUBLE;
+    default: return OPTION_FIELD (gpointer, self, row) != NULL;
     }
 }
 
-/* The value that was typed as @text; NULL marks a number as not given. */
-static void
-set (OptionState *self,
-     const OptionRow *row,
-     const char *text)
+void
+option_table_set (OptionState *self,
+                  const OptionRow *row,
+                  const char *text)
 {
   if (row->kind == OPTION_INT || row->kind == OPTION_FLAG)
-    FIELD (int, self, row) = text != NULL ? (int) g_ascii_strtoll (text, NULL, 10) : NO_INT;
+    OPTION_FIELD (int, self, row) = text != NULL ? (int) g_ascii_strtoll (text, NULL, 10) : NO_INT;
   else if (row->kind == OPTION_INT64)
-    FIELD (gint64, self, row) = text != NULL ? g_ascii_strtoll (text, NULL, 10) : NO_INT64;
+    OPTION_FIELD (gint64, self, row) = text != NULL ? g_ascii_strtoll (text, NULL, 10) : NO_INT64;
   else if (row->kind == OPTION_DOUBLE)
-    FIELD (double, self, row) = text != NULL ? g_ascii_strtod (text, NULL) : NO_DOUBLE;
-  else if (is_text (row))
+    OPTION_FIELD (double, self, row) = text != NULL ? g_ascii_strtod (text, NULL) : NO_DOUBLE;
+  else if (option_row_is_text (row))
     {
-      g_free (FIELD (char *, self, row));
-      FIELD (char *, self, row) = g_strdup (text);
+      g_free (OPTION_FIELD (char *, self, row));
+      OPTION_FIELD (char *, self, row) = g_strdup (text);
     }
 }
 
@@ -85,33 +95,74 @@ apply (const OptionChange *change,
     row->shown = change->shown;
 }
 
+static guint
+count_rows (const OptionRow *rows)
+{
+  guint n = 0;
+
+  while (rows[n].name != NULL)
+    n++;
+  return n;
+}
+
+static gboolean
+has_row (const OptionState *self,
+         const char *name)
+{
+  for (const OptionRow *row = self->rows; row->name != NULL; row++)
+    if (row->kind != OPTION_GROUP && strcmp (row->name, name) == 0)
+      return TRUE;
+  return FALSE;
+}
+
+/* The table of the program and below it the options of all programs. */
+static OptionRow *
+join_rows (const OptionRow *rows)
+{
+#define AT(member) .place = G_STRUCT_OFFSET (OptionState, member), .is_common = TRUE, .is_basic = TRUE, .shown = ""
+  static const OptionRow common[] = {
+    { OPTION_GROUP, "help", .metavar = "Help:" },
+    { OPTION_PATH, "config", AT (config), .metavar = "FILE",
+      .help =
+          "Take the options that the command line leaves out from FILE, a JSON object like the config of a report" },
+    { OPTION_FLAG, "version", AT (version), .help = "Print the version" },
+    { OPTION_FLAG, "help", 'h', AT (help), .help = "Print the options that are used most" },
+    { OPTION_FLAG, "help-all", AT (help_all), .help = "Print all options, and the exit statuses" },
+    { .name = NULL },
+  };
+#undef AT
+  const guint n = count_rows (rows);
+  OptionRow *joined = g_new (OptionRow, n + G_N_ELEMENTS (common));
+
+  memcpy (joined, rows, sizeof (OptionRow) * n);
+  memcpy (joined + n, common, sizeof common);
+  return joined;
+}
+
 void
 option_table_init (OptionState *self,
-                   const OptionRow *rows,
-                   gboolean on_ranks,
-                   const OptionChange *changes)
+                   const OptionPage *page)
 {
-  guint n_rows = 0;
   gboolean skips = FALSE; /* the rest of a group */
+  guint n_rows;
 
-  while (rows[n_rows].name != NULL)
-    n_rows++;
-  *self = (OptionState){
-    .rows = g_memdup2 (rows, sizeof (OptionRow) * (n_rows + 1)),
-    .absent = g_new0 (gboolean, n_rows),
-    .on_ranks = on_ranks,
-    .given = g_new0 (gboolean, n_rows),
-  };
+  *self = (OptionState){ .page = page, .rows = join_rows (page->rows) };
+  n_rows = count_rows (self->rows);
+  self->absent = g_new0 (gboolean, n_rows);
+  self->given = g_new0 (gboolean, n_rows);
+  self->typed = g_new0 (gboolean, n_rows);
+  self->by_file = g_new0 (gboolean, n_rows);
   for (guint i = 0; i < n_rows; i++)
     {
-      const OptionChange *change = rows[i].kind == OPTION_GROUP ? NULL : find_change (changes, rows[i].name);
+      OptionRow *row = &self->rows[i];
+      const OptionChange *change = row->kind == OPTION_GROUP ? NULL : find_change (page->changes, row->name);
 
-      if (rows[i].kind == OPTION_GROUP)
-        skips = rows[i].on_ranks && !on_ranks;
-      self->absent[i] = skips || (change != NULL ? change->is_absent : rows[i].is_extra);
+      if (row->kind == OPTION_GROUP)
+        skips = row->on_ranks && !page->on_ranks;
+      self->absent[i] = skips || (change != NULL ? change->is_absent : row->is_extra);
       if (change != NULL)
-        apply (change, &self->rows[i]);
-      set (self, &self->rows[i], NULL);
+        apply (change, row);
+      option_table_set (self, row, row->is_common && row->kind == OPTION_FLAG ? "0" : NULL);
     }
 }
 
@@ -119,24 +170,55 @@ void
 option_table_clear (OptionState *self)
 {
   for (guint i = 0; self->rows[i].name != NULL; i++)
-    if (is_text (&self->rows[i]))
-      g_clear_pointer (&FIELD (char *, self, &self->rows[i]), g_free);
-    else if (self->rows[i].kind == OPTION_PATHS)
-      g_clear_pointer (&FIELD (char **, self, &self->rows[i]), g_strfreev);
+    if (option_row_is_text (&self->rows[i]))
+      g_clear_pointer (&OPTION_FIELD (char *, self, &self->rows[i]), g_free);
+    else if (option_row_is_list (&self->rows[i]))
+      g_clear_pointer (&OPTION_FIELD (char **, self, &self->rows[i]), g_strfreev);
+  g_clear_pointer (&self->by_file, g_free);
+  g_clear_pointer (&self->typed, g_free);
   g_clear_pointer (&self->given, g_free);
   g_clear_pointer (&self->absent, g_free);
   g_clear_pointer (&self->rows, g_free);
 }
 
-void
-option_table_fill (OptionState *self)
+gboolean
+option_table_fill (OptionState *self,
+                   GError **error)
 {
   for (guint i = 0; self->rows[i].name != NULL; i++)
+    self->typed[i] = is_given (self, &self->rows[i]);
+  if (self->config != NULL && !option_table_take_config (self, error))
+    return FALSE;
+  for (guint i = 0; self->rows[i].name != NULL; i++)
     {
-      self->given[i] = is_given (self, &self->rows[i]);
-      if (!self->given[i] && self->rows[i].kind != OPTION_GROUP && self->rows[i].kind != OPTION_NO_FLAG)
-        set (self, &self->rows[i], self->rows[i].kind == OPTION_FLAG ? "0" : self->rows[i].fallback);
+      self->given[i] = self->typed[i];
+      if (!self->given[i] && option_row_has_value (&self->rows[i]))
+        option_table_set (self, &self->rows[i],
+                          self->rows[i].kind == OPTION_FLAG ? "0" : self->rows[i].fallback);
     }
+  return TRUE;
+}
+
+gboolean
+option_table_finish (const OptionState *self,
+                     gboolean ok,
+                     GError **error)
+{
+  if (ok || self->config == NULL)
+    return ok;
+  for (guint i = 0; self->rows[i].name != NULL; i++)
+    {
+      g_autofree char *option = g_strdup_printf ("--%s", self->rows[i].name);
+      const char *message = (*error)->message;
+
+      if (self->by_file[i] && g_str_has_prefix (message, option)
+          && strchr (" :", message[strlen (option)]) != NULL)
+        {
+          g_prefix_error (error, "--config %s: ", self->config);
+          break;
+        }
+    }
+  return FALSE;
 }
 
 static guint
@@ -170,7 +252,7 @@ option_table_get_choice (const OptionState *self,
   const OptionRow *row = &self->rows[find_row (self, place)];
   guint choice = 0;
 
-  while (row->names[choice] != NULL && strcmp (row->names[choice], FIELD (char *, self, row)) != 0)
+  while (row->names[choice] != NULL && strcmp (row->names[choice], OPTION_FIELD (char *, self, row)) != 0)
     choice++;
   return choice;
 }
@@ -189,46 +271,54 @@ get_arg (OptionKind kind)
     case OPTION_NO_FLAG: return G_OPTION_ARG_NONE;
     case OPTION_RAW:
     case OPTION_PATH: return G_OPTION_ARG_FILENAME;
+    case OPTION_RAWS:
     case OPTION_PATHS: return G_OPTION_ARG_FILENAME_ARRAY;
     default: return G_OPTION_ARG_STRING;
     }
 }
 
-/* The help of an option, with its default. Owned by the program. */
-static const char *
-describe (const OptionState *self,
-          const OptionRow *row)
+const char *
+option_table_describe (const OptionState *self,
+                       const OptionRow *row)
 {
-  const char *help = self->on_ranks && row->help_on_ranks != NULL ? row->help_on_ranks : row->help;
+  const char *help = self->page->on_ranks && row->help_on_ranks != NULL ? row->help_on_ranks : row->help;
   const char *shown = row->shown != NULL ? row->shown : row->kind == OPTION_FLAG ? "no"
                                                                                  : row->fallback;
   g_autofree char *text = NULL;
 
   if (row->kind == OPTION_DEVICE)
-    return command_describe_devices (help, shown);
+    {
+      g_auto (GStrv) kinds = ebb_list_device_kinds ();
+      g_autofree char *names = g_strjoinv (", ", kinds);
+
+      text = g_strdup_printf ("%s: %s (%s)", help, names, shown);
+      return g_intern_string (text);
+    }
   if (shown == NULL || *shown == '\0')
     return help;
   text = g_strdup_printf ("%s (%s)", help, shown);
   return g_intern_string (text);
 }
 
-void
-option_table_add_groups (OptionState *self,
-                         GOptionContext *context)
+/* Adds the options in groups: those that --help shows, or all. */
+static void
+add_groups (OptionState *self,
+            gboolean shows_all,
+            GOptionContext *context)
 {
-  const GOptionEntry last[] = { COMMAND_ENTRIES (&self->version, &self->help), { NULL } };
   const OptionRow *title = NULL; /* of a group that has no option yet */
   GOptionGroup *group = NULL;
 
   for (const OptionRow *row = self->rows; row->name != NULL; row++)
     if (row->kind == OPTION_GROUP)
       title = row;
-    else if (!self->absent[row - self->rows])
+    else if (!self->absent[row - self->rows] && (shows_all || row->is_basic))
       {
-        const GOptionEntry entries[] = { { row->name, row->letter,
-                                           row->kind == OPTION_NO_FLAG ? G_OPTION_FLAG_REVERSE : 0, get_arg (row->kind),
-                                           &FIELD (char, self, row), describe (self, row), row->metavar },
-                                         { NULL } };
+        const GOptionEntry entries[] = {
+          { row->name, row->letter, row->kind == OPTION_NO_FLAG ? G_OPTION_FLAG_REVERSE : 0, get_arg (row->kind),
+            &OPTION_FIELD (char, self, row), option_table_describe (self, row), row->metavar },
+          { NULL }
+        };
 
         if (title != NULL)
           {
@@ -238,7 +328,113 @@ option_table_add_groups (OptionState *self,
           }
         g_option_group_add_entries (group, entries);
       }
-  g_option_group_add_entries (group, last);
+}
+
+static GOptionContext *
+make_context (OptionState *self,
+              gboolean shows_all)
+{
+  g_autofree char *usage = self->page->arguments != NULL
+                               ? g_strdup_printf ("%s - %s", self->page->arguments, self->page->purpose)
+                               : g_strdup_printf ("- %s", self->page->purpose);
+  GOptionContext *context = g_option_context_new (usage);
+
+  g_option_context_set_help_enabled (context, FALSE);
+  add_groups (self, shows_all, context);
+  return context;
+}
+
+/* A flag that the file of --config turns on is turned off by --no-FLAG, which no help lists: alone it does nothing. */
+static void
+add_opposites (OptionState *self,
+               GOptionContext *context)
+{
+  for (const OptionRow *row = self->rows; row->name != NULL; row++)
+    if (row->kind == OPTION_FLAG && !row->is_common && !self->absent[row - self->rows])
+      {
+        g_autofree char *name = g_str_has_prefix (row->name, "no-") ? g_strdup (row->name + strlen ("no-"))
+                                                                    : g_strconcat ("no-", row->name, NULL);
+        const GOptionEntry entries[] = { { g_intern_string (name), 0, G_OPTION_FLAG_REVERSE | G_OPTION_FLAG_HIDDEN,
+                                           G_OPTION_ARG_NONE, &OPTION_FIELD (char, self, row), NULL, NULL },
+                                         { NULL } };
+
+        if (has_row (self, name))
+          continue;
+        g_option_context_add_main_entries (context, entries, NULL);
+      }
+}
+
+gboolean
+option_table_parse (OptionState *self,
+                    int argc,
+                    char **argv,
+                    char ***rest,
+                    GError **error)
+{
+  g_auto (GStrv) words = g_new0 (char *, (gsize) argc + 1);
+  g_autoptr (GOptionContext) context = make_context (self, TRUE);
+  const GOptionEntry remaining[] = {
+    { G_OPTION_REMAINING, 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME_ARRAY, rest, NULL, NULL },
+    { NULL }
+  };
+
+  for (int i = 0; i < argc; i++)
+    words[i] = g_strdup (argv[i]);
+  if (rest != NULL)
+    g_option_context_add_main_entries (context, remaining, NULL);
+  add_opposites (self, context);
+  if (!g_option_context_parse_strv (context, &words, error))
+    return FALSE;
+  if (option_table_is_question (self) || words[0] == NULL || words[1] == NULL)
+    return TRUE;
+  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: only options are allowed", words[1]);
+  return FALSE;
+}
+
+gboolean
+option_table_is_question (const OptionState *self)
+{
+  return self->help || self->help_all || self->version;
+}
+
+/* What stands below the options. */
+static char *
+make_epilogue (const OptionState *self)
+{
+  const OptionPage *page = self->page;
+  GString *text = g_string_new (NULL);
+
+  for (guint i = 0; page->examples[i] != NULL; i++)
+    g_string_append_printf (text, "%s%s\n", i == 0 ? "Examples: " : "          ", page->examples[i]);
+  if (page->notes != NULL)
+    g_string_append_printf (text, "%s\n", page->notes);
+  for (guint i = 0; self->help_all && page->statuses[i].text != NULL; i++)
+    g_string_append_printf (text, "%s%3d %s\n", i == 0 ? "Exit status: " : "             ", page->statuses[i].status,
+                            page->statuses[i].text);
+  if (!self->help_all)
+    g_string_append (text, "PROGRAM --help-all lists all options.\n");
+  g_string_replace (text, "PROGRAM", g_get_prgname (), 0);
+  return g_string_free (text, FALSE);
+}
+
+void
+option_table_print (OptionState *self)
+{
+  g_autoptr (GOptionContext) context = NULL;
+  g_autofree char *epilogue = NULL;
+  g_autofree char *help = NULL;
+
+  if (!self->help && !self->help_all)
+    {
+      command_print_version ();
+      return;
+    }
+  context = make_context (self, self->help_all);
+  epilogue = make_epilogue (self);
+  g_option_context_set_summary (context, "Defaults are in parentheses.");
+  g_option_context_set_description (context, epilogue);
+  help = command_get_help (context);
+  fputs (help, stdout);
 }
 
 /* -- checks -------------------------------------------------------------------------------------------------------- */
@@ -291,6 +487,11 @@ check_text (const OptionRow *row,
             const char *text,
             GError **error)
 {
+  guint64 n_bytes;
+
+  if (row->kind == OPTION_SIZE)
+    return text == NULL || (row->names != NULL && g_strv_contains (row->names, text))
+           || command_parse_size (row->name, text, &n_bytes, error);
   if (row->names != NULL)
     return options_check_name (row->name, text, row->names, error);
   if (row->kind == OPTION_PATH && text != NULL && *text == '\0')
@@ -310,140 +511,16 @@ option_table_check (const OptionState *self,
       if (!self->given[i] && !row->is_saved) /* its default may stand for a value that is found later */
         continue;
       if (row->kind == OPTION_INT)
-        ok = check_integer (row, FIELD (int, self, row), error);
+        ok = check_integer (row, OPTION_FIELD (int, self, row), error);
       else if (row->kind == OPTION_INT64)
-        ok = check_integer (row, FIELD (gint64, self, row), error);
-      else if (row->kind == OPTION_DOUBLE && (!isfinite (FIELD (double, self, row)) || FIELD (double, self, row) < 0))
-        ok = options_refuse (error, "--%s %g: it must be 0 or more", row->name, FIELD (double, self, row));
-      else if (is_text (row))
-        ok = check_text (row, FIELD (char *, self, row), error);
+        ok = check_integer (row, OPTION_FIELD (gint64, self, row), error);
+      else if (row->kind == OPTION_DOUBLE
+               && (!isfinite (OPTION_FIELD (double, self, row)) || OPTION_FIELD (double, self, row) < 0))
+        ok = options_refuse (error, "--%s %g: it must be 0 or more", row->name, OPTION_FIELD (double, self, row));
+      else if (option_row_is_text (row))
+        ok = check_text (row, OPTION_FIELD (char *, self, row), error);
       if (!ok)
         return FALSE;
     }
-  return TRUE;
-}
-
-/* -- JSON ---------------------------------------------------------------------------------------------------------- */
-
-/* An option's name as a member of an object, which has underscores. */
-static char *
-get_member_name (const OptionRow *row)
-{
-  return g_strdelimit (g_strdup (row->name), "-", '_');
-}
-
-static void
-add_value (const OptionState *self,
-           const OptionRow *row,
-           JsonBuilder *builder)
-{
-  char **paths = row->kind == OPTION_PATHS ? FIELD (char **, self, row) : NULL;
-
-  switch (row->kind)
-    {
-    case OPTION_INT: json_builder_add_int_value (builder, FIELD (int, self, row)); break;
-    case OPTION_INT64: json_builder_add_int_value (builder, FIELD (gint64, self, row)); break;
-    case OPTION_DOUBLE: json_builder_add_double_value (builder, FIELD (double, self, row)); break;
-    case OPTION_FLAG: json_builder_add_boolean_value (builder, FIELD (gboolean, self, row)); break;
-    case OPTION_SIZE: json_builder_add_int_value (builder, G_STRUCT_MEMBER (gint64, self, row->bytes)); break;
-    case OPTION_PATHS:
-      json_builder_begin_array (builder);
-      for (guint i = 0; paths != NULL && paths[i] != NULL; i++)
-        {
-          g_autofree char *name = g_filename_display_name (paths[i]);
-
-          json_builder_add_string_value (builder, name);
-        }
-      json_builder_end_array (builder);
-      break;
-    default:
-      if (FIELD (char *, self, row) != NULL)
-        {
-          g_autofree char *text = g_utf8_make_valid (FIELD (char *, self, row), -1);
-
-          json_builder_add_string_value (builder, text);
-        }
-      else
-        json_builder_add_null_value (builder);
-    }
-}
-
-void
-option_table_add_json (const OptionState *self,
-                       JsonBuilder *builder)
-{
-  for (const OptionRow *row = self->rows; row->name != NULL; row++)
-    if (!self->absent[row - self->rows] && row->kind != OPTION_GROUP && row->kind != OPTION_NO_FLAG)
-      {
-        g_autofree char *name = get_member_name (row);
-
-        json_builder_set_member_name (builder, name);
-        add_value (self, row, builder);
-      }
-}
-
-/* json-glib recurses as deep as objects are nested; a saved one hardly is. */
-#define MOST_BRACKETS 1000
-
-JsonNode *
-option_table_parse_json (const char *saved)
-{
-  g_autoptr (JsonNode) root = NULL;
-  guint n = 0;
-
-  for (const char *p = saved; *p != '\0'; p++)
-    n += *p == '{' || *p == '[';
-  root = n <= MOST_BRACKETS ? json_from_string (saved, NULL) : NULL;
-  return root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? g_steal_pointer (&root) : NULL;
-}
-
-/* FALSE if @node is not of the kind that the option has. */
-static gboolean
-take (OptionState *self,
-      const OptionRow *row,
-      JsonNode *node)
-{
-  GType type = node != NULL && JSON_NODE_HOLDS_VALUE (node) ? json_node_get_value_type (node) : G_TYPE_INVALID;
-
-  if (node == NULL && row->late != NULL)
-    set (self, row, row->late);
-  else if (is_text (row) && type == G_TYPE_STRING)
-    set (self, row, json_node_get_string (node));
-  else if (row->kind == OPTION_FLAG && type == G_TYPE_BOOLEAN)
-    FIELD (gboolean, self, row) = json_node_get_boolean (node);
-  else if (row->kind == OPTION_DOUBLE && (type == G_TYPE_DOUBLE || type == G_TYPE_INT64))
-    FIELD (double, self, row) = json_node_get_double (node);
-  else if (row->kind == OPTION_INT && type == G_TYPE_INT64)
-    FIELD (int, self, row) = (int) CLAMP (json_node_get_int (node), G_MININT, G_MAXINT);
-  else if (row->kind == OPTION_INT64 && type == G_TYPE_INT64)
-    FIELD (gint64, self, row) = json_node_get_int (node);
-  else if (row->kind == OPTION_SIZE && type == G_TYPE_INT64)
-    G_STRUCT_MEMBER (gint64, self, row->bytes) = json_node_get_int (node);
-  else
-    return FALSE;
-  return TRUE;
-}
-
-gboolean
-option_table_take_json (OptionState *self,
-                        const char *saved,
-                        const char *folder,
-                        GError **error)
-{
-  g_autoptr (JsonNode) root = option_table_parse_json (saved);
-  JsonObject *object = root != NULL ? json_node_get_object (root) : NULL;
-
-  for (guint i = 0; self->rows[i].name != NULL; i++)
-    if (self->rows[i].is_saved && !self->given[i] && !self->absent[i])
-      {
-        g_autofree char *name = get_member_name (&self->rows[i]);
-
-        if (object == NULL || !take (self, &self->rows[i], json_object_get_member (object, name)))
-          {
-            g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: that state was not saved by %s: it has no %s",
-                         folder, g_get_prgname (), name);
-            return FALSE;
-          }
-      }
   return TRUE;
 }

@@ -9,12 +9,9 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  const char *title;           /* the purpose, after the name in the help */
-  const char *epilogue;        /* the help's last lines, with PROGRAM for the name of the program */
-  gboolean on_ranks;           /* whether it trains on many ranks */
-  gboolean is_masked;          /* whether it trains BERT to find masked tokens, or else GPT the next ones */
-  gboolean tunes;              /* whether it goes on with the training of a model in a folder, on many ranks or alone */
-  const OptionChange *changes; /* of the options; NULL: none */
+  gboolean on_ranks;  /* whether it trains on many ranks */
+  gboolean is_masked; /* whether it trains BERT to find masked tokens, or else GPT the next ones */
+  gboolean tunes;     /* whether it goes on with the training of a model in a folder, on many ranks or alone */
 } Program;
 
 /* Whether the program has the options of ranks. */

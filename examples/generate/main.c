@@ -107,7 +107,7 @@ main (int argc,
   options_init (&options);
   if (!options_parse (&options, argc, argv, &error))
     status = command_fail_usage (error->message);
-  else if (!options.printed)
+  else if (!option_table_is_question (&options.state))
     status = generate (&options);
   status = command_finish (status);
   options_clear (&options);

@@ -2,74 +2,11 @@
 /* Reads and checks the command line. */
 #include "options.h"
 
-#include "common/command.h"
-
-#include <stdio.h>
-
-#define AT(member) .place = G_STRUCT_OFFSET (Options, member)
-#define FOLDERS .shown = "the folder's"
-
-static const char *const dtypes[] = { "auto", "f32", "bf16", NULL };
-static const char *const bases[] = { "auto", "int8", "nf4", NULL };
-
-/* clang-format off */
-static const OptionRow rows[] = {
-  { OPTION_GROUP, "model", .metavar = "Model:" },
-  { OPTION_PATH, "model", 'm', AT (model), .metavar = "FOLDER",
-    .help = "Folder in Hugging Face's format: config.json, model.safetensors, tokenizer.json; or a GGUF file" },
-  { OPTION_PATH, "adapter", 'a', AT (adapter), .metavar = "FOLDER",
-    .help = "LoRA adapter of that model: adapter_config.json, adapter_model.safetensors; or a GGUF file" },
-  { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "auto", .names = dtypes,
-    .help = "Type of the weights in memory: auto, the files' own; f32; bf16" },
-  { OPTION_TEXT, "base", AT (base), .metavar = "NAME", .fallback = "auto", .names = bases,
-    .help = "Weights of linear layers: auto (as in the files), int8 or nf4 (quantised as they are read)" },
-  { OPTION_DEVICE, "device", AT (device), .metavar = "NAME", .fallback = "cpu", .help = "Device to compute on" },
-  { OPTION_INT, "threads", AT (threads), .metavar = "N", .fallback = "0", .least = 0, .most = 1024,
-    .help = "Number of threads; 0: one for each core" },
-
-  { OPTION_GROUP, "text", .metavar = "Text:" },
-  { OPTION_RAW, "prompt", 'p', AT (prompt), .metavar = "TEXT",
-    .help = "Text to continue; without it and the next two, the arguments, or standard input" },
-  { OPTION_PATH, "file", 'f', AT (file), .metavar = "FILE", .help = "File with the text to continue" },
-  { OPTION_PATH, "batch", 'b', AT (batch), .metavar = "FILE",
-    .help = "File with a prompt in each line: all are continued together, and printed with a line between them" },
-  { OPTION_FLAG, "chat", 'c', AT (chat),
-    .help = "Answer as an assistant, by the folder's chat template; without a prompt on a terminal, in a conversation: "
-            "/reset begins a new one, /quit ends it, Ctrl-C stops an answer" },
-  { OPTION_RAW, "system", AT (system), .metavar = "TEXT", .shown = "", .help = "System message of the conversation" },
-  { OPTION_FLAG, "no-thinking", AT (no_thinking), .help = "Have Qwen 3 answer without reasoning first" },
-
-  { OPTION_GROUP, "choice", .metavar = "Choice of tokens:" },
-  { OPTION_INT, "tokens", 'n', AT (tokens), .metavar = "N", .fallback = "256", .least = 1, .most = G_MAXINT,
-    .help = "Most tokens to generate" },
-  { OPTION_DOUBLE, "temperature", 't', AT (temperature), .metavar = "X", .fallback = "0", FOLDERS,
-    .help = "What logits are divided by; 0: always the likeliest token" },
-  { OPTION_INT, "top-k", AT (top_k), .metavar = "N", .fallback = "0", FOLDERS, .least = 0, .most = G_MAXINT,
-    .help = "Choose among this many of the likeliest tokens; 0: all" },
-  { OPTION_DOUBLE, "top-p", AT (top_p), .metavar = "P", .fallback = "1", FOLDERS,
-    .help = "Choose among the likeliest tokens that have this probability together; 1: all" },
-  { OPTION_DOUBLE, "min-p", AT (min_p), .metavar = "P", .fallback = "0", FOLDERS,
-    .help = "Choose among tokens with at least this part of the likeliest one's probability" },
-  { OPTION_DOUBLE, "repetition-penalty", AT (repetition_penalty), .metavar = "X", .fallback = "1", FOLDERS,
-    .help = "Above 1, tokens that are in the text already become less likely" },
-  { OPTION_PATHS, "stop", AT (stop), .metavar = "TEXT", .help = "End before this text; may be given several times" },
-  { OPTION_INT64, "seed", AT (seed), .metavar = "N", .fallback = "1", .least = 0, .most = G_MAXINT64,
-    .help = "Seed of all random numbers" },
-  { OPTION_FLAG, "no-cache", AT (no_cache),
-    .help = "Compute all tokens anew for each, which is slow and needs less memory" },
-
-  { OPTION_GROUP, "files", .metavar = "Files:" },
-  { OPTION_PATH, "report", AT (report), .metavar = "FILE",
-    .help = "Write texts, tokens, speed and memory to FILE as JSON" },
-  { .name = NULL },
-};
-/* clang-format on */
-
 void
 options_init (Options *self)
 {
-  *self = (Options){ .printed = FALSE };
-  option_table_init (&self->state, rows, FALSE, NULL);
+  *self = (Options){ .words = NULL };
+  option_table_init (&self->state, &program_page);
 }
 
 void
@@ -77,42 +14,6 @@ options_clear (Options *self)
 {
   option_table_clear (&self->state);
   g_strfreev (self->words);
-}
-
-static GOptionContext *
-make_context (Options *self)
-{
-  GOptionContext *context = g_option_context_new ("[TEXT] - continue a text, or answer, with a model from a folder");
-  const GOptionEntry rest[] = {
-    { G_OPTION_REMAINING, 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &self->words, NULL, NULL },
-    { NULL }
-  };
-  const char *name = g_get_prgname ();
-  g_autofree char *description =
-      g_strdup_printf ("Examples: %s --model Llama-3.2-1B --prompt \"Once upon a time\" --temperature 0.8\n"
-                       "          %s --model Qwen3-0.6B --chat \"Why is the sky blue?\"\n"
-                       "          %s --model Qwen3-0.6B --chat\n"
-                       "Defaults that are the folder's come from its generation_config.json.\n"
-                       "Exit status: 0; 1 for a failure; 2 for wrong options; 130 after Ctrl-C.\n",
-                       name, name, name);
-
-  g_option_context_set_help_enabled (context, FALSE);
-  g_option_context_add_main_entries (context, rest, NULL);
-  option_table_add_groups (&self->state, context);
-  g_option_context_set_description (context, description);
-  return context;
-}
-
-static void
-print (const Options *self,
-       GOptionContext *context)
-{
-  g_autofree char *help = command_get_help (context);
-
-  if (self->state.help)
-    fputs (help, stdout);
-  else
-    command_print_version ();
 }
 
 /* Whether there is one source of the prompt at most. */
@@ -165,29 +66,33 @@ check_values (const Options *self,
   return TRUE;
 }
 
+static gboolean
+check (const Options *self,
+       GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+
+  if (!option_table_check (&self->state, error) || !check_sources (self, error) || !check_values (self, error))
+    return FALSE;
+  return ebb_device_get (self->device, &failure) != NULL
+         || options_refuse (error, "--device %s: %s", self->device, failure->message);
+}
+
 gboolean
 options_parse (Options *self,
                int argc,
                char **argv,
                GError **error)
 {
-  g_autoptr (GOptionContext) context = make_context (self);
-  g_autoptr (GError) failure = NULL;
-
-  if (!g_option_context_parse (context, &argc, &argv, error))
+  if (!option_table_parse (&self->state, argc, argv, &self->words, error))
     return FALSE;
-  self->printed = self->state.help || self->state.version;
-  if (self->printed)
+  if (option_table_is_question (&self->state))
     {
-      print (self, context);
+      option_table_print (&self->state);
       return TRUE;
     }
-  option_table_fill (&self->state);
-  if (!option_table_check (&self->state, error) || !check_sources (self, error) || !check_values (self, error))
-    return FALSE;
-  if (ebb_device_get (self->device, &failure) == NULL)
-    return options_refuse (error, "--device %s: %s", self->device, failure->message);
-  return TRUE;
+  return option_table_fill (&self->state, error)
+         && option_table_finish (&self->state, check (self, error), error);
 }
 
 EbbGenerationOptions *

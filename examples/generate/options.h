@@ -20,12 +20,11 @@ typedef struct
   int tokens, top_k, threads;
   double temperature, top_p, min_p, repetition_penalty;
   gint64 seed;
-  gboolean printed; /* --help or --version was asked for, and was printed */
 } Options;
 
 void options_init (Options *self);
 void options_clear (Options *self);
-/* Reads and checks it; FALSE with an error for the user. */
+/* Reads and checks it, and answers --help and --version; FALSE with an error for the user. */
 gboolean options_parse (Options *self,
                         int argc,
                         char **argv,

@@ -1,12 +1,13 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "common/command.h"
+#include "options.h"
 #include "step.h"
 
-#include <math.h>
+#include "common/command.h"
+
 #include <stdio.h>
 
 /* Shows what nested checkpoint wrappers and a store leave in memory, a row for each way to combine them:
- * `nested_activations --help`. Exit status: 0; 1 for a failure or gradients that differ; 2 for wrong options. */
+ * `nested_activations --help`. */
 
 static const Way ways[] = {
   { "none", 0, STAY,
@@ -88,7 +89,7 @@ show (Sizes *sizes,
   Step steps[G_N_ELEMENTS (ways)] = { 0 };
   gboolean ok = TRUE;
 
-  sizes->device = ebb_device_get (sizes->device_name != NULL ? sizes->device_name : "sim", error);
+  sizes->device = ebb_device_get (sizes->device_name, error);
   if (sizes->device == NULL)
     return FALSE;
   print_head (sizes);
@@ -101,103 +102,21 @@ show (Sizes *sizes,
   return ok;
 }
 
-/* -- command line -------------------------------------------------------------------------------------------------- */
-
-static gboolean
-check (const Sizes *sizes,
-       GError **error)
-{
-  const struct
-  {
-    const char *option;
-    int value;
-  } numbers[] = {
-    { "blocks", sizes->blocks },
-    { "width", sizes->width },
-    { "heads", sizes->heads },
-    { "batch", sizes->batch },
-    { "tokens", sizes->tokens },
-  };
-
-  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
-    if (numbers[i].value < 1)
-      {
-        g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE,
-                     "--%s %d: it must be a whole number of at least 1", numbers[i].option, numbers[i].value);
-        return FALSE;
-      }
-  if (isfinite (sizes->dropout) && sizes->dropout >= 0 && sizes->dropout < 1)
-    return TRUE;
-  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, "--dropout %g: it must be at least 0 and below 1",
-               sizes->dropout);
-  return FALSE;
-}
-
-/* @printed: whether the command line asked for --help or --version, which was printed. */
-static gboolean
-parse (Sizes *sizes,
-       gboolean *printed,
-       int argc,
-       char **argv,
-       GError **error)
-{
-  gboolean help = FALSE, version = FALSE;
-  const GOptionEntry entries[] = {
-    { "blocks", 0, 0, G_OPTION_ARG_INT, &sizes->blocks, "Number of transformer blocks (4)", "N" },
-    { "width", 0, 0, G_OPTION_ARG_INT, &sizes->width, "Size of a token's vector (64)", "N" },
-    { "heads", 0, 0, G_OPTION_ARG_INT, &sizes->heads, "Attention heads; the number must divide the width (4)", "N" },
-    { "batch", 0, 0, G_OPTION_ARG_INT, &sizes->batch, "Rows of tokens (4)", "N" },
-    { "tokens", 0, 0, G_OPTION_ARG_INT, &sizes->tokens, "Tokens in a row (64)", "N" },
-    { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &sizes->dropout, "Probability of dropout (0.1)", "P" },
-    { "device", 0, 0, G_OPTION_ARG_STRING, &sizes->device_name,
-      command_describe_devices ("Device to measure on", "sim"), "NAME" },
-    { "folder", 0, 0, G_OPTION_ARG_FILENAME, &sizes->folder,
-      "Folder of the disk store's file (the system's temporary folder)", "DIR" },
-    COMMAND_ENTRIES (&version, &help),
-    { NULL }
-  };
-  g_autoptr (GOptionContext) context =
-      g_option_context_new ("- measure what nested checkpoint wrappers and stores leave in memory");
-
-  g_option_context_set_help_enabled (context, FALSE);
-  g_option_context_add_main_entries (context, entries, NULL);
-  g_option_context_set_description (
-      context, "Exit status: 0; 1 for a failure or gradients that differ; 2 for wrong options.\n");
-  if (!g_option_context_parse (context, &argc, &argv, error))
-    return FALSE;
-  *printed = help || version;
-  if (help)
-    {
-      g_autofree char *text = command_get_help (context);
-
-      fputs (text, stdout);
-    }
-  else if (version)
-    command_print_version ();
-  if (*printed)
-    return TRUE;
-  if (argc == 1)
-    return check (sizes, error);
-  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: only options are allowed", argv[1]);
-  return FALSE;
-}
-
 int
 main (int argc,
       char **argv)
 {
-  Sizes sizes = { .blocks = 4, .width = 64, .heads = 4, .batch = 4, .tokens = 64, .dropout = 0.1 };
+  Options options;
   g_autoptr (GError) error = NULL;
-  gboolean printed = FALSE;
   int status = 0;
 
   command_init (argv);
-  if (!parse (&sizes, &printed, argc, argv, &error))
+  options_init (&options);
+  if (!options_parse (&options, argc, argv, &error))
     status = command_fail_usage (error->message);
-  else if (!printed && !show (&sizes, &error))
+  else if (!option_table_is_question (&options.state) && !show (&options.sizes, &error))
     status = command_fail (1, error->message);
   status = command_finish (status);
-  g_free (sizes.folder);
-  g_free (sizes.device_name);
+  options_clear (&options);
   return status;
 }

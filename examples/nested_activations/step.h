@@ -33,8 +33,8 @@ typedef struct
 {
   int blocks, width, heads, batch, tokens;
   double dropout;
-  char *folder;      /* NULL: the system's */
-  char *device_name; /* NULL: sim */
+  char *folder; /* NULL: the system's */
+  char *device_name;
   EbbDevice *device;
 } Sizes;
 

@@ -115,7 +115,7 @@ main (int argc,
   options_init (&options);
   if (!options_parse (&options, argc, argv, &error))
     status = launcher_speaks () ? command_fail_usage (error->message) : launcher_fail_silently ();
-  else if (!options.printed && !run (&options, &error))
+  else if (!option_table_is_question (&options.state) && !run (&options, &error))
     status = command_fail (1, error->message);
   status = command_finish (status);
   options_clear (&options);

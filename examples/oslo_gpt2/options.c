@@ -2,83 +2,21 @@
 /* Reads and checks the command line. */
 #include "options.h"
 
-#include "common/command.h"
 #include "common/launcher.h"
 
-#include <stdio.h>
-
 #define DEFAULT_RANKS 4
-#define MAX_RANKS 64
-
-#define AT(member) .place = G_STRUCT_OFFSET (Options, member)
-#define POSITIVE .least = 1, .most = G_MAXINT
-
-/* clang-format off */
-static const OptionRow rows[] = {
-  { OPTION_GROUP, "options", .metavar = "Options:" },
-  { OPTION_PATH, "model", AT (model), .metavar = "FOLDER", .shown = "random weights",
-    .help = "GPT-2, Llama or another decoder in Hugging Face's format: its weights, its configuration and its "
-            "tokenizer, which pads with the token that ends a text. The ranks must divide its heads, and those of keys "
-            "and values. A line of --data is a text" },
-  { OPTION_TEXT, "preset", AT (preset), .metavar = "NAME", .fallback = "gpt2",
-    .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
-  { OPTION_INT, "layers", AT (layers), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
-    .help = "Number of transformer blocks" },
-  { OPTION_INT, "width", AT (width), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
-    .help = "Size of a token's vector" },
-  { OPTION_INT, "heads", AT (heads), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
-    .help = "Attention heads; the number must divide the width, and the ranks must divide it" },
-  { OPTION_INT, "batch", AT (batch), .metavar = "N", .fallback = "16", POSITIVE, .help = "Rows of text in a batch" },
-  { OPTION_INT, "sequence", AT (sequence), .metavar = "N", .fallback = "128", .least = 1, .most = 1 << 20,
-    .help = "Tokens in a row of text" },
-  { OPTION_INT, "steps", AT (steps), .metavar = "N", .fallback = "1", POSITIVE,
-    .help = "Steps for each row of the table, after one step with a single row of text; the last is measured" },
-  { OPTION_DOUBLE, "lr", AT (lr), .metavar = "X", .fallback = "3e-5", .help = "Learning rate of AdamW" },
-  { OPTION_DOUBLE, "dropout", AT (dropout), .metavar = "P", .fallback = "0.1", .shown = "0.1, with --model its own",
-    .help = "Probability of dropout" },
-  { OPTION_INT64, "seed", AT (seed), .metavar = "N", .fallback = "1", .least = 0, .most = G_MAXINT64,
-    .help = "Seed of all random numbers" },
-  { OPTION_PATH, "data", AT (data), .metavar = "FILE", .shown = "a few lines",
-    .help = "Text to train on, read byte by byte, or line by line with --model" },
-  { OPTION_DEVICE, "device", AT (device), .metavar = "NAME", .fallback = "sim", .help = "Device to train on" },
-  { OPTION_INT, "ranks", AT (ranks), .metavar = "N", .fallback = "0", .shown = "4", .least = 2, .most = MAX_RANKS,
-    .help = "Number of threads that share the model; under mpirun its processes share it" },
-  { OPTION_INT, "prefetch", AT (prefetch), .metavar = "N", .fallback = "1", .least = 0, .most = 1024,
-    .help = "Gather and fetch the inputs of blocks this many blocks ahead of backward" },
-  { OPTION_INT, "threads", AT (threads), .metavar = "N", .fallback = "0", .shown = "its share of the cores", .least = 0,
-    .most = 1024, .help = "Threads of each rank" },
-  { .name = NULL },
-};
-/* clang-format on */
 
 void
 options_init (Options *self)
 {
-  *self = (Options){ .printed = FALSE };
-  option_table_init (&self->state, rows, FALSE, NULL);
+  *self = (Options){ .preset = NULL };
+  option_table_init (&self->state, &program_page);
 }
 
 void
 options_clear (Options *self)
 {
   option_table_clear (&self->state);
-}
-
-static GOptionContext *
-make_context (Options *self)
-{
-  GOptionContext *context =
-      g_option_context_new ("- measure what OSLO's activation checkpointing saves of a GPT-2's memory on tensor ranks");
-
-  g_option_context_set_help_enabled (context, FALSE);
-  option_table_add_groups (&self->state, context);
-  g_autofree char *description =
-      g_strdup_printf ("Examples: %s --batch 64\n          %s --preset tiny --layers 12 --sequence 64\n"
-                       "Exit status: 0; 1 for a failure or losses that differ; 2 for wrong options.\n",
-                       g_get_prgname (), g_get_prgname ());
-
-  g_option_context_set_description (context, description);
-  return context;
 }
 
 /* Finds the number of ranks. */
@@ -143,16 +81,15 @@ check_folder (const Options *self,
   return TRUE;
 }
 
-static void
-print (const Options *self,
-       GOptionContext *context)
+static gboolean
+check (Options *self,
+       GError **error)
 {
-  g_autofree char *help = command_get_help (context);
-
-  if (self->state.help)
-    fputs (help, stdout);
-  else
-    command_print_version ();
+  if (!option_table_check (&self->state, error))
+    return FALSE;
+  if (self->dropout >= 1)
+    return options_refuse (error, "--dropout %g: it must be at least 0 and below 1", self->dropout);
+  return check_folder (self, error) && take_ranks (self, error) && check_model (self, error);
 }
 
 gboolean
@@ -161,29 +98,16 @@ options_parse (Options *self,
                char **argv,
                GError **error)
 {
-  g_autoptr (GOptionContext) context = make_context (self);
-
-  if (!g_option_context_parse (context, &argc, &argv, error))
+  if (!option_table_parse (&self->state, argc, argv, NULL, error))
     return FALSE;
-  self->printed = self->state.help || self->state.version;
-  if (self->printed)
+  if (option_table_is_question (&self->state))
     {
       if (launcher_speaks ())
-        print (self, context);
+        option_table_print (&self->state);
       return TRUE;
     }
-  if (argc > 1)
-    {
-      g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: only options are allowed",
-                   argv[1]);
-      return FALSE;
-    }
-  option_table_fill (&self->state);
-  if (!option_table_check (&self->state, error))
-    return FALSE;
-  if (self->dropout >= 1)
-    return options_refuse (error, "--dropout %g: it must be at least 0 and below 1", self->dropout);
-  return check_folder (self, error) && take_ranks (self, error) && check_model (self, error);
+  return option_table_fill (&self->state, error)
+         && option_table_finish (&self->state, check (self, error), error);
 }
 
 static EbbGptConfig *

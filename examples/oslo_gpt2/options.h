@@ -20,12 +20,11 @@ typedef struct
   int threads, prefetch;
   gint64 seed;
   double lr, dropout;
-  gboolean printed; /* --help or --version was asked for, and was printed */
 } Options;
 
 void options_init (Options *self);
 void options_clear (Options *self);
-/* Reads and checks it; FALSE with an error for the user. */
+/* Reads and checks it, and answers --help and --version; FALSE with an error for the user. */
 gboolean options_parse (Options *self,
                         int argc,
                         char **argv,

@@ -146,7 +146,7 @@ def show(options):
 def at_least(least):
     def convert(text):
         if not text.lstrip("-").isdigit() or not least <= int(text) < 2**31:
-            raise argparse.ArgumentTypeError(f"{text}: it must be a whole number of at least {least}")
+            raise argparse.ArgumentTypeError(f"{text}: it must be at least {least}, a whole number")
         return int(text)
     return convert
 

@@ -3,29 +3,8 @@
 
 /* Trains BERT to find masked tokens of a text: `train_bert --help`. */
 
-static const OptionChange changes[] = {
-  { "data", .help = "UTF-8 text to train on; you may name several files" },
-  { "pack", .is_absent = TRUE },
-  { "preset", .help = "Size of the model: tiny, bert-base, bert-large" },
-  { "weights", .is_absent = TRUE },
-  { "rounding", .is_absent = TRUE },
-  { "residual", .is_absent = TRUE },
-  { "load", .help = "Start from these weights: safetensors with BERT's published names" },
-  { "sample", .is_absent = TRUE },
-  { "prompt", .is_absent = TRUE },
-  { "temperature", .is_absent = TRUE },
-  { "top-k", .is_absent = TRUE },
-  { .name = NULL },
-};
-
 static const Program program = {
-  .title = "- train BERT, a masked language model, on a text",
-  .epilogue = "Examples: PROGRAM --data book.txt --checkpoint full --save bert.safetensors\n"
-              "          PROGRAM --preset bert-large --tokenizer my-bert/ --data book.txt --batch 32 --context 128\n"
-              "The model predicts 15 % of the tokens of each row: 80 % of these are masked, 10 % replaced, 10 % left.\n"
-              "Ctrl-C finishes the current step, saves, and exits with 130. A second Ctrl-C exits at once.\n",
   .is_masked = TRUE,
-  .changes = changes,
 };
 
 int

@@ -4,11 +4,7 @@
 /* Trains a GPT on a text: `train_gpt --help`. */
 
 static const Program program = {
-  .title = "- train a GPT on a text",
-  .epilogue =
-      "Examples: PROGRAM --data book.txt --checkpoint full --save book.safetensors\n"
-      "          PROGRAM --load book.safetensors --sample 400\n"
-      "Ctrl-C finishes the current step, saves, and exits with 130. A second Ctrl-C exits at once.\n",
+  .on_ranks = FALSE,
 };
 
 int

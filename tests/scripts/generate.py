@@ -158,7 +158,7 @@ class Generate(unittest.TestCase):
         self.assertNotEqual(text(1), text(2))
 
     def test_help_and_version(self):
-        done = run("--help")
+        done = run("--help-all")
         self.assertEqual(done.returncode, 0)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
         for option in ("model prompt file batch chat tokens temperature top-k top-p repetition-penalty stop "

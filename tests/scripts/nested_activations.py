@@ -136,7 +136,7 @@ class Gradients(unittest.TestCase):
 class BadInput(unittest.TestCase):
     def test_one_line_says_what_is_wrong(self):
         for status, part, *words in [
-                (2, "0: it must be a whole number of at least 1", "--blocks", 0),
+                (2, "0: it must be at least 1", "--blocks", 0),
                 (2, "--tokens", "--tokens", "many"),
                 (2, "--batch", "--batch", 1 << 40),
                 (2, "it must be at least 0 and below 1", "--dropout", 1),

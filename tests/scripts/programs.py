@@ -36,9 +36,10 @@ class Programs(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def test_help_fits_the_terminal(self):
-        for name, program in {**IN_C, **IN_PYTHON}.items():
-            with self.subTest(program=name):
-                done = run(program, "--help")
+        for name, program, option in [*((name, program, "--help") for name, program in {**IN_C, **IN_PYTHON}.items()),
+                                      *((name, program, "--help-all") for name, program in IN_C.items())]:
+            with self.subTest(program=name, option=option):
+                done = run(program, option)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 self.assertEqual([line for line in done.stdout.splitlines() if len(line) > COLUMNS], [])
                 self.assertIn("--version", done.stdout)

@@ -476,7 +476,7 @@ class Output(TrainGptTest):
         self.assertEqual(first.stdout, again.stdout)
 
     def test_help_lists_every_option(self):
-        done = self.run_program("--help")
+        done = self.run_program("--help-all")
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         for option in ("data preset layers width heads context vocab batch accumulate steps lr dropout seed dtype "
                        "threads "

@@ -21,6 +21,7 @@ static const char *const shards[] = { "full", "none", "hybrid", NULL };
 static const char *const reshards[] = { "auto", "always", "never", NULL };
 static const char *const nestings[] = { "shard-outside", "checkpoint-outside", NULL };
 static const char *const reduces[] = { "auto", "step", "batch", NULL };
+static const char *const budgets[] = { "auto", NULL };
 static const char *const lower_dtypes[] = { "none", "f32", "bf16", NULL };
 
 #define AT(member) .place = G_STRUCT_OFFSET (Options, member)
@@ -29,35 +30,36 @@ static const char *const lower_dtypes[] = { "none", "f32", "bf16", NULL };
 #define POSITIVE .least = 1, .most = G_MAXINT
 #define ANY_INT64 .least = 0, .most = G_MAXINT64
 #define SAVED .is_saved = TRUE
+#define BASIC .is_basic = TRUE
 
 /* clang-format off */
 const OptionRow gpt_options[] = {
   { OPTION_GROUP, "data", .metavar = "Text:" },
-  { OPTION_PATHS, "data", 'd', AT (data), .metavar = "FILE…",
+  { OPTION_PATHS, "data", 'd', AT (data), BASIC, .metavar = "FILE…",
     .help = "UTF-8 text to train on, or JSON lines (.jsonl) with text, with prompt and completion, or with messages; "
             "you may name several files" },
   { OPTION_FLAG, "pack", AT (pack), SAVED, .late = "0",
     .help = "Each text file is a document; documents share rows and don't see each other, as those of JSON lines" },
-  { OPTION_RAW, "eval", AT (eval), .metavar = "FILE|SHARE", .fallback = "", SAVED, .late = "",
+  { OPTION_RAW, "eval", AT (eval), BASIC, .metavar = "FILE|SHARE", .fallback = "", SAVED, .late = "",
     .help = "Measure loss and perplexity on FILE, or on a share of the data, like 0.05, which is not trained on" },
   { OPTION_INT64, "eval-every", AT (eval_every), .metavar = "N", .fallback = "100", .least = 1, .most = G_MAXINT64,
     SAVED, .late = "100", .help = "Measure it every N steps, and at the end" },
-  { OPTION_PATH, "tokenizer", AT (tokenizer), .metavar = "byte|DIR", .fallback = "byte", SAVED,
+  { OPTION_PATH, "tokenizer", AT (tokenizer), BASIC, .metavar = "byte|DIR", .fallback = "byte", SAVED,
     .shown = "byte, or that of --model",
     .help = "byte, or a folder with tokenizer.json, or with GPT-2's vocab.json and merges.txt" },
 
   { OPTION_GROUP, "model", .metavar = "Model:" },
-  { OPTION_RAW, "model", AT (model), .metavar = "DIR", .fallback = "", SAVED, .late = "",
+  { OPTION_RAW, "model", AT (model), BASIC, .metavar = "DIR", .fallback = "", SAVED, .late = "",
     .help = "Train the model of a folder in Hugging Face's format, with its tokenizer; --save writes such a folder" },
-  { OPTION_TEXT, "preset", AT (preset), .metavar = "NAME", .shown = "tiny",
+  { OPTION_TEXT, "preset", AT (preset), BASIC, .metavar = "NAME", .shown = "tiny",
     .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
-  { OPTION_INT, "layers", AT (layers), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
+  { OPTION_INT, "layers", AT (layers), BASIC, .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
     .help = "Number of transformer blocks" },
-  { OPTION_INT, "width", AT (width), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
+  { OPTION_INT, "width", AT (width), BASIC, .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
     .help = "Size of a token's vector" },
   { OPTION_INT, "heads", AT (heads), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
     .help = "Attention heads; the number must divide the width" },
-  { OPTION_INT, "context", AT (context), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
+  { OPTION_INT, "context", AT (context), BASIC, .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
     .help = "Tokens in a row of text" },
   { OPTION_INT, "vocab", AT (vocab), .metavar = "N", .fallback = "0", POSITIVE,
     .shown = "the preset's, or else the tokenizer's: 256", .help = "Size of the vocabulary" },
@@ -65,7 +67,7 @@ const OptionRow gpt_options[] = {
     .shown = "0.1, with --model its own", .help = "Probability of dropout" },
 
   { OPTION_GROUP, "adapter", .metavar = "Adapter:" },
-  { OPTION_INT, "lora", AT (lora), .metavar = "RANK", .fallback = "0", .shown = "", ANY_INT, SAVED, .late = "0",
+  { OPTION_INT, "lora", AT (lora), BASIC, .metavar = "RANK", .fallback = "0", .shown = "", ANY_INT, SAVED, .late = "0",
     .is_extra = TRUE,
     .help = "Train an adapter of this rank beside linear layers (LoRA), not the weights, which stay as they are" },
   { OPTION_RAW, "lora-targets", AT (lora_targets), .metavar = "NAMES", .fallback = "", .shown = "all but lm_head",
@@ -78,29 +80,29 @@ const OptionRow gpt_options[] = {
     .is_extra = TRUE, .help = "Probability with which an element of a branch's input is dropped" },
   { OPTION_FLAG, "rslora", AT (rslora), SAVED, .late = "0", .is_extra = TRUE,
     .help = "Multiply branches by X / sqrt (RANK): rank-stabilized LoRA" },
-  { OPTION_TEXT, "base", AT (base), .metavar = "NAME", .fallback = "auto", .names = bases, SAVED, .late = "auto",
+  { OPTION_TEXT, "base", AT (base), BASIC, .metavar = "NAME", .fallback = "auto", .names = bases, SAVED, .late = "auto",
     .is_extra = TRUE,
     .help = "Weights of linear layers below an adapter: auto, as the folder has them; int8 or nf4, quantised as they "
             "are read" },
-  { OPTION_RAW, "adapter", AT (adapter), .metavar = "DIR", .fallback = "", SAVED, .late = "", .is_extra = TRUE,
+  { OPTION_RAW, "adapter", AT (adapter), BASIC, .metavar = "DIR", .fallback = "", SAVED, .late = "", .is_extra = TRUE,
     .help = "Train this adapter further: a folder that --save or PEFT wrote" },
-  { OPTION_PATH, "merge", AT (merge), .metavar = "DIR", .is_extra = TRUE,
+  { OPTION_PATH, "merge", AT (merge), BASIC, .metavar = "DIR", .is_extra = TRUE,
     .help = "Train nothing: add the adapter in DIR to the model's weights, and write the folder of --save" },
 
   { OPTION_GROUP, "training", .metavar = "Training:" },
-  { OPTION_DOUBLE, "epochs", AT (epochs), .metavar = "X", .fallback = "1", SAVED, .late = "1", .is_extra = TRUE,
+  { OPTION_DOUBLE, "epochs", AT (epochs), BASIC, .metavar = "X", .fallback = "1", SAVED, .late = "1", .is_extra = TRUE,
     .help = "How often all of the data is trained on" },
-  { OPTION_INT64, "steps", 'n', AT (steps), .metavar = "N", .fallback = "100", ANY_INT64,
+  { OPTION_INT64, "steps", 'n', AT (steps), BASIC, .metavar = "N", .fallback = "100", ANY_INT64,
     .shown = "100; 0 with --load and --sample but no --data",
     .help = "Optimizer steps in all, including resumed ones" },
-  { OPTION_INT, "batch", AT (batch), .metavar = "N", .fallback = "8", POSITIVE, SAVED,
+  { OPTION_INT, "batch", AT (batch), BASIC, .metavar = "N", .fallback = "8", POSITIVE, SAVED,
     .help = "Rows of text in a batch",
     .help_on_ranks = "Rows of text in a batch, of all ranks together" },
   { OPTION_INT, "micro-batch", AT (micro_batch), .metavar = "N", .fallback = "0", ANY_INT, SAVED, .late = "0",
     .help = "Rows of a batch that are computed at a time, to hold fewer activations; gradients are summed; 0: all" },
   { OPTION_INT, "accumulate", AT (accumulate), .metavar = "N", .fallback = "1", POSITIVE, SAVED,
     .help = "Batches whose gradients make one step" },
-  { OPTION_DOUBLE, "lr", AT (lr), .metavar = "X", .fallback = "3e-4", SAVED, .help = "Learning rate of AdamW" },
+  { OPTION_DOUBLE, "lr", AT (lr), BASIC, .metavar = "X", .fallback = "3e-4", SAVED, .help = "Learning rate of AdamW" },
   { OPTION_TEXT, "schedule", AT (schedule), .metavar = "NAME", .fallback = "constant", .names = schedules, SAVED,
     .help = "How the learning rate changes: constant, cosine" },
   { OPTION_INT64, "warmup", AT (warmup), .metavar = "N", .fallback = "0", ANY_INT64, SAVED,
@@ -117,13 +119,13 @@ const OptionRow gpt_options[] = {
     .help = "Seed of all random numbers: weights, order of the text, dropout" },
 
   { OPTION_GROUP, "ranks", .metavar = "Ranks:", .on_ranks = TRUE },
-  { OPTION_TEXT, "backend", AT (ranks.backend), .metavar = "NAME", .fallback = "auto", .names = backends,
+  { OPTION_TEXT, "backend", AT (ranks.backend), BASIC, .metavar = "NAME", .fallback = "auto", .names = backends,
     .help = "How ranks run and communicate: thread, mpi, single, nccl if each has a GPU, or auto: as the environment "
             "says" },
-  { OPTION_INT, "ranks", AT (ranks.n_ranks), .metavar = "N", .fallback = "0", .shown = "", .least = 1,
+  { OPTION_INT, "ranks", AT (ranks.n_ranks), BASIC, .metavar = "N", .fallback = "0", .shown = "", .least = 1,
     .most = MAX_RANKS,
     .help = "Number of ranks with --backend thread; otherwise mpirun or Slurm sets it" },
-  { OPTION_TEXT, "shard", AT (ranks.shard), .metavar = "HOW", .fallback = "full", .names = shards, SAVED,
+  { OPTION_TEXT, "shard", AT (ranks.shard), BASIC, .metavar = "HOW", .fallback = "full", .names = shards, SAVED,
     .late = "full",
     .help = "How parameters, gradients and optimizer state are sharded: full: over all ranks; none: each rank has all "
             "of them; hybrid: over --shard-size ranks, replicated over the other groups" },
@@ -153,7 +155,7 @@ const OptionRow gpt_options[] = {
     .help = "Seconds that ranks wait for each other; 0: the library's default" },
 
   { OPTION_GROUP, "tensor", .metavar = "Tensor ranks:" },
-  { OPTION_INT, "tensor-parallel", AT (ranks.tensor_parallel), .metavar = "N", .fallback = "1", .least = 1,
+  { OPTION_INT, "tensor-parallel", AT (ranks.tensor_parallel), BASIC, .metavar = "N", .fallback = "1", .least = 1,
     .most = MAX_RANKS,
     .help = "Ranks that share the layers of the model: N threads, or the processes that mpirun started",
     .help_on_ranks = "Neighbouring ranks that share the layers of one model and its rows; other models have other "
@@ -168,10 +170,11 @@ const OptionRow gpt_options[] = {
     .help = "Turn off --partition for a resumed run that had it" },
 
   { OPTION_GROUP, "machine", .metavar = "Memory and machine:" },
-  { OPTION_TEXT, "checkpoint", 'c', AT (checkpoint), .metavar = "KIND", .fallback = "none", .names = checkpoints, SAVED,
+  { OPTION_TEXT, "checkpoint", 'c', AT (checkpoint), BASIC, .metavar = "KIND", .fallback = "none", .names = checkpoints,
+    SAVED,
     .help = "Activation checkpointing per block: none, selective, full, or auto: the fastest plan that the --memory "
             "holds; on a terminal the run ends with a report" },
-  { OPTION_TEXT, "store", AT (store), .metavar = "KIND", .fallback = "keep", .names = stores, SAVED,
+  { OPTION_TEXT, "store", AT (store), BASIC, .metavar = "KIND", .fallback = "keep", .names = stores, SAVED,
     .help = "Where saved activations wait for backward: keep: in place; host; disk; contiguous: in one buffer on the "
             "device; contiguous+host; contiguous+disk. Blocks of a plan use a host or disk store where that is "
             "faster" },
@@ -183,7 +186,7 @@ const OptionRow gpt_options[] = {
     .help = "Store for activations that the first store has no room for or can't write: none, keep, host, disk" },
   { OPTION_INT, "prefetch", AT (prefetch), .metavar = "N", .fallback = "1", ANY_INT,
     .help = "Fetch activations from the store this many blocks ahead of backward" },
-  { OPTION_SIZE, "memory", SIZE_AT (memory), .metavar = "SIZE", .shown = "0",
+  { OPTION_SIZE, "memory", SIZE_AT (memory), BASIC, .metavar = "SIZE", .shown = "0", .names = budgets,
     .help = "Budget of a training: plans what each block keeps and recomputes so that the device's bytes, on the CPU "
             "those of the process, stay within SIZE: 1.5GiB, 1500MB, or auto: all that is free",
     .help_on_ranks = "Budget of a training: one plan for all ranks keeps the bytes of each device, on the CPU those of "
@@ -194,9 +197,9 @@ const OptionRow gpt_options[] = {
             "micro-batches, bf16-moments, 8bit-moments, bf16-residual, step-in-backward; several with commas" },
   { OPTION_PATH, "plan", AT (plan), .metavar = "FILE",
     .help = "Write the plan of --memory to FILE, or train by the one that is there" },
-  { OPTION_FLAG, "estimate", AT (estimate), .shown = "",
+  { OPTION_FLAG, "estimate", AT (estimate), BASIC, .shown = "",
     .help = "Train nothing: print the bytes that a step needs, who holds them, the seconds of a step and of --steps" },
-  { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED,
+  { OPTION_TEXT, "dtype", AT (dtype), BASIC, .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED,
     .help = "Type to compute in: f32 or bf16" },
   { OPTION_TEXT, "weights", AT (weights), .metavar = "NAME", .fallback = "f32", .names = dtypes, SAVED, .late = "f32",
     .help = "Type of the weights with --dtype bf16: f32, or bf16, 2 bytes a parameter without an f32 copy" },
@@ -213,25 +216,25 @@ const OptionRow gpt_options[] = {
     .help = "Type of AdamW's moments: f32, bf16 or 8bit, which take 8, 4 or 2 bytes a parameter" },
   { OPTION_FLAG, "step-in-backward", AT (step_in_backward), SAVED, .late = "0",
     .help = "Update each parameter as soon as its gradient is complete, and free the gradient" },
-  { OPTION_DEVICE, "device", AT (device), .metavar = "NAME", .fallback = "cpu", .help = "Device to train on" },
+  { OPTION_DEVICE, "device", AT (device), BASIC, .metavar = "NAME", .fallback = "cpu", .help = "Device to train on" },
   { OPTION_INT, "threads", AT (threads), .metavar = "N", .fallback = "0", .least = 0, .most = MAX_THREADS,
     .help = "Number of threads; 0: one for each core",
     .help_on_ranks = "Threads of each rank; 0: its share of the machine's cores" },
 
   { OPTION_GROUP, "files", .metavar = "Files:" },
-  { OPTION_PATH, "load", AT (load), .metavar = "FILE",
+  { OPTION_PATH, "load", AT (load), BASIC, .metavar = "FILE",
     .help = "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives "
             "the sizes that you don't" },
-  { OPTION_PATH, "save", AT (save), .metavar = "FILE", .help = "Write the weights to FILE at the end" },
+  { OPTION_PATH, "save", AT (save), BASIC, .metavar = "FILE", .help = "Write the weights to FILE at the end" },
   { OPTION_PATH, "save-best", AT (save_best), .metavar = "FILE",
     .help = "Write the weights to FILE whenever the loss of --eval is the least so far" },
-  { OPTION_PATH, "resume", AT (resume), .metavar = "DIR",
+  { OPTION_PATH, "resume", AT (resume), BASIC, .metavar = "DIR",
     .help = "Save the state of the training in DIR; if DIR has one, resume it, bit for bit and with its options" },
   { OPTION_INT64, "save-every", AT (save_every), .metavar = "N", .fallback = "500", ANY_INT64,
     .help = "Save the state every N steps; 0: only at the end and at Ctrl-C" },
 
   { OPTION_GROUP, "output", .metavar = "Output:" },
-  { OPTION_INT, "sample", 's', AT (sample), .metavar = "N", .fallback = "0", ANY_INT,
+  { OPTION_INT, "sample", 's', AT (sample), BASIC, .metavar = "N", .fallback = "0", ANY_INT,
     .help = "Print N tokens of generated text at the end" },
   { OPTION_RAW, "prompt", AT (prompt), .metavar = "TEXT", .fallback = "\n", .shown = "a new line",
     .help = "Text that the generated text continues" },
@@ -239,9 +242,9 @@ const OptionRow gpt_options[] = {
     .help = "Sampling temperature: lower is safer, higher is wilder" },
   { OPTION_INT, "top-k", AT (top_k), .metavar = "N", .fallback = "40", ANY_INT,
     .help = "Sample from the N likeliest tokens; 0: from all" },
-  { OPTION_PATH, "report", 'r', AT (report), .metavar = "FILE",
+  { OPTION_PATH, "report", 'r', AT (report), BASIC, .metavar = "FILE",
     .help = "Write losses, times, memory and each block's checkpointing to FILE, as JSON" },
-  { OPTION_PATH, "log", AT (log), .metavar = "DIR",
+  { OPTION_PATH, "log", AT (log), BASIC, .metavar = "DIR",
     .help = "Write each step's loss, learning rate, speed and memory to files in DIR: steps.jsonl with an object in "
             "each line, and events for TensorBoard; a resumed training continues them" },
   { OPTION_PATH, "profile", AT (profile), .metavar = "FILE",
@@ -252,7 +255,16 @@ const OptionRow gpt_options[] = {
     .help = "Write a trace of the device's queues in one step, the third or the last, to FILE" },
   { OPTION_PATH, "memory-timeline", AT (memory_timeline), .metavar = "FILE",
     .help = "Write a picture of who holds which bytes in the second step to FILE, .html or .svg" },
-  { OPTION_FLAG, "quiet", 'q', AT (quiet), .shown = "", .help = "Print only errors and the generated text" },
+  { OPTION_FLAG, "quiet", 'q', AT (quiet), BASIC, .shown = "", .help = "Print only errors and the generated text" },
   { .name = NULL },
 };
 /* clang-format on */
+
+const OptionStatus gpt_statuses[] = {
+  { 0, "All went well." },
+  { 1, "Something failed: a file, the memory, the training, another rank." },
+  { 2, "The options are wrong, on the command line or in the file of --config." },
+  { 130, "Ctrl-C (SIGINT) ended the training, which was saved." },
+  { 143, "SIGTERM ended the training, which was saved." },
+  { .text = NULL },
+};

@@ -16,7 +16,7 @@ options_init (Options *self,
               const Program *program)
 {
   *self = (Options){ .program = program };
-  option_table_init (&self->state, gpt_options, program_may_shard (program), program->changes);
+  option_table_init (&self->state, &program_page);
 }
 
 void
@@ -52,43 +52,6 @@ gboolean
 options_have_plan (const Options *self)
 {
   return self->memory > 0 || self->memory_is_auto || self->plan != NULL;
-}
-
-/* -- reading ------------------------------------------------------------------------------------------------------- */
-
-static GOptionContext *
-make_context (Options *self,
-              char ***rest)
-{
-  GOptionContext *context = g_option_context_new (self->program->title);
-  g_autoptr (GString) epilogue = g_string_new (self->program->epilogue);
-  const GOptionEntry remaining[] = {
-    { G_OPTION_REMAINING, 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME_ARRAY, rest, NULL, NULL },
-    { NULL }
-  };
-
-  g_option_context_set_help_enabled (context, FALSE);
-  g_option_context_add_main_entries (context, remaining, NULL);
-  option_table_add_groups (&self->state, context);
-  g_option_context_set_summary (context, "Defaults are in parentheses.");
-  g_string_replace (epilogue, "PROGRAM", g_get_prgname (), 0);
-  g_option_context_set_description (context, epilogue->str);
-  return context;
-}
-
-char *
-options_get_help (const Program *program)
-{
-  Options options;
-  char **rest = NULL;
-  g_autoptr (GOptionContext) context = NULL;
-  char *help;
-
-  options_init (&options, program);
-  context = make_context (&options, &rest);
-  help = command_get_help (context);
-  options_clear (&options);
-  return help;
 }
 
 /* -- checking ------------------------------------------------------------------------------------------------------ */
@@ -312,45 +275,47 @@ take_parts (Options *self,
   return TRUE;
 }
 
+static gboolean
+check (Options *self,
+       GError **error)
+{
+  return option_table_check (&self->state, error) && take_bytes (self, error) && find_kinds (self, error)
+         && (self->preset == NULL
+             || options_check_name ("preset", self->preset,
+                                    self->program->is_masked ? ebb_bert_config_get_preset_names ()
+                                                             : ebb_gpt_config_get_preset_names (),
+                                    error))
+         && check_model (self, error) && (!self->program->tunes || tuning_options_check (self, error))
+         && check_numbers (self, error) && check_pairs (self, error) && check_files (self, error)
+         && (self->resume != NULL || data_check (self, error));
+}
+
 gboolean
 options_parse (Options *self,
                int argc,
                char **argv,
                GError **error)
 {
-  g_auto (GStrv) words = g_new0 (char *, (gsize) argc + 1);
   g_auto (GStrv) rest = NULL;
-  g_autoptr (GOptionContext) context = make_context (self, &rest);
 
-  for (int i = 0; i < argc; i++)
-    words[i] = g_strdup (argv[i]);
-  if (!g_option_context_parse_strv (context, &words, error))
+  if (!option_table_parse (&self->state, argc, argv, &rest, error))
     return FALSE;
-  if (self->state.help || self->state.version)
+  if (option_table_is_question (&self->state))
     return TRUE;
-  option_table_fill (&self->state);
+  if (rest != NULL)
+    take_rest (self, rest);
+  if (!option_table_fill (&self->state, error))
+    return FALSE;
   if (OPTION_WAS_GIVEN (self, ranks.n_ranks) && !OPTION_WAS_GIVEN (self, ranks.backend))
     {
       g_free (self->ranks.backend);
       self->ranks.backend = g_strdup ("thread");
     }
-  if (rest != NULL)
-    take_rest (self, rest);
   if (self->program->tunes)
     tuning_options_fill (self);
   else
     take_steps (self);
-  if (!option_table_check (&self->state, error) || !take_bytes (self, error) || !find_kinds (self, error)
-      || (self->preset != NULL
-          && !options_check_name ("preset", self->preset,
-                                  self->program->is_masked ? ebb_bert_config_get_preset_names ()
-                                                           : ebb_gpt_config_get_preset_names (),
-                                  error))
-      || !check_model (self, error) || (self->program->tunes && !tuning_options_check (self, error))
-      || !check_numbers (self, error) || !check_pairs (self, error) || !check_files (self, error)
-      || (self->resume == NULL && !data_check (self, error)))
-    return FALSE;
-  return take_parts (self, error);
+  return option_table_finish (&self->state, check (self, error), error) && take_parts (self, error);
 }
 
 /* An option of the command line switches off saved ones that contradict it. */
@@ -461,11 +426,10 @@ add_sizes (const Options *self,
     }
 }
 
-void
-options_add_json (const Options *self,
-                  JsonBuilder *builder)
+static void
+add_members (const Options *self,
+             JsonBuilder *builder)
 {
-  json_builder_begin_object (builder);
   option_table_add_json (&self->state, builder);
   if (self->program->tunes)
     {
@@ -483,6 +447,19 @@ options_add_json (const Options *self,
   json_builder_add_double_value (builder, self->norm_eps);
   json_builder_set_member_name (builder, "gelu");
   json_builder_add_string_value (builder, self->activation == EBB_ACTIVATION_GELU_TANH ? "tanh" : "exact");
+}
+
+void
+options_add_json (const Options *self,
+                  JsonBuilder *builder)
+{
+  Options shown = *self;
+
+  if (self->program->tunes && self->save == NULL)
+    shown.save = self->save_best;
+  json_builder_begin_object (builder);
+  add_members (&shown, builder);
+  option_table_add_given (&self->state, builder);
   json_builder_end_object (builder);
 }
 
@@ -495,7 +472,9 @@ options_to_json (const Options *self)
 
   kept.ranks.sequence_parallel |= self->ranks.keeps_sequence_parallel;
   kept.ranks.partition |= self->ranks.keeps_partition;
-  options_add_json (&kept, builder);
+  json_builder_begin_object (builder);
+  add_members (&kept, builder);
+  json_builder_end_object (builder);
   root = json_builder_get_root (builder);
   return json_to_string (root, FALSE);
 }

@@ -114,7 +114,6 @@ gboolean options_parse (Options *self,
                         int argc,
                         char **argv,
                         GError **error);
-char *options_get_help (const Program *program);
 
 /* Takes options that the command line left out from @saved, the options_to_json () of the resumed training; NULL: there
  * is none. */
@@ -131,12 +130,13 @@ void options_set_config (Options *self,
                          const EbbGptConfig *config);
 void options_set_bert_config (Options *self,
                               const EbbBertConfig *config);
-/* Adds an object with every option as it took effect. */
+/* Adds an object with every option as it took effect, and with the names of those that were typed. */
 void options_add_json (const Options *self,
                        JsonBuilder *builder);
-/* The same as text. */
+/* Every option as text, for the state of the training. */
 char *options_to_json (const Options *self);
 
 extern const OptionRow gpt_options[];
+extern const OptionStatus gpt_statuses[];
 
 G_END_DECLS

@@ -2,6 +2,7 @@
 /* Shows the progress of a training: one line that changes on a terminal, plain lines elsewhere. */
 #include "common/report/progress.h"
 
+#include "common/command.h"
 #include "common/report/rank-table.h"
 #include "common/train/adapter.h"
 #include "common/train/evaluate.h"
@@ -10,7 +11,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define MIB (1024.0 * 1024.0)
@@ -19,15 +19,6 @@
 #define LIVE_INTERVAL (G_USEC_PER_SEC / 10)
 #define RECENT 10
 
-/* mpirun gives its ranks terminals of size 0, even if its own output is a file. */
-static guint
-get_columns (guint fallback)
-{
-  struct winsize size;
-
-  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : fallback;
-}
-
 void
 progress_init (Progress *self,
                const Trainer *trainer)
@@ -35,7 +26,9 @@ progress_init (Progress *self,
   *self = (Progress){
     .trainer = trainer,
     .quiet = trainer->options->quiet,
-    .live = isatty (STDOUT_FILENO) && (trainer->ranks == NULL || get_columns (0) > 0),
+    .live = command_is_terminal (STDOUT_FILENO)
+            && (trainer->ranks == NULL || command_get_columns (STDOUT_FILENO, 0) > 0),
+    .has_colours = command_has_colours (STDOUT_FILENO),
     .losses = g_array_new (FALSE, FALSE, sizeof (double)),
     .seconds = g_array_new (FALSE, FALSE, sizeof (double)),
   };
@@ -111,16 +104,29 @@ format_time (double seconds)
 
 /* -- the line ------------------------------------------------------------------------------------------------------ */
 
-#define ROOMY 120
+#define ROOMY 119
+#define FALLBACK_COLUMNS 80
+#define BOLD "\033[1m"
+#define GREEN "\033[32m"
+#define PLAIN "\033[0m"
 
-static void
-append_memory (GString *line,
-               const char *name,
-               guint64 n_bytes)
+/* Appends a figure if the line then has no more than @columns; FALSE if it doesn't fit. */
+static gboolean G_GNUC_PRINTF (3, 4)
+    append_figure (GString *line,
+                   guint columns,
+                   const char *format,
+                   ...)
 {
-  double mib = (double) n_bytes / MIB;
+  const gsize length = line->len;
+  va_list args;
 
-  g_string_append_printf (line, " %s %.*f", name, mib < 10 ? 1 : 0, mib);
+  va_start (args, format);
+  g_string_append_vprintf (line, format, args);
+  va_end (args);
+  if (line->len <= columns)
+    return TRUE;
+  g_string_truncate (line, length);
+  return FALSE;
 }
 
 /* Names the ranks whose memory is printed. */
@@ -134,8 +140,9 @@ get_owner (const Trainer *trainer)
 }
 
 /* What the promise of --memory is about, and the promise: bytes of the process on the CPU, elsewhere of the device. */
-static void
+static gboolean
 append_budget (GString *line,
+               guint columns,
                const Trainer *trainer,
                EbbMemoryStats *stats,
                gboolean roomy)
@@ -143,38 +150,69 @@ append_budget (GString *line,
   const gboolean on_cpu = trainer->device == ebb_device_get_cpu ();
   const double peak = on_cpu ? (double) rank_table_get_rss_peak () : (double) ebb_memory_stats_get_peak_total (stats);
 
-  if (trainer->plan != NULL && trainer->budget > 0)
-    g_string_append_printf (line, "%s%.0f of %.0f MiB", roomy ? "  memory " : " ", peak / MIB,
-                            (double) trainer->budget / MIB);
+  return trainer->plan == NULL || trainer->budget == 0
+         || append_figure (line, columns, "%s%.0f of %.0f MiB", roomy ? "  memory " : " ", peak / MIB,
+                           (double) trainer->budget / MIB);
 }
 
-/* The full line if it fits; the most important figures come first. */
-static char *
-format_line (Progress *self,
-             gboolean roomy)
+/* The peaks of all purposes that there are. */
+static gboolean
+append_memory (GString *line,
+               guint columns,
+               const Trainer *trainer,
+               EbbMemoryStats *stats,
+               gboolean roomy)
 {
   static const char *const short_names[EBB_N_PURPOSES] = { "p", "g", "o", "a", "c", "w" };
+  g_autofree char *first = g_strdup_printf ("%sMiB%s:", roomy ? "  " : " ", get_owner (trainer));
+  const char *before = first;
+
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    {
+      const double mib = (double) ebb_memory_stats_get_peak (stats, i) / MIB;
+
+      if (i == EBB_PURPOSE_CACHE && mib == 0) /* training itself has none */
+        continue;
+      if (!append_figure (line, columns, "%s %s %.*f", before, (roomy ? progress_purposes : short_names)[i],
+                          mib < 10 ? 1 : 0, mib))
+        return FALSE;
+      before = "";
+    }
+  return TRUE;
+}
+
+/* Figures as far as they fit into @columns; the most important ones come first. */
+static char *
+format_line (Progress *self,
+             guint columns)
+{
+  const gboolean roomy = columns >= ROOMY;
   const Trainer *trainer = self->trainer;
   guint n = self->losses->len, n_recent = MIN (n, RECENT);
   const double *seconds = (const double *) (gpointer) self->seconds->data;
-  double recent = get_median (seconds + n - n_recent, n_recent);
+  double recent = get_median (seconds + n - n_recent, n_recent), peak;
   gint64 n_steps = trainer->options->steps;
   int digits = (int) g_snprintf (NULL, 0, "%" G_GINT64_FORMAT, n_steps);
   g_autofree char *left = format_time (recent * (double) (n_steps - trainer->step));
   g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (trainer->device);
   const char *gap = roomy ? "  " : " ";
-  GString *line = g_string_new (roomy ? "step " : NULL);
+  GString *line = g_string_new (NULL);
+  gsize n_bold = 0;
 
-  g_string_append_printf (line, "%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "%sloss %.4f%s%.0f %s%s%s left",
-                          digits, trainer->step, n_steps, gap, g_array_index (self->losses, double, n - 1), gap,
-                          get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left);
-  append_budget (line, trainer, stats, roomy);
-  g_string_append_printf (line, "%sMiB%s:", gap, get_owner (trainer));
-  for (guint i = 0; i < EBB_N_PURPOSES; i++)
-    if (i != EBB_PURPOSE_CACHE || ebb_memory_stats_get_peak (stats, i) > 0) /* training itself has none */
-      append_memory (line, (roomy ? progress_purposes : short_names)[i], ebb_memory_stats_get_peak (stats, i));
-  if (roomy)
-    append_memory (line, "peak", ebb_memory_stats_get_peak_total (stats));
+  if (append_figure (line, columns, "%s%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT, roomy ? "step " : "", digits,
+                     trainer->step, n_steps))
+    n_bold = line->len;
+  peak = (double) ebb_memory_stats_get_peak_total (stats) / MIB;
+  if (append_figure (line, columns, "%sloss %.4f", gap, g_array_index (self->losses, double, n - 1))
+      && append_figure (line, columns, "%s%.0f %s", gap, get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s")
+      && append_figure (line, columns, "%s%s left", gap, left) && append_budget (line, columns, trainer, stats, roomy)
+      && append_memory (line, columns, trainer, stats, roomy) && roomy)
+    append_figure (line, columns, " peak %.*f", peak < 10 ? 1 : 0, peak);
+  if (self->has_colours && n_bold > 0)
+    {
+      g_string_insert (line, (gssize) n_bold, PLAIN);
+      g_string_prepend (line, BOLD);
+    }
   return g_string_free (line, FALSE);
 }
 
@@ -188,7 +226,6 @@ progress_step (Progress *self,
   gint64 every = MAX (1, n_steps / N_PLAIN_LINES);
   gboolean due = step == n_steps || self->losses->len == 0;
   g_autofree char *line = NULL;
-  guint columns;
 
   g_array_append_val (self->losses, loss);
   g_array_append_val (self->seconds, seconds);
@@ -197,10 +234,10 @@ progress_step (Progress *self,
   if (self->quiet || !due)
     return;
   self->shown = now;
-  columns = self->live ? get_columns (80) : ROOMY;
-  line = format_line (self, columns >= ROOMY);
+  /* A line that fills a terminal's last column may wrap. */
+  line = format_line (self, self->live ? command_get_columns (STDOUT_FILENO, FALLBACK_COLUMNS) - 1 : G_MAXUINT);
   if (self->live)
-    printf ("\r%.*s\033[K", (int) columns - 1, line);
+    printf ("\r%s\033[K", line);
   else
     printf ("%s\n", line);
   fflush (stdout);
@@ -221,8 +258,9 @@ progress_evaluation (Progress *self)
   if (last->step == 0)
     progress_note (self, "Held out: loss %.4f, perplexity %.2f", last->loss, evaluate_get_perplexity (last->loss));
   else
-    progress_note (self, "Held out, after step %" G_GINT64_FORMAT ": loss %.4f, perplexity %.2f%s", last->step,
-                   last->loss, evaluate_get_perplexity (last->loss), last->is_best ? ", the best so far" : "");
+    progress_note (self, "Held out, after step %" G_GINT64_FORMAT ": loss %.4f, perplexity %.2f%s%s%s", last->step,
+                   last->loss, evaluate_get_perplexity (last->loss), last->is_best && self->has_colours ? GREEN : "",
+                   last->is_best ? ", the best so far" : "", last->is_best && self->has_colours ? PLAIN : "");
 }
 
 /* -- before and after ---------------------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@ G_BEGIN_DECLS
 typedef struct
 {
   const Trainer *trainer;
-  gboolean quiet, live;
+  gboolean quiet, live, has_colours;
   GArray *losses;      /* double, of each step of this run */
   GArray *seconds;     /* double */
   gint64 began, shown; /* microseconds */

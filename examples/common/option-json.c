@@ -1,0 +1,313 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The options of a table as JSON: in reports, in the state of a resumed training, and in the file of --config. */
+#include "common/option-table.h"
+
+#include <ebb/ebb.h>
+
+#include <string.h>
+
+/* -- writing ------------------------------------------------------------------------------------------------------- */
+
+/* The member of a report's config that lists the options that were typed. */
+#define GIVEN "given"
+
+/* An option's name as a member of an object, which has underscores. */
+static char *
+get_member_name (const OptionRow *row)
+{
+  return g_strdelimit (g_strdup (row->name), "-", '_');
+}
+
+static void
+add_value (const OptionState *self,
+           const OptionRow *row,
+           JsonBuilder *builder)
+{
+  char **list = option_row_is_list (row) ? OPTION_FIELD (char **, self, row) : NULL;
+
+  switch (row->kind)
+    {
+    case OPTION_INT: json_builder_add_int_value (builder, OPTION_FIELD (int, self, row)); break;
+    case OPTION_INT64: json_builder_add_int_value (builder, OPTION_FIELD (gint64, self, row)); break;
+    case OPTION_DOUBLE: json_builder_add_double_value (builder, OPTION_FIELD (double, self, row)); break;
+    case OPTION_FLAG: json_builder_add_boolean_value (builder, OPTION_FIELD (gboolean, self, row)); break;
+    case OPTION_SIZE:
+      if (row->names != NULL && OPTION_FIELD (char *, self, row) != NULL
+          && g_strv_contains (row->names, OPTION_FIELD (char *, self, row)))
+        json_builder_add_string_value (builder, OPTION_FIELD (char *, self, row));
+      else
+        json_builder_add_int_value (builder, G_STRUCT_MEMBER (gint64, self, row->bytes));
+      break;
+    case OPTION_RAWS:
+    case OPTION_PATHS:
+      json_builder_begin_array (builder);
+      for (guint i = 0; list != NULL && list[i] != NULL; i++)
+        {
+          g_autofree char *name = g_filename_display_name (list[i]);
+
+          json_builder_add_string_value (builder, name);
+        }
+      json_builder_end_array (builder);
+      break;
+    default:
+      if (OPTION_FIELD (char *, self, row) != NULL)
+        {
+          g_autofree char *text = g_utf8_make_valid (OPTION_FIELD (char *, self, row), -1);
+
+          json_builder_add_string_value (builder, text);
+        }
+      else
+        json_builder_add_null_value (builder);
+    }
+}
+
+void
+option_table_add_json (const OptionState *self,
+                       JsonBuilder *builder)
+{
+  for (const OptionRow *row = self->rows; row->name != NULL; row++)
+    if (!self->absent[row - self->rows] && !row->is_common && option_row_has_value (row))
+      {
+        g_autofree char *name = get_member_name (row);
+
+        json_builder_set_member_name (builder, name);
+        add_value (self, row, builder);
+      }
+}
+
+void
+option_table_add_given (const OptionState *self,
+                        JsonBuilder *builder)
+{
+  json_builder_set_member_name (builder, GIVEN);
+  json_builder_begin_array (builder);
+  for (const OptionRow *row = self->rows; row->name != NULL; row++)
+    if (self->typed[row - self->rows] && !row->is_common)
+      {
+        g_autofree char *name = get_member_name (row);
+
+        json_builder_add_string_value (builder, name);
+      }
+  json_builder_end_array (builder);
+}
+
+/* -- a saved state ------------------------------------------------------------------------------------------------- */
+
+/* json-glib recurses as deep as objects are nested; a saved one hardly is. */
+#define MOST_BRACKETS 1000
+
+static JsonNode *
+parse_object (const char *text,
+              GError **error)
+{
+  g_autoptr (JsonNode) root = NULL;
+  guint n = 0;
+
+  for (const char *p = text; *p != '\0'; p++)
+    n += *p == '{' || *p == '[';
+  root = n <= MOST_BRACKETS ? json_from_string (text, error) : NULL;
+  if (root != NULL && JSON_NODE_HOLDS_OBJECT (root))
+    return g_steal_pointer (&root);
+  if (error != NULL && *error == NULL)
+    options_refuse (error, "there is no object in it");
+  return NULL;
+}
+
+JsonNode *
+option_table_parse_json (const char *saved)
+{
+  return parse_object (saved, NULL);
+}
+
+/* FALSE if @node is not of the kind that the option has. */
+static gboolean
+take (OptionState *self,
+      const OptionRow *row,
+      JsonNode *node)
+{
+  GType type = node != NULL && JSON_NODE_HOLDS_VALUE (node) ? json_node_get_value_type (node) : G_TYPE_INVALID;
+
+  if (node == NULL && row->late != NULL)
+    option_table_set (self, row, row->late);
+  else if (option_row_is_text (row) && type == G_TYPE_STRING)
+    option_table_set (self, row, json_node_get_string (node));
+  else if (row->kind == OPTION_FLAG && type == G_TYPE_BOOLEAN)
+    OPTION_FIELD (gboolean, self, row) = json_node_get_boolean (node);
+  else if (row->kind == OPTION_DOUBLE && (type == G_TYPE_DOUBLE || type == G_TYPE_INT64))
+    OPTION_FIELD (double, self, row) = json_node_get_double (node);
+  else if (row->kind == OPTION_INT && type == G_TYPE_INT64)
+    OPTION_FIELD (int, self, row) = (int) CLAMP (json_node_get_int (node), G_MININT, G_MAXINT);
+  else if (row->kind == OPTION_INT64 && type == G_TYPE_INT64)
+    OPTION_FIELD (gint64, self, row) = json_node_get_int (node);
+  else if (row->kind == OPTION_SIZE && type == G_TYPE_INT64)
+    G_STRUCT_MEMBER (gint64, self, row->bytes) = json_node_get_int (node);
+  else
+    return FALSE;
+  return TRUE;
+}
+
+gboolean
+option_table_take_json (OptionState *self,
+                        const char *saved,
+                        const char *folder,
+                        GError **error)
+{
+  g_autoptr (JsonNode) root = option_table_parse_json (saved);
+  JsonObject *object = root != NULL ? json_node_get_object (root) : NULL;
+
+  for (guint i = 0; self->rows[i].name != NULL; i++)
+    if (self->rows[i].is_saved && !self->given[i] && !self->absent[i])
+      {
+        g_autofree char *name = get_member_name (&self->rows[i]);
+
+        if (object == NULL || !take (self, &self->rows[i], json_object_get_member (object, name)))
+          {
+            g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: that state was not saved by %s: it has no %s",
+                         folder, g_get_prgname (), name);
+            return FALSE;
+          }
+      }
+  return TRUE;
+}
+
+/* -- the file of --config ------------------------------------------------------------------------------------------ */
+
+/* The option that a member sets; NULL: there is none. */
+static const OptionRow *
+find_option (const OptionState *self,
+             const char *member)
+{
+  g_autofree char *name = g_strdelimit (g_strdup (member), "_", '-');
+
+  for (const OptionRow *row = self->rows; row->name != NULL; row++)
+    if (option_row_has_value (row) && !row->is_common && !self->absent[row - self->rows]
+        && strcmp (row->name, name) == 0)
+      return row;
+  return NULL;
+}
+
+/* A text as it would be typed; NULL if @node is none. Numbers are texts as well: --eval 0.05. */
+static char *
+get_text (JsonNode *node)
+{
+  const GType type = JSON_NODE_HOLDS_VALUE (node) ? json_node_get_value_type (node) : G_TYPE_INVALID;
+  char text[G_ASCII_DTOSTR_BUF_SIZE];
+
+  if (type == G_TYPE_STRING)
+    return g_strdup (json_node_get_string (node));
+  if (type == G_TYPE_INT64)
+    return g_strdup_printf ("%" G_GINT64_FORMAT, json_node_get_int (node));
+  if (type == G_TYPE_DOUBLE)
+    return g_strdup (g_ascii_formatd (text, sizeof text, "%.15g", json_node_get_double (node)));
+  return NULL;
+}
+
+/* One text, or an array of texts; NULL if @node is neither. */
+static char **
+get_list (JsonNode *node)
+{
+  g_autoptr (GStrvBuilder) list = g_strv_builder_new ();
+  JsonArray *array = JSON_NODE_HOLDS_ARRAY (node) ? json_node_get_array (node) : NULL;
+
+  for (guint i = 0; i < (array != NULL ? json_array_get_length (array) : 1); i++)
+    {
+      g_autofree char *text = get_text (array != NULL ? json_array_get_element (array, i) : node);
+
+      if (text == NULL)
+        return NULL;
+      g_strv_builder_add (list, text);
+    }
+  return g_strv_builder_end (list);
+}
+
+/* NULL, or what @node should be instead. */
+static const char *
+take_value (OptionState *self,
+            const OptionRow *row,
+            JsonNode *node)
+{
+  const GType type = JSON_NODE_HOLDS_VALUE (node) ? json_node_get_value_type (node) : G_TYPE_INVALID;
+
+  if (row->kind == OPTION_FLAG)
+    return type == G_TYPE_BOOLEAN && take (self, row, node) ? NULL : "true or false";
+  if (row->kind == OPTION_DOUBLE)
+    return take (self, row, node) ? NULL : "a number";
+  if (row->kind == OPTION_INT || row->kind == OPTION_INT64)
+    return take (self, row, node) ? NULL : "a whole number";
+  if (option_row_is_list (row))
+    {
+      char **list = get_list (node);
+
+      if (list == NULL)
+        return "a text, or an array of texts";
+      OPTION_FIELD (char **, self, row) = *list != NULL ? list : NULL;
+      if (*list == NULL)
+        g_strfreev (list);
+      return NULL;
+    }
+  g_autofree char *text = get_text (node);
+
+  if (text != NULL)
+    option_table_set (self, row, text);
+  return text != NULL ? NULL : row->kind == OPTION_SIZE ? "a size like \"1.5GiB\", or a number of bytes"
+                                                        : "a text";
+}
+
+static gboolean
+take_member (OptionState *self,
+             const char *member,
+             JsonNode *node,
+             GError **error)
+{
+  const OptionRow *row = find_option (self, member);
+  const char *wanted;
+  gsize i;
+
+  if (row == NULL)
+    return options_refuse (error, "--config %s: %s: %s has no such option: %s --help-all lists them", self->config,
+                           member, g_get_prgname (), g_get_prgname ());
+  i = (gsize) (row - self->rows);
+  if (self->typed[i] || node == NULL || JSON_NODE_HOLDS_NULL (node))
+    return TRUE;
+  wanted = take_value (self, row, node);
+  if (wanted != NULL)
+    {
+      g_autofree char *text = json_to_string (node, FALSE);
+
+      return options_refuse (error, "--config %s: %s: %s: it must be %s", self->config, member, text, wanted);
+    }
+  self->typed[i] = self->by_file[i] = TRUE;
+  return TRUE;
+}
+
+gboolean
+option_table_take_config (OptionState *self,
+                          GError **error)
+{
+  g_autoptr (JsonNode) root = NULL;
+  g_autoptr (GError) failure = NULL;
+  g_autoptr (GList) members = NULL;
+  g_autofree char *text = NULL;
+  g_auto (GStrv) given = NULL;
+  JsonObject *object;
+
+  if (!g_file_get_contents (self->config, &text, NULL, &failure)
+      || (root = parse_object (text, &failure)) == NULL)
+    return options_refuse (error, "--config %s: it must be a file with a JSON object of options: %s", self->config,
+                           failure->message);
+  object = json_node_get_object (root);
+  if (json_object_has_member (object, "config") && JSON_NODE_HOLDS_OBJECT (json_object_get_member (object, "config")))
+    object = json_object_get_object_member (object, "config"); /* a report as a whole */
+  if (json_object_has_member (object, GIVEN) && JSON_NODE_HOLDS_ARRAY (json_object_get_member (object, GIVEN)))
+    given = get_list (json_object_get_member (object, GIVEN));
+  if (given == NULL && json_object_has_member (object, GIVEN))
+    return options_refuse (error, "--config %s: " GIVEN ": it must be an array of names", self->config);
+  for (guint i = 0; given != NULL && given[i] != NULL; i++)
+    if (!take_member (self, given[i], json_object_get_member (object, given[i]), error))
+      return FALSE;
+  members = given == NULL ? json_object_get_members (object) : NULL;
+  for (GList *member = members; member != NULL; member = member->next)
+    if (!take_member (self, member->data, json_object_get_member (object, member->data), error))
+      return FALSE;
+  return TRUE;
+}
