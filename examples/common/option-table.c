@@ -44,8 +44,8 @@ is_given (const OptionState *self,
     {
     case OPTION_GROUP:
     case OPTION_NO_FLAG: return FALSE;
-    case OPTION_INT:
-    case OPTION_FLAG: return OPTION_FIELD (int, self, row) != NO_INT;
+    case OPTION_INT: return OPTION_FIELD (int, self, row) != NO_INT;
+    case OPTION_FLAG: return OPTION_FIELD (gboolean, self, row) != (row->is_common ? FALSE : NO_INT);
     case OPTION_INT64: return OPTION_FIELD (gint64, self, row) != NO_INT64;
     case OPTION_DOUBLE: return OPTION_FIELD (double, self, row) != NO_DOUBLE;
     default: return OPTION_FIELD (gpointer, self, row) != NULL;

@@ -19,9 +19,9 @@ static gboolean
 check (const Options *self,
        GError **error)
 {
-  return option_table_check (&self->state, error)
-         && (self->sizes.dropout < 1
-             || options_refuse (error, "--dropout %g: it must be at least 0 and below 1", self->sizes.dropout));
+  if (!(self->sizes.dropout >= 0 && self->sizes.dropout < 1)) /* nor NaN */
+    return options_refuse (error, "--dropout %g: it must be at least 0 and below 1", self->sizes.dropout);
+  return option_table_check (&self->state, error);
 }
 
 gboolean
