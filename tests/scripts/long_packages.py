@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The Debian packages are clean under lintian, install in a bare Debian 12, work there in every language, and are removed
-without a trace.
+"""The Debian packages are clean under lintian, install in a bare Debian 12, work there in every language, and are
+removed without a trace.
 
 scripts/package deb makes them, unless EBB_PACKAGES names a folder that has them. The bare system is made by mmdebstrap,
 which needs root and Debian's archive.
@@ -113,11 +113,13 @@ class Packages(unittest.TestCase):
         self.bare.write("program.py", read_program("README.md", "python"))
         self.bare.write("program.js", read_program("docs/bindings.md", "js").replace(
             "=1.0';\n", "=1.0';\nEbb.init_process_group ('auto');\n", 1))
-        self.bare.write("program.cc", "#include <ebb/ebb.h>\nint main () { return ebb_check_version (1, 0, 0) ? 0 : 1; }\n")
+        self.bare.write("program.cc",
+                        "#include <ebb/ebb.h>\nint main () { return ebb_check_version (1, 0, 0) ? 0 : 1; }\n")
         shutil.copytree(os.path.join(ROOT, "tests", "consumer"), os.path.join(self.bare.path, "work", "consumer"))
         in_c = self.check_training("gcc program.c -o program $(pkg-config --cflags --libs ebb-1.0)", "./program")
         self.assertEqual(self.check_training("/usr/bin/python3 program.py"), in_c)
-        self.bare.run("g++ -Wall -Werror program.cc -o program-cc $(pkg-config --cflags --libs ebb-1.0)", "./program-cc")
+        self.bare.run("g++ -Wall -Werror program.cc -o program-cc $(pkg-config --cflags --libs ebb-1.0)",
+                      "./program-cc")
         self.bare.run("cmake -S consumer -B consumer/build", "cmake --build consumer/build", "consumer/build/consumer")
         self.bare.run("valac --pkg ebb-1.0 --Xcc=-w consumer/main.vala -o program-vala", "./program-vala")
         self.assertRegex(self.bare.run("gjs -m program.js"), "^loss ")
@@ -132,9 +134,9 @@ class Packages(unittest.TestCase):
                 self.bare.run(f". /usr/share/bash-completion/completions/{name}; complete -p {name}",
                               f"test -s /usr/share/zsh/vendor-completions/_{name}",
                               f"test -s /usr/share/fish/vendor_completions.d/{name}.fish")
-        self.bare.run("ebb-train-gpt --data text.txt --context 32 --batch 2 --steps 2 --checkpoint full --report r.json",
-                      "ebb-train-gpt --config r.json", "ebb-train-gpt --config r.json --device sim",
-                      "ebb-fsdp-gpt --ranks 2 --data text.txt --context 32 --batch 2 --steps 2")
+        small = "--data text.txt --context 32 --batch 2 --steps 2"
+        self.bare.run(f"ebb-train-gpt {small} --checkpoint full --report r.json", "ebb-train-gpt --config r.json",
+                      "ebb-train-gpt --config r.json --device sim", f"ebb-fsdp-gpt --ranks 2 {small}")
         self.bare.run("test -e /usr/share/doc/ebb-doc/reference/index.html",
                       "test -e /usr/share/doc/ebb-doc/docs/install.md")
 
