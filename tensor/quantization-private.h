@@ -18,6 +18,10 @@ typedef struct
   EbbTensor *nested_absmax; /* of nf4, as the rest: f32 [nested blocks] */
   EbbTensor *nested_map;    /* f32 [EBB_NF4_MAP] */
   EbbTensor *nested_offset; /* f32 [1] */
+  /* Of a shard of nf4, whose nested tensors are the full weight's: groups of so many of its blocks have one nested
+   * absmax, of the number that nested_index says. */
+  EbbTensor *nested_index; /* i32 [groups]; NULL: this is no shard */
+  gint64 group, n_full;    /* blocks of a group, and elements of the full weight */
 } EbbQuantizedWeight;
 
 #define EBB_QUANTIZED_TENSORS 5
@@ -51,6 +55,10 @@ gboolean ebb_quantized_weight_check (const EbbQuantizedWeight *self,
                                      const char *op,
                                      GError **error);
 void ebb_quantized_weight_clear (EbbQuantizedWeight *self);
+#define ebb_quantized_weight_is_set(self) ((self)->quantization != EBB_QUANTIZATION_NONE)
+/* References to the same tensors. */
+void ebb_quantized_weight_copy (EbbQuantizedWeight *self,
+                                const EbbQuantizedWeight *other);
 /* Quantises @values, f32 or bf16 [rows, columns], contiguous in host memory, into the tensors. FALSE: one isn't finite.
  */
 gboolean ebb_quantized_weight_encode (EbbQuantizedWeight *self,

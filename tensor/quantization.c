@@ -127,6 +127,19 @@ ebb_quantized_weight_init (EbbQuantizedWeight *self,
   return TRUE;
 }
 
+/* The same of a weight that may be a shard. */
+static gboolean
+describe_own (const EbbQuantizedWeight *self,
+              guint index,
+              EbbQuantizedTensor *wanted)
+{
+  if (!ebb_quantized_describe (self->quantization, index, self->n_rows, self->n_columns, wanted))
+    return FALSE;
+  if (self->nested_index != NULL && wanted->offset == offsetof (EbbQuantizedWeight, nested_absmax))
+    wanted->shape[0] = divide_up (divide_up (self->n_full, EBB_NF4_BLOCK), EBB_NF4_NESTED_BLOCK);
+  return TRUE;
+}
+
 static gboolean
 fits (EbbTensor *tensor,
       EbbDevice *device,
@@ -147,10 +160,10 @@ ebb_quantized_weight_check (const EbbQuantizedWeight *self,
   EbbQuantizedTensor wanted;
   guint i = 0;
 
-  while (ebb_quantized_describe (self->quantization, i, self->n_rows, self->n_columns, &wanted)
+  while (describe_own (self, i, &wanted)
          && fits (EBB_QUANTIZED_FIELD (self, &wanted), device, &wanted))
     i++;
-  if (!ebb_quantized_describe (self->quantization, i, self->n_rows, self->n_columns, &wanted))
+  if (!describe_own (self, i, &wanted))
     return TRUE;
   shape = ebb_shape_to_string (wanted.shape, wanted.n_dims);
   g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
@@ -169,6 +182,20 @@ ebb_quantized_weight_clear (EbbQuantizedWeight *self)
   g_clear_pointer (&self->nested_absmax, ebb_tensor_unref);
   g_clear_pointer (&self->nested_map, ebb_tensor_unref);
   g_clear_pointer (&self->nested_offset, ebb_tensor_unref);
+  g_clear_pointer (&self->nested_index, ebb_tensor_unref);
+}
+
+void
+ebb_quantized_weight_copy (EbbQuantizedWeight *self,
+                           const EbbQuantizedWeight *other)
+{
+  EbbTensor **tensors[] = { &self->codes, &self->absmax, &self->nested_absmax,
+                            &self->nested_map, &self->nested_offset, &self->nested_index };
+
+  *self = *other;
+  for (guint i = 0; i < G_N_ELEMENTS (tensors); i++)
+    if (*tensors[i] != NULL)
+      ebb_tensor_ref (*tensors[i]);
 }
 
 /* -- code books ---------------------------------------------------------------------------------------------------- */

@@ -86,15 +86,45 @@ get_cut (EbbParallelJob *self,
   return NULL;
 }
 
+/* Of codes and scales. */
+static gboolean
+get_quantized_cuts (EbbParallelJob *self,
+                    EbbParallelStep *step,
+                    const EbbQuantizedWeight *weight,
+                    guint dim,
+                    EbbCut *cuts[EBB_PARALLEL_MAX_CUTS],
+                    EbbQuantizedWeight *shard,
+                    GError **error)
+{
+  EbbQuantizedCut codes, scales;
+
+  if (!ebb_parallel_quantized_plan (weight, step->path, dim, step->n_sections, self->group, &codes, &scales, shard,
+                                    error))
+    return FALSE;
+  cuts[0] = get_cut (self, weight->codes, step->path, "weight", codes.dim, codes.n_sections, error);
+  if (cuts[0] == NULL || scales.n_sections == 0)
+    return cuts[0] != NULL;
+  cuts[2] = get_cut (self, weight->absmax, step->path, "weight_absmax", scales.dim, scales.n_sections, error);
+  return cuts[2] != NULL;
+}
+
 static gboolean
 prepare_layer (EbbParallelJob *self, EbbParallelStep *step, GError **error)
 {
   const gboolean is_row = step->style == EBB_PARALLEL_STYLE_ROW || step->style == EBB_PARALLEL_STYLE_ROW_SCATTERED;
+  const guint dim = is_row ? 1 : 0;
   EbbLinear *linear = step->style != EBB_PARALLEL_STYLE_VOCAB ? EBB_LINEAR (step->module) : NULL;
   EbbTensor *weight = linear != NULL ? linear->weight : EBB_EMBEDDING (step->module)->weight;
   EbbCut *cuts[EBB_PARALLEL_MAX_CUTS] = { 0 };
+  EbbQuantizedWeight shard = { EBB_QUANTIZATION_NONE };
 
-  cuts[0] = get_cut (self, weight, step->path, "weight", is_row ? 1 : 0, step->n_sections, error);
+  if (linear != NULL && ebb_linear_is_quantized (linear))
+    {
+      if (!get_quantized_cuts (self, step, &linear->quantized, dim, cuts, &shard, error))
+        return FALSE;
+    }
+  else
+    cuts[0] = get_cut (self, weight, step->path, "weight", dim, step->n_sections, error);
   if (cuts[0] == NULL)
     return FALSE;
   if (linear != NULL && linear->bias != NULL && !is_row)
@@ -103,7 +133,8 @@ prepare_layer (EbbParallelJob *self, EbbParallelStep *step, GError **error)
       if (cuts[1] == NULL)
         return FALSE;
     }
-  step->made = ebb_parallel_layer_adopt (step->module, step->style, self->model, cuts, error);
+  step->made = ebb_parallel_layer_adopt (step->module, step->style, self->model, cuts, &shard, error);
+  g_clear_pointer (&shard.nested_index, ebb_tensor_unref);
   return step->made != NULL;
 }
 

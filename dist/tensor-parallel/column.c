@@ -6,7 +6,7 @@
 #include "dist/tensor-parallel/ops-private.h"
 #include "dist/tensor-parallel/vocab-loss.h"
 #include "nn/layers/layer-private.h"
-#include "tensor/ops/product.h"
+#include "tensor/ops/pointwise.h"
 #include "tensor/tensor-private.h"
 #include "tensor/util/property-private.h"
 
@@ -56,11 +56,31 @@ ebb_column_parallel_linear_logits (EbbOutputLayer *module, EbbTensor *x, EbbTens
 {
   EbbColumnParallelLinear *self = (EbbColumnParallelLinear *) module;
   g_autoptr (EbbTensor) entered = ebb_parallel_layer_enter (&self->layer, x, error);
-  g_autoptr (EbbTensor) part = ebb_linear (entered, self->parent_instance.weight, bias, error);
+  g_autoptr (EbbTensor) part = ebb_linear_multiply (&self->parent_instance, entered, bias, error);
 
   if (!self->gather_output || part == NULL)
     return g_steal_pointer (&part);
   return ebb_parallel_gather_sized (part, -1, self->parent_instance.out_features, FALSE, self->layer.group, error);
+}
+
+/* Models don't quantise the layer that gives logits, so what makes all of them is not worth more. */
+static EbbTensor *
+quantized_loss (EbbColumnParallelLinear *self,
+                EbbTensor *x,
+                EbbTensor *bias,
+                EbbTensor *targets,
+                double softcap,
+                GError **error)
+{
+  g_autoptr (EbbTensor) logits = ebb_linear_multiply (&self->parent_instance, x, bias, error);
+  g_autoptr (EbbTensor) capped = NULL;
+
+  if (logits != NULL)
+    capped = softcap != 0 ? ebb_soft_cap (logits, softcap, error) : ebb_tensor_ref (logits);
+  return capped != NULL
+             ? ebb_vocab_parallel_cross_entropy (capped, targets, self->parent_instance.out_features,
+                                                 EBB_IGNORED_TARGET, EBB_REDUCTION_MEAN, self->layer.group, error)
+             : NULL;
 }
 
 static EbbTensor *
@@ -74,6 +94,8 @@ ebb_column_parallel_linear_loss (EbbOutputLayer *module,
   EbbColumnParallelLinear *self = (EbbColumnParallelLinear *) module;
   g_autoptr (EbbTensor) entered = ebb_parallel_layer_enter (&self->layer, x, error);
 
+  if (ebb_linear_is_quantized (&self->parent_instance))
+    return quantized_loss (self, entered, bias, targets, softcap, error);
   return ebb_vocab_parallel_linear_cross_entropy_full (entered, self->parent_instance.weight, bias, targets,
                                                        self->parent_instance.out_features, EBB_IGNORED_TARGET, softcap,
                                                        EBB_REDUCTION_MEAN, self->layer.group, error);

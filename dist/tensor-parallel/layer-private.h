@@ -54,7 +54,7 @@ gboolean ebb_parallel_attention_is_installed (EbbModule *attention);
 
 /* -- a layer ------------------------------------------------------------------------------------------------------- */
 
-#define EBB_PARALLEL_MAX_CUTS 2
+#define EBB_PARALLEL_MAX_CUTS 3
 
 typedef struct
 {
@@ -117,11 +117,35 @@ struct _EbbVocabParallelEmbedding
 };
 
 /* The parallel form of a Linear or an Embedding, with its parameters, which are cut already or about to be. Not of
- * other types. @cuts: of the weight and the bias; NULL: the bias stays full, or there is none. */
+ * other types. @cuts: of the weight or its codes, of the bias and of the scales of codes; NULL: there is none, or it
+ * stays full. @quantized: this rank's shard of the weight, if it is quantised; its tensors are referenced. */
 EbbModule *ebb_parallel_layer_adopt (EbbModule *old,
                                      EbbParallelStyle style,
                                      EbbParallelModel *model,
                                      EbbCut *const cuts[EBB_PARALLEL_MAX_CUTS],
+                                     const EbbQuantizedWeight *quantized,
                                      GError **error);
+
+/* -- quantised weights --------------------------------------------------------------------------------------------- */
+
+/* How many sections of the weight's codes, or of its scales, are sharded along dimension @dim of each: see
+ * EbbPartition. Blocks of nf4 lie row after row, so a shard of its columns is one of each row. */
+typedef struct
+{
+  guint dim, n_sections;
+} EbbQuantizedCut;
+
+/* Plans to shard @weight [rows, columns] along @dim in @n_sections: how codes are cut and, unless each rank has all of
+ * them, scales. Returns this rank's shard in @shard, whose tensors are those of @weight, not owned: they are cut later;
+ * but for its nested_index, which is. FALSE with an error that says @name: a rank would have parts of blocks. */
+gboolean ebb_parallel_quantized_plan (const EbbQuantizedWeight *weight,
+                                      const char *name,
+                                      guint dim,
+                                      guint n_sections,
+                                      EbbProcessGroup *group,
+                                      EbbQuantizedCut *codes,
+                                      EbbQuantizedCut *scales,
+                                      EbbQuantizedWeight *shard,
+                                      GError **error);
 
 G_END_DECLS

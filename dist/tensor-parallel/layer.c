@@ -74,6 +74,7 @@ ebb_parallel_layer_adopt (EbbModule *old,
                           EbbParallelStyle style,
                           EbbParallelModel *model,
                           EbbCut *const cuts[EBB_PARALLEL_MAX_CUTS],
+                          const EbbQuantizedWeight *quantized,
                           GError **error)
 {
   EbbParallelLayer *layer;
@@ -94,8 +95,85 @@ ebb_parallel_layer_adopt (EbbModule *old,
       if (!ebb_module_register_parameter (made, names[i], parameter, error))
         return NULL;
     }
+  if (ebb_quantized_weight_is_set (quantized))
+    {
+      EbbQuantizedWeight taken;
+
+      ebb_quantized_weight_copy (&taken, quantized);
+      ebb_linear_take_quantized (EBB_LINEAR (made), &taken);
+    }
   ebb_module_set_training (made, ebb_module_get_training (old));
   return g_steal_pointer (&made);
+}
+
+static gint64
+find_common_divisor (gint64 a,
+                     gint64 b)
+{
+  return b == 0 ? a : find_common_divisor (b, a % b);
+}
+
+/* Which nested scale each group of the shard's blocks has: of each of @n_runs runs of @stride blocks it has @run, from
+ * @first on. The blocks of a group are of one run and of one nested block. */
+static gboolean
+index_blocks (EbbQuantizedWeight *shard,
+              const EbbQuantizedWeight *weight,
+              guint n_runs,
+              gint64 first,
+              gint64 run,
+              gint64 stride,
+              GError **error)
+{
+  const gint64 group = find_common_divisor (
+      EBB_NF4_NESTED_BLOCK, find_common_divisor (run, find_common_divisor (first, stride)));
+  const gint64 in_run = run / group, n = n_runs * in_run;
+  g_autofree gint32 *index = g_new (gint32, n);
+  g_autoptr (EbbTensor) host = NULL;
+
+  for (gint64 i = 0; i < n; i++)
+    index[i] = (gint32) ((i / in_run * stride + first + i % in_run * group) / EBB_NF4_NESTED_BLOCK);
+  shard->group = group;
+  shard->n_full = weight->n_rows * weight->n_columns;
+  shard->nested_index = ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_I32, weight->codes->storage->device, error);
+  return shard->nested_index != NULL && ebb_tensor_upload (shard->nested_index, index, error);
+}
+
+gboolean
+ebb_parallel_quantized_plan (const EbbQuantizedWeight *weight,
+                             const char *name,
+                             guint dim,
+                             guint n_sections,
+                             EbbProcessGroup *group,
+                             EbbQuantizedCut *codes,
+                             EbbQuantizedCut *scales,
+                             EbbQuantizedWeight *shard,
+                             GError **error)
+{
+  const guint n_ranks = ebb_process_group_get_size (group);
+  const gint64 size = dim == 0 ? weight->n_rows / n_sections : weight->n_columns;
+  const gint64 inner = dim == 0 ? weight->n_columns : 1; /* elements of the codes to one along @dim */
+  gint64 first, count;
+
+  ebb_parallel_get_part (size, n_ranks, ebb_process_group_get_rank (group), &first, &count);
+  *shard = *weight;
+  *(dim == 0 ? &shard->n_rows : &shard->n_columns) = count * (dim == 0 ? n_sections : 1);
+  *codes = (EbbQuantizedCut){ dim, n_sections };
+  *scales = (EbbQuantizedCut){ 0, dim == 0 ? n_sections : 0 };
+  if (weight->quantization != EBB_QUANTIZATION_NF4)
+    return TRUE;
+  if (size % n_ranks != 0 || count * inner % EBB_NF4_BLOCK != 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: its nf4 weight [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
+                   "] can't be divided among %u ranks along dimension %u: the ranks' shards must be equal and whole "
+                   "blocks of %d elements, which int8 does not have",
+                   name, weight->n_rows, weight->n_columns, n_ranks, dim, EBB_NF4_BLOCK);
+      return FALSE;
+    }
+  codes->dim = 0;
+  codes->n_sections = scales->n_sections = dim == 0 ? n_sections : (guint) weight->n_rows;
+  return index_blocks (shard, weight, codes->n_sections, first * inner / EBB_NF4_BLOCK, count * inner / EBB_NF4_BLOCK,
+                       size * inner / EBB_NF4_BLOCK, error);
 }
 
 /* -- in and out ---------------------------------------------------------------------------------------------------- */

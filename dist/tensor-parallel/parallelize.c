@@ -243,6 +243,9 @@ check_once (EbbModule *module, GError **error)
  * "Reducing Activation Recomputation in Large Transformer Models", 2022). A single block called by itself, outside of
  * its stack, has the full sequence.
  *
+ * Quantised weights (ebb_quantize()) are sharded as they are: each rank keeps its codes and scales. A weight in nf4
+ * needs equal shards of whole blocks of 64 elements: sizes along rows and columns that divide.
+ *
  * Everything is checked on all ranks before anything changes: %EBB_ERROR_INVALID_ARGUMENT if heads or sizes can't be
  * divided, or the plan's patterns match nothing or contradict one another; %EBB_ERROR_NOT_SUPPORTED if no plan is known
  * for the model, or no style is for the type of a layer; %EBB_ERROR_STATE if the model is parallelized, sharded or
@@ -264,11 +267,7 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
 
   options = options != NULL ? options : defaults;
   plan = options->plan != NULL ? ebb_parallel_plan_copy (options->plan) : NULL;
-  if (check_once (module, &failure)
-      && ebb_module_check_not_quantized (module, "tensor ranks divide full weights alone; open the model without a "
-                                                 "quantisation",
-                                         &failure)
-      && plan == NULL)
+  if (check_once (module, &failure) && plan == NULL)
     plan = ebb_parallel_plan_new_for (module, &failure);
   if (plan == NULL)
     plan = ebb_parallel_plan_new ();

@@ -7,7 +7,6 @@
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/loss.h"
 #include "tensor/ops/pointwise.h"
-#include "tensor/ops/product.h"
 #include "tensor/util/property-private.h"
 
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
@@ -81,7 +80,7 @@ ebb_row_parallel_linear_logits (EbbOutputLayer *module, EbbTensor *x, EbbTensor 
   g_autoptr (EbbTensor) part = x == NULL || self->input_is_parallel
                                    ? (x != NULL ? ebb_tensor_ref (x) : NULL)
                                    : ebb_parallel_scatter (x, -1, self->layer.group, error);
-  g_autoptr (EbbTensor) summand = ebb_linear (part, self->parent_instance.weight, NULL, error);
+  g_autoptr (EbbTensor) summand = ebb_linear_multiply (&self->parent_instance, part, NULL, error);
   g_autoptr (EbbTensor) sum = NULL;
 
   g_clear_pointer (&part, ebb_tensor_unref); /* what backward needs of it is kept there */

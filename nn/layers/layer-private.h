@@ -142,6 +142,11 @@ struct _EbbLinear
 #define ebb_linear_is_quantized(self) ((self)->quantized.quantization != EBB_QUANTIZATION_NONE)
 /* The weight as it is held: of a quantised one its codes. To be asked where and whose it is, not for its values. */
 #define ebb_linear_peek_weight(self) (ebb_linear_is_quantized (self) ? (self)->quantized.codes : (self)->weight)
+/* x W^T + bias by the weight that is here, however it is held. */
+EbbTensor *ebb_linear_multiply (EbbLinear *self,
+                                EbbTensor *x,
+                                EbbTensor *bias,
+                                GError **error);
 /* Puts a quantised weight, which is taken over, in the place of the layer's. */
 void ebb_linear_take_quantized (EbbLinear *self,
                                 EbbQuantizedWeight *weight);

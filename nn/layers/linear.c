@@ -57,8 +57,8 @@ ebb_linear_build (EbbModule *module, GError **error)
          && (!self->has_bias || ebb_layer_add_parameter (module, "bias", EBB_INIT_UNIFORM, bound, shape, 1, error));
 }
 
-static EbbTensor *
-multiply (EbbLinear *self, EbbTensor *x, EbbTensor *bias, GError **error)
+EbbTensor *
+ebb_linear_multiply (EbbLinear *self, EbbTensor *x, EbbTensor *bias, GError **error)
 {
   return ebb_linear_is_quantized (self) ? ebb_quantized_linear (x, &self->quantized, bias, error)
                                         : ebb_linear (x, self->weight, bias, error);
@@ -69,20 +69,20 @@ ebb_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
   EbbLinear *self = EBB_LINEAR (module);
 
-  return multiply (self, input, self->bias, error);
+  return ebb_linear_multiply (self, input, self->bias, error);
 }
 
 static EbbTensor *
 ebb_linear_logits (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, GError **error)
 {
-  return multiply ((EbbLinear *) layer, x, bias, error);
+  return ebb_linear_multiply ((EbbLinear *) layer, x, bias, error);
 }
 
 /* Models don't quantise the layer that gives logits, so what makes all of them is not worth more. */
 static EbbTensor *
 quantized_loss (EbbLinear *self, EbbTensor *x, EbbTensor *bias, EbbTensor *targets, double softcap, GError **error)
 {
-  g_autoptr (EbbTensor) logits = multiply (self, x, bias, error);
+  g_autoptr (EbbTensor) logits = ebb_linear_multiply (self, x, bias, error);
   g_autoptr (EbbTensor) capped = NULL;
 
   if (logits != NULL)

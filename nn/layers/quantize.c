@@ -88,7 +88,7 @@ list_layer (EbbModule *module,
   if (G_OBJECT_TYPE (module) != EBB_TYPE_LINEAR)
     {
       g_set_error (&listing->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "quantize: %s is divided among tensor ranks, which take no quantised weights", path);
+                   "quantize: %s is divided among tensor ranks; quantise before ebb_parallelize ()", path);
       return FALSE;
     }
   if (!ebb_linear_is_quantized (found.layer)
@@ -132,13 +132,22 @@ ebb_linear_take_quantized (EbbLinear *self,
   EbbQuantizedTensor tensor;
 
   ebb_module_register_parameter (module, "weight", NULL, NULL);
-  self->quantized = (EbbQuantizedWeight){ weight->quantization, weight->n_rows, weight->n_columns };
+  self->quantized = (EbbQuantizedWeight){ .quantization = weight->quantization,
+                                          .n_rows = weight->n_rows,
+                                          .n_columns = weight->n_columns,
+                                          .group = weight->group,
+                                          .n_full = weight->n_full };
   for (guint i = 0;
        ebb_quantized_describe (weight->quantization, i, weight->n_rows, weight->n_columns, &tensor); i++)
     {
       /* A new tensor under a name that is free: nothing can be wrong with it. */
       ebb_module_bind_buffer (module, tensor.name, &EBB_QUANTIZED_FIELD (&self->quantized, &tensor));
       ebb_module_register_exact_buffer (module, tensor.name, EBB_QUANTIZED_FIELD (weight, &tensor), TRUE, NULL);
+    }
+  if (weight->nested_index != NULL)
+    {
+      ebb_module_bind_buffer (module, "weight_nested_index", &self->quantized.nested_index);
+      ebb_module_register_exact_buffer (module, "weight_nested_index", weight->nested_index, FALSE, NULL);
     }
   ebb_quantized_weight_clear (weight);
 }

@@ -14,6 +14,14 @@
 #define EBB_NF4_NESTED_BLOCK 256
 #define EBB_NF4_MAP 256 /* entries of the map of scales */
 
+/* How many scales have one nested absmax, a power of 2, of which @view is: [n], of EBB_NF4_NESTED_BLOCK scales each, or
+ * for other groups [n, group] with the strides 1 and 0. */
+#define EBB_NF4_GROUP(view) ((view)->n_dims == 2 ? (view)->shape[1] : EBB_NF4_NESTED_BLOCK)
+
+/* EBB_KERNEL_DEQUANTIZE with two inputs more, x [M, K] f32 or bf16 and bias [N] or NULL, gives y [M, N] = x W^T + bias
+ * of all of the weight [N, K], rounded to the dtype of x, for M up to 16: the bits of EBB_KERNEL_MATMUL for so few
+ * rows. Backends with the CPU's kernels have it; others dequantise panels. */
+
 /* The published code book. */
 #define EBB_NF4_CODES                                                                                   \
   {                                                                                                     \

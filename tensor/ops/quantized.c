@@ -22,6 +22,7 @@ enum
   LINEAR_DTYPE, /* of the product */
   LINEAR_ROWS,
   LINEAR_COLUMNS,
+  LINEAR_GROUP,
   N_LINEAR
 };
 
@@ -30,15 +31,71 @@ enum
 {
   INPUT_X,
   INPUT_WEIGHT,
-  INPUT_BIAS = INPUT_WEIGHT + EBB_QUANTIZED_TENSORS
+  INPUT_INDEX = INPUT_WEIGHT + EBB_QUANTIZED_TENSORS,
+  INPUT_BIAS,
+  N_WEIGHT = INPUT_BIAS - INPUT_WEIGHT
 };
 
 typedef struct
 {
   EbbDevice *device;
-  EbbTensor *const *weight; /* EBB_QUANTIZED_TENSORS of them, NULL where there is none */
-  gint64 n_rows, n_columns;
+  EbbTensor *const *weight; /* N_WEIGHT of them, NULL where there is none */
+  gint64 n_rows, n_columns, group;
+  EbbTensor *scales; /* of a shard of nf4: the nested absmax of each group of its blocks, owned; NULL: not picked */
 } Weight;
+
+static Weight
+weight_of (EbbDevice *device,
+           EbbTensor *const *tensors,
+           const gint64 *extra)
+{
+  return (Weight){ device, tensors, extra[LINEAR_ROWS], extra[LINEAR_COLUMNS], extra[LINEAR_GROUP], NULL };
+}
+
+/* Picks the nested absmax of each group among those of the full weight. */
+static gboolean
+weight_begin (Weight *self,
+              GError **error)
+{
+  EbbTensor *index = self->weight[INPUT_INDEX - INPUT_WEIGHT], *nested = self->weight[2];
+  EbbView all, picked;
+
+  if (index == NULL)
+    return TRUE;
+  self->scales =
+      ebb_tensor_new_uninitialized (&index->n_elements, 1, EBB_DTYPE_F32, self->device, error);
+  if (self->scales == NULL)
+    return FALSE;
+  ebb_view_init (&all, nested->view.data, EBB_DTYPE_F32, (gint64[]){ 1, nested->n_elements, 1 }, 3);
+  ebb_view_init (&picked, self->scales->view.data, EBB_DTYPE_F32, (gint64[]){ 1, index->n_elements, 1 }, 3);
+  return EBB_LAUNCH_VIEWS (self->device, EBB_KERNEL_INDEX_SELECT, EBB_NO_PARAMS, 2, error, &all, &index->view, &picked);
+}
+
+static void
+weight_end (Weight *self)
+{
+  g_clear_pointer (&self->scales, ebb_tensor_unref);
+}
+
+/* The views of the weight's tensors as kernels take them, with @groups for those of a shard. */
+static void
+view_weight (const Weight *weight,
+             const EbbView *views[EBB_QUANTIZED_TENSORS],
+             EbbView *groups)
+{
+  for (guint i = 0; i < EBB_QUANTIZED_TENSORS; i++)
+    views[i] = weight->weight[i] != NULL ? &weight->weight[i]->view : NULL;
+  if (weight->scales == NULL)
+    return;
+  *groups = (EbbView){
+    weight->scales->view.data,
+    EBB_DTYPE_F32,
+    2,
+    { weight->scales->n_elements, weight->group },
+    { 1, 0 }
+  };
+  views[2] = groups;
+}
 
 /* The elements of the weight that @panel has room for, from (row, column) on. */
 static gboolean
@@ -50,11 +107,46 @@ launch_dequantize (const Weight *weight,
 {
   const EbbKernelParams params = { .dequantize = { row, column, weight->n_columns } };
   const EbbView *views[EBB_QUANTIZED_TENSORS];
+  EbbView groups;
 
-  for (guint i = 0; i < EBB_QUANTIZED_TENSORS; i++)
-    views[i] = weight->weight[i] != NULL ? &weight->weight[i]->view : NULL;
+  view_weight (weight, views, &groups);
   return EBB_LAUNCH_VIEWS (weight->device, EBB_KERNEL_DEQUANTIZE, &params, EBB_QUANTIZED_TENSORS, error, views[0],
                            views[1], views[2], views[3], views[4], panel);
+}
+
+static gboolean
+is_host (EbbDevice *device)
+{
+  return device->backend->host_memory || device->backend->row_block > 0;
+}
+
+/* As the products of tensor/cpu/matmul.c choose the kernel for few rows, whose bits these are. */
+#define FEW_ROWS 16
+#define FEW_ROWS_WEIGHT 32768
+
+/* TRUE if codes are multiplied one by one, without a panel. */
+static gboolean
+has_few_rows (const Weight *weight,
+              const EbbView *left)
+{
+  return is_host (weight->device) && left->shape[0] <= FEW_ROWS && weight->n_rows > 1 && weight->n_columns > 1
+         && weight->n_rows >= FEW_ROWS_WEIGHT / weight->n_columns;
+}
+
+static gboolean
+launch_few_rows (const Weight *weight,
+                 const EbbView *left,
+                 const EbbView *bias,
+                 const EbbView *result,
+                 GError **error)
+{
+  const EbbKernelParams params = { .dequantize = { 0, 0, weight->n_columns } };
+  const EbbView *views[EBB_QUANTIZED_TENSORS];
+  EbbView groups;
+
+  view_weight (weight, views, &groups);
+  return EBB_LAUNCH_VIEWS (weight->device, EBB_KERNEL_DEQUANTIZE, &params, EBB_QUANTIZED_TENSORS + 2, error, views[0],
+                           views[1], views[2], views[3], views[4], left, bias, result);
 }
 
 /* How many lines (rows or columns) of @length elements a panel has, of @n in all: about as many in each. */
@@ -64,7 +156,7 @@ get_panel_size (EbbDevice *device,
                 gint64 n,
                 gint64 length)
 {
-  const gint64 n_bytes = device->backend->host_memory || device->backend->row_block > 0 ? HOST_PANEL : GPU_PANEL;
+  const gint64 n_bytes = is_host (device) ? HOST_PANEL : GPU_PANEL;
   const gint64 fits = n_bytes / MAX (1, length * (gint64) ebb_dtype_get_size (dtype)) / PANEL_UNIT * PANEL_UNIT;
   const gint64 most = MAX (fits, PANEL_UNIT), n_panels = (n + most - 1) / most;
 
@@ -87,13 +179,13 @@ slice_columns (EbbView *view,
 /* result (+)= left W^T + bias if @transposed, a panel being rows of W; else left W, a panel being columns. Each element
  * of the result is one sum over all of left's columns. */
 static gboolean
-multiply (const Weight *weight,
-          gboolean transposed,
-          const EbbView *left,
-          const EbbView *bias,
-          const EbbView *result,
-          gboolean accumulate,
-          GError **error)
+multiply_panels (const Weight *weight,
+                 gboolean transposed,
+                 const EbbView *left,
+                 const EbbView *bias,
+                 const EbbView *result,
+                 gboolean accumulate,
+                 GError **error)
 {
   const gint64 n = transposed ? weight->n_rows : weight->n_columns;
   const gint64 length = transposed ? weight->n_columns : weight->n_rows;
@@ -103,6 +195,8 @@ multiply (const Weight *weight,
 
   if (n == 0 || result->shape[0] == 0)
     return TRUE;
+  if (transposed && has_few_rows (weight, left))
+    return launch_few_rows (weight, left, bias, result, error);
   memory = ebb_tensor_new_uninitialized (shape, 2, left->dtype, weight->device, error);
   for (gint64 first = 0; memory != NULL && first < n; first += step)
     {
@@ -125,20 +219,36 @@ multiply (const Weight *weight,
   return memory != NULL;
 }
 
+/* The same of a weight that wasn't begun. */
+static gboolean
+multiply (Weight weight,
+          gboolean transposed,
+          const EbbView *left,
+          const EbbView *bias,
+          const EbbView *result,
+          gboolean accumulate,
+          GError **error)
+{
+  const gboolean ok =
+      weight_begin (&weight, error) && multiply_panels (&weight, transposed, left, bias, result, accumulate, error);
+
+  weight_end (&weight);
+  return ok;
+}
+
 /* -- linear -------------------------------------------------------------------------------------------------------- */
 
 static gboolean
 linear_run (EbbOpCall *call,
             GError **error)
 {
-  const Weight weight = { EBB_DEVICE_OF (call->outputs[0]), &call->inputs[INPUT_WEIGHT], call->extra.i[LINEAR_ROWS],
-                          call->extra.i[LINEAR_COLUMNS] };
   EbbTensor *bias = call->inputs[INPUT_BIAS];
   EbbView x, y;
 
   ebb_view_as_rows (&x, call->inputs[INPUT_X]);
   ebb_view_as_rows (&y, call->outputs[0]);
-  return multiply (&weight, TRUE, &x, bias != NULL ? &bias->view : NULL, &y, FALSE, error);
+  return multiply (weight_of (EBB_DEVICE_OF (call->outputs[0]), &call->inputs[INPUT_WEIGHT], call->extra.i), TRUE, &x,
+                   bias != NULL ? &bias->view : NULL, &y, FALSE, error);
 }
 
 /* dx = dy W */
@@ -148,7 +258,7 @@ linear_give_x (EbbBackward *ctx,
                const EbbView *dy_rows,
                GError **error)
 {
-  const Weight weight = { EBB_DEVICE_OF (dy), ctx->saved, ctx->extra_i[LINEAR_ROWS], ctx->extra_i[LINEAR_COLUMNS] };
+  const Weight weight = weight_of (EBB_DEVICE_OF (dy), ctx->saved, ctx->extra_i);
   EbbDType dtype = ebb_product_grad_dtype ((EbbDType) ctx->extra_i[LINEAR_DTYPE_X]);
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims = (guint) dy->view.n_dims;
@@ -161,7 +271,7 @@ linear_give_x (EbbBackward *ctx,
   if (ctx->grad_inputs[INPUT_X] == NULL)
     return FALSE;
   ebb_view_as_rows (&dx_rows, ctx->grad_inputs[INPUT_X]);
-  return multiply (&weight, FALSE, dy_rows, NULL, &dx_rows, accumulate, error);
+  return multiply (weight, FALSE, dy_rows, NULL, &dx_rows, accumulate, error);
 }
 
 static gboolean
@@ -235,18 +345,20 @@ ebb_quantized_linear (EbbTensor *x,
       || !ebb_op_begin (&call, &op_linear, error, 3, x, weight->codes, weight->absmax)
       || !ebb_op_add_optional (&call, weight->nested_absmax, error)
       || !ebb_op_add_optional (&call, weight->nested_map, error)
-      || !ebb_op_add_optional (&call, weight->nested_offset, error) || !ebb_op_add_optional (&call, bias, error)
+      || !ebb_op_add_optional (&call, weight->nested_offset, error)
+      || !ebb_op_add_optional (&call, weight->nested_index, error) || !ebb_op_add_optional (&call, bias, error)
       || !linear_check (&call, weight, error))
     return NULL;
   call.extra.i[LINEAR_DTYPE_X] = x->view.dtype;
   call.extra.i[LINEAR_ROWS] = weight->n_rows;
   call.extra.i[LINEAR_COLUMNS] = weight->n_columns;
+  call.extra.i[LINEAR_GROUP] = weight->group;
   memcpy (shape, x->view.shape, sizeof shape);
   shape[x->view.n_dims - 1] = weight->n_rows;
   if (!ebb_op_cast_for_product (&call, 1, &dtype, error) || !ebb_op_contiguous (&call, INPUT_X, error))
     return NULL;
   call.extra.i[LINEAR_DTYPE] = dtype;
-  for (guint i = 0; i < EBB_QUANTIZED_TENSORS; i++)
+  for (guint i = 0; i < N_WEIGHT; i++)
     if (call.inputs[INPUT_WEIGHT + i] != NULL && ebb_tensor_needs_grad (call.edges[INPUT_X]))
       ebb_op_save_input (&call, INPUT_WEIGHT + i);
     else
@@ -261,13 +373,16 @@ ebb_quantized_decode (const EbbQuantizedWeight *weight,
                       GError **error)
 {
   EbbTensor *const tensors[] = { weight->codes, weight->absmax, weight->nested_absmax, weight->nested_map,
-                                 weight->nested_offset };
-  Weight all = { NULL, tensors, weight->n_rows, weight->n_columns };
+                                 weight->nested_offset, weight->nested_index };
+  Weight all = { NULL, tensors, weight->n_rows, weight->n_columns, weight->group, NULL };
   g_autoptr (EbbTensor) decoded = NULL;
+  gboolean ok;
 
   if (!ebb_quantized_weight_check (weight, "linear_dequantize", error))
     return NULL;
   all.device = EBB_DEVICE_OF (weight->codes);
   decoded = ebb_tensor_new_uninitialized ((gint64[]){ weight->n_rows, weight->n_columns }, 2, dtype, all.device, error);
-  return decoded != NULL && launch_dequantize (&all, 0, 0, &decoded->view, error) ? g_steal_pointer (&decoded) : NULL;
+  ok = decoded != NULL && weight_begin (&all, error) && launch_dequantize (&all, 0, 0, &decoded->view, error);
+  weight_end (&all);
+  return ok ? g_steal_pointer (&decoded) : NULL;
 }

@@ -37,14 +37,16 @@ guint64
 ebb_dequantize_count_bytes (const EbbLaunch *launch,
                             guint input)
 {
-  const guint64 n = (guint64) count_elements (launch->outputs[0]);
+  const gboolean multiplies = launch->n_inputs > 5;
+  const gint64 n_rows = launch->outputs[0]->shape[multiplies ? 1 : 0];
+  const guint64 n = (guint64) (n_rows * (multiplies ? launch->inputs[5] : launch->outputs[0])->shape[1]);
   const gboolean is_nf4 = launch->inputs[1]->dtype == EBB_DTYPE_U8;
 
   if (input == 0)
     return is_nf4 ? (n + 1) / 2 : n;
   if (input == 1)
     return is_nf4 ? (n + EBB_NF4_BLOCK - 1) / EBB_NF4_BLOCK
-                  : (guint64) launch->outputs[0]->shape[0] * ebb_dtype_get_size (EBB_DTYPE_F32);
+                  : (guint64) n_rows * ebb_dtype_get_size (EBB_DTYPE_F32);
   return launch->inputs[input] != NULL ? ebb_view_count_bytes (launch->inputs[input]) : 0;
 }
 
@@ -116,6 +118,23 @@ take_view (EbbView *view,
   memcpy (view->strides, from->strides, sizeof (gint64) * (gsize) from->n_dims);
 }
 
+/* The product that it is, with a weight in the dtype of x. */
+static void
+take_few_rows (EbbWorkKey *key,
+               const EbbLaunch *launch)
+{
+  const EbbView *x = launch->inputs[5];
+
+  key->kernel = EBB_KERNEL_MATMUL;
+  take_view (&key->views[0], x);
+  key->views[1] = (EbbView){ .dtype = x->dtype,
+                             .n_dims = 2,
+                             .shape = { x->shape[1], launch->outputs[0]->shape[1] },
+                             .strides = { 1, x->shape[1] } };
+  take_view (&key->views[2], launch->inputs[6]);
+  take_view (&key->views[3], launch->outputs[0]);
+}
+
 gboolean
 ebb_work_key_init (EbbWorkKey *key,
                    EbbDevice *device,
@@ -132,6 +151,11 @@ ebb_work_key_init (EbbWorkKey *key,
         take_view (&key->views[i], i < launch->n_inputs ? launch->inputs[i] : NULL);
       take_view (&key->views[3], launch->outputs[0]);
       key->params.matmul = launch->params.matmul;
+      return TRUE;
+    }
+  if (launch->kernel == EBB_KERNEL_DEQUANTIZE && launch->n_inputs > 5)
+    {
+      take_few_rows (key, launch);
       return TRUE;
     }
   if (launch->kernel != EBB_KERNEL_ATTENTION && !is_gradient)

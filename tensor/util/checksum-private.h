@@ -26,6 +26,14 @@ guint64 ebb_checksum_finish (const EbbChecksum *self);
 guint64 ebb_checksum_of (const void *data,
                          gsize size);
 
+/* Of @n elements of @element_size bytes (1, 2, 4 or 8) that begin with number @first of a row of them: the sum of their
+ * terms, so that the parts of a row may be added up in any order. A change of one element always shows. */
+guint64 ebb_checksum_sum (guint64 seed,
+                          const void *data,
+                          gsize element_size,
+                          gint64 first,
+                          gint64 n);
+
 #define EBB_HASH_BEGIN G_GUINT64_CONSTANT (0x9e3779b97f4a7c15)
 
 static inline guint64

@@ -96,3 +96,30 @@ ebb_hash_of (const void *words,
     hash = ebb_hash_add (hash, ((const guint64 *) words)[i]);
   return hash;
 }
+
+#define ADD_TERMS(Type)                                                              \
+  for (gint64 i = 0; i < n; i++)                                                     \
+    {                                                                                \
+      const guint64 place = (seed + (guint64) (first + i)) * MULTIPLIER;             \
+                                                                                     \
+      sum += (((const Type *) data)[i] + (guint64) 1) * ((place ^ place >> 32) | 1); \
+    }
+
+guint64
+ebb_checksum_sum (guint64 seed,
+                  const void *data,
+                  gsize element_size,
+                  gint64 first,
+                  gint64 n)
+{
+  guint64 sum = 0;
+
+  switch (element_size)
+    {
+    case 1: ADD_TERMS (guint8); break;
+    case 2: ADD_TERMS (guint16); break;
+    case 4: ADD_TERMS (guint32); break;
+    default: ADD_TERMS (guint64);
+    }
+  return sum;
+}

@@ -161,6 +161,8 @@ add_branches (EbbModule *model,
 
   if (settings->lora == 0)
     return TRUE;
+  if (settings->base != EBB_QUANTIZATION_NONE && !ebb_quantize (model, settings->base, error))
+    return FALSE;
   g_object_set (options, "rank", settings->lora, "dropout", settings->dropout, NULL);
   same = ebb_lora_wrap (model, options, error);
   return same != NULL;

@@ -15,6 +15,7 @@ typedef struct
   int batch, context;
   double dropout;
   int lora;             /* rank of the branches that are trained in place of the model; 0: the model is */
+  EbbQuantization base; /* of the weights below the branches */
   const char *strategy; /* none (or NULL), selective, full */
   gboolean bf16;        /* products in bf16 */
   const char *residual; /* with bf16, of GPT: f32 (or NULL), bf16 */

@@ -2,6 +2,7 @@
 
 #include "support/reference-private.h"
 #include "tensor/backend/quantized-private.h"
+#include "tensor/util/half-private.h"
 
 /* The offset of matrix @batch of c in @view, which lacks or broadcasts some of c's dimensions. */
 static gint64
@@ -67,37 +68,66 @@ ebb_reference_matmul (const EbbLaunch *launch,
   return TRUE;
 }
 
-/* Element @i of a weight in nf4, counted row after row. */
-static double
+/* Element @i of a weight in nf4, counted row after row. Each step is rounded to f32: what is rounded to bf16 after that
+ * may be another number otherwise. */
+static float
 decode_nf4 (const EbbLaunch *launch,
             gint64 i)
 {
   static const float codes[16] = EBB_NF4_CODES;
   const gint64 block = i / EBB_NF4_BLOCK, both = ebb_reference_load_integer (launch->inputs[0], i / 2);
-  const double scale = ebb_reference_load (launch->inputs[3], ebb_reference_load_integer (launch->inputs[1], block))
-                       * ebb_reference_load (launch->inputs[2], block / EBB_NF4_NESTED_BLOCK);
+  const gint64 scale = ebb_reference_load_integer (launch->inputs[1], block);
+  const float product = (float) ebb_reference_load (launch->inputs[3], scale)
+                        * (float) ebb_reference_load (launch->inputs[2], block / EBB_NF4_GROUP (launch->inputs[2]));
+  const float sum = product + (float) ebb_reference_load (launch->inputs[4], 0);
 
-  return (double) codes[i % 2 != 0 ? both & 15 : both >> 4] * (scale + ebb_reference_load (launch->inputs[4], 0));
+  return codes[i % 2 != 0 ? both & 15 : both >> 4] * sum;
+}
+
+static float
+decode (const EbbLaunch *launch,
+        gint64 row,
+        gint64 column)
+{
+  const gint64 i = row * launch->params.dequantize.width + column;
+
+  return launch->inputs[1]->dtype == EBB_DTYPE_U8
+             ? decode_nf4 (launch, i)
+             : (float) (gint8) ebb_reference_load_integer (launch->inputs[0], i)
+                   * ((float) ebb_reference_load (launch->inputs[1], row) / 127.0f);
+}
+
+/* A row of x times a row of the weight as panels have it: rounded to the dtype of x. */
+static double
+multiply_decoded (const EbbLaunch *launch,
+                  gint64 row,
+                  gint64 column)
+{
+  const EbbView *x = launch->inputs[5], *bias = launch->inputs[6];
+  double sum = bias != NULL ? ebb_reference_load (bias, column * bias->strides[0]) : 0;
+
+  for (gint64 k = 0; k < x->shape[1]; k++)
+    {
+      const float element = decode (launch, column, k);
+
+      sum += ebb_reference_load (x, row * x->strides[0] + k)
+             * (double) (x->dtype == EBB_DTYPE_BF16 ? ebb_bf16_to_float (ebb_bf16_from_float (element)) : element);
+    }
+  return sum;
 }
 
 gboolean
 ebb_reference_dequantize (const EbbLaunch *launch,
                           GError **error)
 {
-  const EbbView *scales = launch->inputs[1], *y = launch->outputs[0];
-  const gint64 width = launch->params.dequantize.width;
+  const EbbView *y = launch->outputs[0];
 
   for (gint64 r = 0; r < y->shape[0]; r++)
     for (gint64 c = 0; c < y->shape[1]; c++)
-      {
-        const gint64 row = launch->params.dequantize.row + r;
-        const gint64 i = row * width + launch->params.dequantize.column + c;
-        const double value = scales->dtype == EBB_DTYPE_U8
-                                 ? decode_nf4 (launch, i)
-                                 : (double) (gint8) ebb_reference_load_integer (launch->inputs[0], i)
-                                       * ebb_reference_load (scales, row) / 127.0;
-
-        ebb_reference_store (y, r * y->strides[0] + c * y->strides[1], value);
-      }
+      ebb_reference_store (y, r * y->strides[0] + c * y->strides[1],
+                           launch->n_inputs > 5
+                               ? multiply_decoded (launch, r, c)
+                               : (double) decode (launch, launch->params.dequantize.row + r,
+                                                  launch->params.dequantize.column + c));
   return TRUE;
 }

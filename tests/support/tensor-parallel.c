@@ -33,6 +33,11 @@ make_decoder (const TestParallel *self, GError **error)
 {
   g_autoptr (EbbGptConfig) config = test_decoder_config (self->decoder);
 
+  if (self->width > 0)
+    {
+      config->width = (int) self->width;
+      config->hidden = 2 * config->width;
+    }
   config->vocab = get_size (self->vocab, 30);
   config->dropout = self->dropout;
   return ebb_gpt_new (config, error);
@@ -89,7 +94,10 @@ test_parallel_model (const TestParallel *self, GError **error)
   model = self->is_bert           ? make_bert (self, error)
           : self->decoder != NULL ? make_decoder (self, error)
                                   : make_gpt (self, error);
-  return model != NULL && stir (model, error) ? g_steal_pointer (&model) : NULL;
+  if (model == NULL || !stir (model, error)
+      || (self->quantization != EBB_QUANTIZATION_NONE && !ebb_quantize (model, self->quantization, error)))
+    return NULL;
+  return g_steal_pointer (&model);
 }
 
 gboolean

@@ -17,13 +17,14 @@ typedef struct _TestParallelResult TestParallelResult;
 /* Zeros are the defaults. */
 struct _TestParallel
 {
-  guint n_ranks;          /* 1 */
-  gboolean is_whole;      /* not divided: each rank computes all */
-  gboolean is_bert;       /* else a GPT */
-  gboolean is_untied;     /* a GPT with a head of its own */
-  const char *decoder;    /* a GPT with the choices of support/decoders.h, and no other sizes; NULL: GPT-2's */
-  gboolean has_documents; /* of a GPT: each row has two, which do not see each other */
-  gboolean has_mask;      /* of a BERT: padding */
+  guint n_ranks;                /* 1 */
+  gboolean is_whole;            /* not divided: each rank computes all */
+  gboolean is_bert;             /* else a GPT */
+  gboolean is_untied;           /* a GPT with a head of its own */
+  const char *decoder; /* a GPT with the choices of support/decoders.h, and no other sizes but width; NULL: GPT-2's */
+  EbbQuantization quantization; /* of the weights, before they are divided */
+  gboolean has_documents;       /* of a GPT: each row has two, which do not see each other */
+  gboolean has_mask;            /* of a BERT: padding */
   gboolean is_sequence_parallel;
   gboolean is_checkpointed; /* each block */
   gboolean is_bf16;         /* under autocast */

@@ -36,8 +36,9 @@ ebb_lora_ranks_cut (EbbModule *module,
   *cut = NULL;
   if (partition == NULL)
     return TRUE;
-  *cut = partition->dim == 0 ? ebb_cut_new (b, "lora_B", 0, partition->n_sections, partition->ranks, error)
-                             : ebb_cut_new (a, "lora_A", 1, partition->n_sections, partition->ranks, error);
+  *cut = EBB_IS_COLUMN_PARALLEL_LINEAR (module)
+             ? ebb_cut_new (b, "lora_B", 0, partition->n_sections, partition->ranks, error)
+             : ebb_cut_new (a, "lora_A", 1, 1, partition->ranks, error);
   if (*cut == NULL || !ebb_cut_take (*cut, error))
     {
       g_clear_pointer (cut, ebb_cut_unref);

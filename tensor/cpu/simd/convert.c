@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
 #include "tensor/backend/quantized-private.h"
+#include "tensor/cpu/few-rows-private.h"
 #include "tensor/cpu/parallel-private.h"
 #include "tensor/cpu/simd/cursor-private.h"
 #include "tensor/cpu/simd/simd-private.h"
@@ -167,7 +168,8 @@ typedef struct
 {
   const guint8 *codes;
   const guint8 *scales;       /* of nf4, by block; NULL: int8 */
-  const float *nested_absmax; /* of nf4, by block of scales */
+  const float *nested_absmax; /* of nf4, by group of scales */
+  int group_bits;             /* of a block's number, which say its place in the group */
   const float *map;
   float offset;
   const float *absmax; /* of int8, by row */
@@ -219,7 +221,7 @@ decode_nf4_row (const Dequantization *self,
   for (gint64 first = begin; first < end;)
     {
       const gint64 block = first / EBB_NF4_BLOCK, next = MIN ((block + 1) * EBB_NF4_BLOCK, end);
-      const float scale = self->map[self->scales[block]] * self->nested_absmax[block / EBB_NF4_NESTED_BLOCK];
+      const float scale = self->map[self->scales[block]] * self->nested_absmax[block >> self->group_bits];
 
       decode_nf4 (self->codes, first, next - first, scale + self->offset, dtype, self->y->data, at + first - begin);
       first = next;
@@ -278,6 +280,7 @@ EBB_SIMD_NAME (ebb_cpu_dequantize) (const EbbLaunch *launch,
   Dequantization self = { .codes = launch->inputs[0]->data,
                           .scales = is_nf4 ? scales->data : NULL,
                           .nested_absmax = is_nf4 ? launch->inputs[2]->data : NULL,
+                          .group_bits = is_nf4 ? __builtin_ctzll ((guint64) EBB_NF4_GROUP (launch->inputs[2])) : 0,
                           .map = is_nf4 ? launch->inputs[3]->data : NULL,
                           .offset = is_nf4 ? *(const float *) launch->inputs[4]->data : 0,
                           .absmax = is_nf4 ? NULL : scales->data,
@@ -286,6 +289,8 @@ EBB_SIMD_NAME (ebb_cpu_dequantize) (const EbbLaunch *launch,
                           .width = launch->params.dequantize.width,
                           .y = y };
 
+  if (launch->n_inputs > 5)
+    return EBB_SIMD_NAME (ebb_cpu_quantized_few_rows) (launch, error);
   ebb_cpu_parallel_for (y->shape[0], MAX (1, EBB_CPU_GRAIN / MAX (y->shape[1], 1)), dequantize_rows, &self);
   return TRUE;
 }

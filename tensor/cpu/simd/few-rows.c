@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
+#include "tensor/cpu/few-rows-private.h"
 #include "tensor/cpu/parallel-private.h"
 #include "tensor/cpu/simd/simd-private.h"
 #include "tensor/cpu/simd/vec-private.h"
@@ -44,6 +45,10 @@ typedef struct
   gint64 weight_row; /* bytes */
   gboolean is_bf16;  /* weight and x */
   gboolean accumulate;
+  gint64 first_column;     /* that the weight begins with */
+  const EbbLaunch *launch; /* of a quantised weight, whose rows are decoded in turn; NULL: they are there */
+  char *decoded;           /* of each thread, @decoded_size bytes */
+  gsize decoded_size;
 } FewRows;
 
 /* A row of bf16 may begin between two units. */
@@ -128,7 +133,7 @@ multiply_tile (gboolean is_bf16,
 {
   gint64 step = get_x_step (is_bf16), n_bytes = self->width * (is_bf16 ? 2 : 4), x_row = self->x_row / 4;
   gint64 n_vecs = n_bytes / (4 * EBB_VEC_WIDTH), stride = self->weight_row;
-  const char *weight = (const char *) self->weight->data + column * stride;
+  const char *weight = (const char *) self->weight->data + (column - self->first_column) * stride;
   const float *x = (const float *) (self->x + row * self->x_row);
   EbbVec sums[TILE_ROWS][TILE_COLUMNS];
 
@@ -145,7 +150,7 @@ multiply_tile (gboolean is_bf16,
           const char *at = weight + c * stride + i * 4 * EBB_VEC_WIDTH;
           EbbVecU units = *(const WeightUnits *) at;
 
-          if (row == 0 && i % LINE_VECS == 0)
+          if (row == 0 && self->launch == NULL && i % LINE_VECS == 0)
             __builtin_prefetch (at + AHEAD, 0, 2);
 #pragma GCC unroll 4
           for (int r = 0; r < rows; r++)
@@ -259,11 +264,35 @@ count_vecs (const EbbView *x)
   return (x->shape[1] * (x->dtype == EBB_DTYPE_BF16 ? 2 : 4) + 4 * EBB_VEC_WIDTH - 1) / (4 * EBB_VEC_WIDTH);
 }
 
+static gsize
+get_packed_size (const EbbView *x)
+{
+  return (gsize) (x->shape[0] * count_vecs (x) * get_x_step (x->dtype == EBB_DTYPE_BF16) * 4);
+}
+
 EBB_SIMD_WORKSPACE (few_rows)
 {
-  const EbbView *x = launch->inputs[0];
+  return get_packed_size (launch->inputs[0]);
+}
 
-  return (gsize) (x->shape[0] * count_vecs (x) * get_x_step (x->dtype == EBB_DTYPE_BF16) * 4);
+/* Packs x at the beginning of the workspace. */
+static void
+few_rows_init (FewRows *self,
+               const EbbLaunch *launch,
+               const EbbView *x)
+{
+  const gint64 n_vecs = count_vecs (x);
+  float *packed = launch->workspace;
+
+  self->y = launch->outputs[0];
+  self->n_rows = x->shape[0];
+  self->width = x->shape[1];
+  self->n_columns = self->y->shape[1];
+  self->is_bf16 = x->dtype == EBB_DTYPE_BF16;
+  self->x_row = n_vecs * get_x_step (self->is_bf16) * 4;
+  for (gint64 row = 0; row < self->n_rows; row++)
+    pack_x (x, row, self->width, n_vecs, packed + row * self->x_row / 4);
+  self->x = (const char *) packed;
 }
 
 /* The kernel of products, for a [M, K] and b [K, N] with strides (.., 1) and (1, ..) and c [M, N] alone. */
@@ -271,24 +300,75 @@ gboolean
 EBB_SIMD_NAME (ebb_cpu_few_rows) (const EbbLaunch *launch,
                                   GError **error)
 {
-  const EbbView *x = launch->inputs[0];
-  FewRows self = { .weight = launch->inputs[1], .bias = ebb_launch_get_input (launch, 2), .y = launch->outputs[0] };
-  gint64 n_vecs;
-  float *packed;
+  FewRows self = { .weight = launch->inputs[1], .bias = ebb_launch_get_input (launch, 2) };
 
-  self.n_rows = x->shape[0];
-  self.width = x->shape[1];
-  self.n_columns = self.weight->shape[1];
-  self.is_bf16 = x->dtype == EBB_DTYPE_BF16;
+  few_rows_init (&self, launch, launch->inputs[0]);
   self.weight_row = self.weight->strides[1] * (self.is_bf16 ? 2 : 4);
   self.accumulate = launch->params.matmul.accumulate;
-  n_vecs = count_vecs (x);
-  self.x_row = n_vecs * get_x_step (self.is_bf16) * 4;
-  packed = launch->workspace;
-  for (gint64 row = 0; row < self.n_rows; row++)
-    pack_x (x, row, self.width, n_vecs, packed + row * self.x_row / 4);
-  self.x = (const char *) packed;
   ebb_cpu_parallel_for_units (self.n_columns, TILE_COLUMNS, MAX (GRAIN / self.width, 1),
                               multiply_range, &self);
+  return TRUE;
+}
+
+/* -- quantised weights --------------------------------------------------------------------------------------------- */
+
+/* Operands of EBB_KERNEL_DEQUANTIZE, after the weight's. */
+#define INPUT_X 5
+#define INPUT_BIAS 6
+
+static gsize
+get_decoded_size (const EbbView *x)
+{
+  return ebb_workspace_round ((gsize) (TILE_COLUMNS * x->shape[1]) * ebb_dtype_get_size (x->dtype));
+}
+
+/* Rows of the weight are decoded into the nearest cache and multiplied there: memory gives the codes alone, once. */
+static void
+decode_and_multiply (gint64 begin,
+                     gint64 end,
+                     void *data)
+{
+  FewRows self = *(const FewRows *) data;
+  EbbView decoded = { .data = self.decoded + (gsize) omp_get_thread_num () * self.decoded_size,
+                      .dtype = self.is_bf16 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32,
+                      .n_dims = 2,
+                      .shape = { 0, self.width },
+                      .strides = { self.width, 1 } };
+  EbbLaunch decoding = *self.launch;
+
+  decoding.n_inputs = INPUT_X;
+  decoding.outputs[0] = &decoded;
+  self.weight = &decoded;
+  for (gint64 column = begin; column < end; column += TILE_COLUMNS)
+    {
+      decoding.params.dequantize.row = self.first_column = column;
+      decoded.shape[0] = MIN (TILE_COLUMNS, end - column);
+      EBB_SIMD_NAME (ebb_cpu_dequantize)
+      (&decoding, NULL);
+      multiply_range (column, column + decoded.shape[0], &self);
+    }
+}
+
+EBB_SIMD_WORKSPACE (quantized_few_rows)
+{
+  const EbbView *x = ebb_launch_get_input (launch, INPUT_X);
+
+  return x == NULL ? 0
+                   : ebb_workspace_round (get_packed_size (x))
+                         + (gsize) ebb_cpu_get_n_threads () * get_decoded_size (x);
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_quantized_few_rows) (const EbbLaunch *launch,
+                                            GError **error)
+{
+  const EbbView *x = launch->inputs[INPUT_X];
+  FewRows self = { .bias = launch->inputs[INPUT_BIAS], .launch = launch };
+
+  few_rows_init (&self, launch, x);
+  self.decoded = (char *) launch->workspace + ebb_workspace_round (get_packed_size (x));
+  self.decoded_size = get_decoded_size (x);
+  self.weight_row = self.width * (self.is_bf16 ? 2 : 4);
+  ebb_cpu_parallel_for_units (self.n_columns, TILE_COLUMNS, MAX (GRAIN / self.width, 1), decode_and_multiply, &self);
   return TRUE;
 }

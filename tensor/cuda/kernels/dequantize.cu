@@ -12,7 +12,7 @@ struct Quantized
   const guint8 *scales; /* of nf4, by block */
   const float *nested_absmax, *map, *offset;
   const float *absmax; /* of int8, by row */
-  gint64 row, column, width;
+  gint64 row, column, width, group;
 };
 
 struct Nf4
@@ -25,7 +25,7 @@ struct Nf4
     static const float codes[16] = EBB_NF4_CODES;
     const gint64 i = row * self.width + column, block = i / EBB_NF4_BLOCK;
     const guint8 both = self.codes[i / 2];
-    const float scale = __fmul_rn (self.map[self.scales[block]], self.nested_absmax[block / EBB_NF4_NESTED_BLOCK]);
+    const float scale = __fmul_rn (self.map[self.scales[block]], self.nested_absmax[block / self.group]);
 
     return __fmul_rn (codes[i % 2 != 0 ? both & 15 : both >> 4], __fadd_rn (scale, *self.offset));
   }
@@ -98,6 +98,7 @@ EBB_CUDA_KERNEL (dequantize)
     }
   self.scales = (const guint8 *) scales->data;
   self.nested_absmax = (const float *) launch->inputs[2]->data;
+  self.group = EBB_NF4_GROUP (launch->inputs[2]);
   self.map = (const float *) launch->inputs[3]->data;
   self.offset = (const float *) launch->inputs[4]->data;
   return decode<Nf4> (self, launch->outputs[0], queue);

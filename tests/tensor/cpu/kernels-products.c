@@ -193,6 +193,29 @@ test_matmul_few_rows_alone (void)
     }
 }
 
+/* Operands of a weight [rows, width]. */
+static void
+add_quantised (TestCase *test,
+               gboolean is_nf4,
+               gint64 rows,
+               gint64 width)
+{
+  const gint64 n_blocks = (rows * width + 63) / 64;
+
+  test->params.dequantize.width = width;
+  if (!is_nf4)
+    {
+      test->inputs[0] = test_operand_new (EBB_DTYPE_U8, 2, TEST_SHAPE (rows, width), NULL, 0, 255);
+      test->inputs[1] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (rows), NULL, 0.1, 2);
+      return;
+    }
+  test->inputs[0] = test_operand_new (EBB_DTYPE_U8, 1, TEST_SHAPE ((rows * width + 1) / 2), NULL, 0, 255);
+  test->inputs[1] = test_operand_new (EBB_DTYPE_U8, 1, TEST_SHAPE (n_blocks), NULL, 0, 255);
+  test->inputs[2] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE ((n_blocks + 255) / 256), NULL, 0.1, 0.5);
+  test->inputs[3] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (256), NULL, -1, 1);
+  test->inputs[4] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (1), NULL, 1, 2);
+}
+
 /* Panels that begin in the middle of a byte, a block and a vector, and end there. */
 static void
 test_dequantize (void)
@@ -205,27 +228,63 @@ test_dequantize (void)
     for (int form = 0; form < 4; form++)
       {
         const gint64 rows = places[i][0], width = places[i][1], row = places[i][2], column = places[i][3];
-        const gint64 n_blocks = (rows * width + 63) / 64;
         TestCase test = { "dequantize", EBB_KERNEL_DEQUANTIZE, .n_inputs = 5, .n_outputs = 1, .tolerance = 3e-7 };
 
         test.params.dequantize.row = row;
         test.params.dequantize.column = column;
-        test.params.dequantize.width = width;
-        if (form % 2)
-          {
-            test.inputs[0] = test_operand_new (EBB_DTYPE_U8, 1, TEST_SHAPE ((rows * width + 1) / 2), NULL, 0, 255);
-            test.inputs[1] = test_operand_new (EBB_DTYPE_U8, 1, TEST_SHAPE (n_blocks), NULL, 0, 255);
-            test.inputs[2] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE ((n_blocks + 255) / 256), NULL, 0.1, 0.5);
-            test.inputs[3] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (256), NULL, -1, 1);
-            test.inputs[4] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (1), NULL, 1, 2);
-          }
-        else
-          {
-            test.inputs[0] = test_operand_new (EBB_DTYPE_U8, 2, TEST_SHAPE (rows, width), NULL, 0, 255);
-            test.inputs[1] = test_operand_new (EBB_DTYPE_F32, 1, TEST_SHAPE (rows), NULL, 0.1, 2);
-          }
+        add_quantised (&test, form % 2, rows, width);
         test.outputs[0] = test_operand_new (form < 2 ? EBB_DTYPE_F32 : EBB_DTYPE_BF16, 2,
                                             TEST_SHAPE (rows - row, width - column - places[i][4]), NULL, 0, 0);
+        test_case_check (&test);
+      }
+}
+
+/* Groups of other sizes than a nested block, as shards have them. */
+static void
+test_dequantize_groups (void)
+{
+  static const gint64 groups[] = { 1, 4, 64 };
+
+  for (gsize i = 0; i < G_N_ELEMENTS (groups); i++)
+    {
+      const gint64 n = (5 * 1000 / 64 + groups[i]) / groups[i];
+      TestCase test = { "groups", EBB_KERNEL_DEQUANTIZE, .n_inputs = 5, .n_outputs = 1, .tolerance = 3e-7 };
+
+      add_quantised (&test, TRUE, 5, 1000);
+      test_operand_clear (&test.inputs[2]);
+      test.inputs[2] = test_operand_new (EBB_DTYPE_F32, 2, TEST_SHAPE (n, groups[i]), TEST_SHAPE (1, 0), 0.1, 0.5);
+      test.outputs[0] = test_operand_new (EBB_DTYPE_F32, 2, TEST_SHAPE (5, 1000), NULL, 0, 0);
+      test_case_check (&test);
+    }
+}
+
+/* Weights with tiles of fewer than four rows at the end, rows that are no whole vectors, blocks that begin in a row. */
+static void
+test_quantized_few_rows (void)
+{
+  static const gint64 sizes[][3] = { { 1, 4, 64 },   { 1, 257, 131 }, { 2, 66, 1000 }, { 3, 67, 37 },
+                                     { 5, 128, 96 }, { 16, 71, 259 }, { 7, 1030, 300 } }; /* rows of x and W, K */
+
+  if (!test_device_is_cpu ())
+    {
+      g_test_skip ("other devices dequantise panels");
+      return;
+    }
+  for (gsize i = 0; i < G_N_ELEMENTS (sizes); i++)
+    for (int form = 0; form < 16; form++)
+      {
+        const gint64 m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+        const EbbDType dtype = form & 2 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+        TestCase test = {
+          "quantised, few rows", EBB_KERNEL_DEQUANTIZE, .n_inputs = 7, .n_outputs = 1, .tolerance = 2e-6
+        };
+
+        add_quantised (&test, form % 2, n, k);
+        test.inputs[5] = test_operand_new (dtype, 2, TEST_SHAPE (m, k), TEST_SHAPE (k + 5, 1), -1, 1);
+        if (form & 4)
+          test.inputs[6] = test_operand_new (dtype, 1, TEST_SHAPE (n), NULL, -1, 1);
+        test.outputs[0] = test_operand_new (form & 8 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32, 2, TEST_SHAPE (m, n),
+                                            TEST_SHAPE (n + 3, 1), 0, 0);
         test_case_check (&test);
       }
 }
@@ -418,6 +477,8 @@ main (int argc,
   g_test_add_func ("/kernels/matmul/few-rows", test_matmul_few_rows);
   g_test_add_func ("/kernels/matmul/few-rows-alone", test_matmul_few_rows_alone);
   g_test_add_func ("/kernels/dequantize", test_dequantize);
+  g_test_add_func ("/kernels/dequantize-groups", test_dequantize_groups);
+  g_test_add_func ("/kernels/quantized-few-rows", test_quantized_few_rows);
   g_test_add_func ("/kernels/matmul/plans-come-and-go", test_matmul_many_plans);
   g_test_add_func ("/kernels/cross-entropy/equals-reference", test_cross_entropy);
   g_test_add_func ("/kernels/index/select", test_index_select);

@@ -339,6 +339,37 @@ products_of_several_panels_equal_f64 (void)
     }
 }
 
+/* A kernel that reads codes alone, whose bits depend neither on other rows nor on the panels that there might be. */
+static void
+few_rows_have_the_bits_of_the_dequantised_weight (void)
+{
+  static const gint64 sizes[][3] = { { 1, 300, 257 }, { 4, 258, 640 }, { 16, 3000, 131 } };
+
+  for (gsize q = 0; q < G_N_ELEMENTS (quantizations); q++)
+    for (gsize i = 0; i < 2 * G_N_ELEMENTS (sizes); i++)
+      {
+        const EbbDType dtype = i % 2 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+        const gint64 *size = sizes[i / 2];
+        g_autoptr (GError) error = NULL;
+        g_autoptr (EbbLinear) layer = new_layer (quantizations[q], size[1], size[2], NULL);
+        g_autoptr (EbbTensor) weight = decode (layer, dtype);
+        g_autoptr (EbbTensor) drawn = test_randn (5, size[0], size[2], -1);
+        g_autoptr (EbbTensor) x = ebb_cast (drawn, dtype, &error);
+        g_autoptr (EbbTensor) last = ebb_narrow (x, 0, size[0] - 1, 1, &error);
+        g_autoptr (EbbTensor) y = ebb_module_call1 (EBB_MODULE (layer), x, &error);
+        g_autoptr (EbbTensor) y_last = ebb_module_call1 (EBB_MODULE (layer), last, &error);
+        g_autoptr (EbbTensor) of_y = ebb_narrow (y, 0, size[0] - 1, 1, &error);
+        g_autoptr (EbbTensor) expected = ebb_linear (x, weight, layer->bias, &error);
+
+        g_assert_no_error (error);
+        if (test_device_is_cpu ())
+          {
+            g_assert_true (ebb_tensor_equal (y, expected));
+            g_assert_true (ebb_tensor_equal (y_last, of_y));
+          }
+      }
+}
+
 static void
 gradients_add_up (void)
 {
@@ -604,6 +635,8 @@ main (int argc,
   g_test_add_func ("/quantized/products-and-gradients-equal-f64", products_and_gradients_equal_f64);
   g_test_add_func ("/quantized/products-of-several-panels-equal-f64", products_of_several_panels_equal_f64);
   g_test_add_func ("/quantized/gradients-add-up", gradients_add_up);
+  g_test_add_func ("/quantized/few-rows-have-the-bits-of-the-dequantised-weight",
+                   few_rows_have_the_bits_of_the_dequantised_weight);
   g_test_add_func ("/quantized/autocast-casts-the-input", autocast_casts_the_input);
   g_test_add_func ("/quantized/threads-change-no-bit", threads_change_no_bit);
   g_test_add_func ("/quantized/bytes-are-counted-as-parameters", bytes_are_counted_as_parameters);

@@ -5,12 +5,13 @@
 #include "wrap/plan/memory-plan-private.h"
 
 /* A model with adapters is planned by dry steps: real ones keep the budget and the bits, and take the bytes that were
- * predicted, those of gradients and moments of the branches alone. */
+ * predicted, those of gradients and moments of the branches alone, whether the weights below are quantised or not. */
 
 #define N_BUDGETS 3
 
 static void
-init (TestPlanRun *self)
+init (TestPlanRun *self,
+      EbbQuantization base)
 {
   const BenchSettings settings = {
     .layers = 4,
@@ -20,19 +21,21 @@ init (TestPlanRun *self)
     .batch = 4,
     .context = 32,
     .dropout = 0.1,
-    .lora = 4
+    .lora = 4,
+    .base = base
   };
 
   test_plan_run_init (self, &settings);
 }
 
 static void
-real_steps_are_as_planned (void)
+real_steps_are_as_planned (gconstpointer data)
 {
+  const EbbQuantization base = (EbbQuantization) GPOINTER_TO_UINT (data);
   g_auto (TestPlanRun) plain = { 0 };
   g_autoptr (EbbMemoryPlan) most = NULL;
 
-  init (&plain);
+  init (&plain, base);
   most = test_plan_run_plan (&plain, G_MAXUINT64);
   g_assert_cmpuint (test_plan_run_train (&plain), ==, most->predicted_peak_bytes);
   for (guint i = 0; i <= N_BUDGETS; i++)
@@ -41,7 +44,7 @@ real_steps_are_as_planned (void)
       g_auto (TestPlanRun) planned = { 0 };
       g_autoptr (EbbMemoryPlan) plan = NULL;
 
-      init (&planned);
+      init (&planned, base);
       plan = test_plan_run_plan (&planned, budget);
       g_assert_cmpuint (plan->predicted_peak_bytes, <=, budget);
       g_assert_true (ebb_memory_plan_apply (plan, NULL));
@@ -55,6 +58,11 @@ main (int argc,
       char **argv)
 {
   test_init (&argc, &argv);
-  g_test_add_func ("/lora/real-steps-are-as-planned", real_steps_are_as_planned);
+  for (EbbQuantization base = EBB_QUANTIZATION_NONE; base <= EBB_QUANTIZATION_NF4; base++)
+    {
+      g_autofree char *path = g_strconcat ("/lora/real-steps-are-as-planned/", ebb_quantization_get_name (base), NULL);
+
+      g_test_add_data_func (path, GUINT_TO_POINTER (base), real_steps_are_as_planned);
+    }
   return g_test_run ();
 }

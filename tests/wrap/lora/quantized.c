@@ -12,7 +12,7 @@
 #include "support/training.h"
 
 /* Adapters beside quantised weights: gradients of A and B against float64 on the dequantised weight, and the same bits
- * with checkpoints, stores and ranks; what can't be done is refused by name. */
+ * on ranks; what can't be done is refused by name. pairs.c and ranks.c have the rest. */
 
 static const EbbQuantization quantizations[] = { EBB_QUANTIZATION_INT8, EBB_QUANTIZATION_NF4 };
 
@@ -178,7 +178,7 @@ gradients_equal_f64 (void)
     check_gradients (quantizations[q]);
 }
 
-/* -- the same bits ------------------------------------------------------------------------------------------------- */
+/* -- other wrappers ------------------------------------------------------------------------------------------------ */
 
 static EbbModule *
 new_adapted (EbbQuantization quantization)
@@ -190,99 +190,6 @@ new_adapted (EbbQuantization quantization)
   g_assert_no_error (error);
   return wrap (model, 3);
 }
-
-typedef enum
-{
-  NO_STORE,
-  KEEP_STORE,
-  HOST_STORE,
-  CONTIGUOUS_STORE,
-  DISK_STORE
-} StoreKind;
-
-static EbbSavedTensorHooks *
-new_store (StoreKind kind)
-{
-  g_autoptr (GError) error = NULL;
-  EbbSavedTensorHooks *store = NULL;
-
-  if (kind == KEEP_STORE)
-    store = ebb_keep_store_new ();
-  else if (kind == HOST_STORE)
-    store = ebb_host_store_new ();
-  else if (kind == CONTIGUOUS_STORE)
-    store = ebb_contiguous_store_new (2, NULL, &error);
-  else if (kind == DISK_STORE)
-    store = test_disk_store_new (g_get_tmp_dir ());
-  g_assert_no_error (error);
-  return store;
-}
-
-static void
-wrap_blocks (EbbModule *model,
-             gboolean checkpoints,
-             StoreKind kind)
-{
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbSavedTensorHooks) store = new_store (kind);
-
-  for (guint i = 0; i < 2; i++)
-    {
-      g_autofree char *name = g_strdup_printf ("layers.%u", i);
-      g_autoptr (EbbModule) block = ebb_module_get_child (model, name);
-      g_autoptr (EbbModule) same = NULL;
-
-      if (checkpoints)
-        test_wrap (block, NULL);
-      if (store != NULL)
-        same = ebb_offload_wrapper (block, store, &error);
-      g_assert_no_error (error);
-    }
-}
-
-static void
-compare (gboolean checkpoints,
-         StoreKind kind,
-         gboolean autocast)
-{
-  for (gsize q = 0; q < G_N_ELEMENTS (quantizations); q++)
-    {
-      g_autoptr (EbbModule) plain = new_adapted (quantizations[q]);
-      g_autoptr (EbbModule) wrapped = new_adapted (quantizations[q]);
-      g_autoptr (EbbTensor) tokens = test_tokens (3, 64, 2, 9, -1);
-      g_autoptr (TestOutcome) expected = NULL;
-      g_autoptr (TestOutcome) outcome = NULL;
-
-      ebb_push_autocast (autocast, EBB_DTYPE_BF16);
-      wrap_blocks (wrapped, checkpoints, kind);
-      expected = test_train1 (plain, tokens);
-      outcome = test_train1 (wrapped, tokens);
-      ebb_pop_autocast ();
-      test_assert_same_outcome (expected, outcome);
-    }
-}
-
-static void
-with_checkpoints (void)
-{
-  compare (TRUE, NO_STORE, FALSE);
-}
-
-static void
-with_stores (void)
-{
-  for (StoreKind kind = KEEP_STORE; kind <= DISK_STORE; kind++)
-    compare (FALSE, kind, FALSE);
-}
-
-static void
-with_both_and_autocast (void)
-{
-  for (StoreKind kind = KEEP_STORE; kind <= DISK_STORE; kind++)
-    compare (TRUE, kind, TRUE);
-}
-
-/* -- other wrappers ------------------------------------------------------------------------------------------------ */
 
 static void
 merging_is_refused (void)
@@ -381,31 +288,14 @@ ranks_train_the_same_bits (void)
     }
 }
 
-static void
-tensor_ranks_are_refused (void)
-{
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbModule) model = test_decoder_new ("llama3", 1);
-  g_autoptr (EbbModule) refused = NULL;
-
-  g_assert_true (ebb_quantize (model, EBB_QUANTIZATION_INT8, &error));
-  refused = ebb_parallelize (model, NULL, NULL, &error);
-  g_assert_null (refused);
-  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "q_proj", "int8", "tensor ranks");
-}
-
 int
 main (int argc,
       char **argv)
 {
   test_init (&argc, &argv);
   g_test_add_func ("/quantized-lora/gradients-equal-f64", gradients_equal_f64);
-  g_test_add_func ("/quantized-lora/with-checkpoints", with_checkpoints);
-  g_test_add_func ("/quantized-lora/with-stores", with_stores);
-  g_test_add_func ("/quantized-lora/with-both-and-autocast", with_both_and_autocast);
   g_test_add_func ("/quantized-lora/merging-is-refused", merging_is_refused);
   g_test_add_func ("/quantized-lora/wrapped-layers-are-not-quantised", wrapped_layers_are_not_quantised);
   g_test_add_func ("/quantized-lora/ranks-train-the-same-bits", ranks_train_the_same_bits);
-  g_test_add_func ("/quantized-lora/tensor-ranks-are-refused", tensor_ranks_are_refused);
   return g_test_run ();
 }
