@@ -12,6 +12,8 @@ gboolean ebb_state_folder_write (const char *folder,
                                  EbbArgs *tree,
                                  guint keep,
                                  GError **error);
+/* Whether there is one, whole or not. */
+gboolean ebb_state_folder_has_state (const char *folder);
 /* The newest state that is whole. */
 EbbArgs *ebb_state_folder_read (const char *folder,
                                 GError **error);

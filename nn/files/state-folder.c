@@ -152,6 +152,14 @@ ebb_state_file_read (const char *path,
   return ebb_state_tree_restore (ebb_args_get_string (metadata, (guint) index), tensors, path, error);
 }
 
+gboolean
+ebb_state_folder_has_state (const char *folder)
+{
+  g_autoptr (GArray) numbers = list_states (folder, NULL);
+
+  return numbers != NULL && numbers->len > 0;
+}
+
 EbbArgs *
 ebb_state_folder_read (const char *folder,
                        GError **error)

@@ -13,6 +13,19 @@ void ebb_module_visit_state (EbbModule *self,
                              EbbStateVisitor visit,
                              gpointer user_data);
 
+/* What a training changes, and what it leaves as it is. */
+typedef enum
+{
+  EBB_STATE_ALL,
+  EBB_STATE_TRAINED, /* parameters that require a gradient, and buffers */
+  EBB_STATE_FROZEN   /* the other parameters, and the buffers that are quantised weights */
+} EbbStatePart;
+
+void ebb_module_visit_state_part (EbbModule *self,
+                                  EbbStatePart part,
+                                  EbbStateVisitor visit,
+                                  gpointer user_data);
+
 typedef struct
 {
   EbbTensor *target; /* of the module */

@@ -15,20 +15,28 @@
 
 typedef struct
 {
+  EbbStatePart part;
   EbbStateVisitor visit;
   gpointer user_data;
 } Visit;
 
 static void
-visit_registry (const EbbTensorRegistry *registry, const char *path, const Visit *visit)
+visit_registry (const EbbTensorRegistry *registry, gboolean has_parameters, const char *path, const Visit *visit)
 {
   for (guint i = 0; i < registry->n_items; i++)
-    if (registry->items[i].tensor != NULL && registry->items[i].persistent)
-      {
-        g_autofree char *name = ebb_module_join_path (path, registry->items[i].name);
+    {
+      const EbbNamedTensor *item = &registry->items[i];
+      g_autofree char *name = NULL;
+      gboolean is_frozen;
 
-        visit->visit (name, registry->items[i].tensor, visit->user_data);
-      }
+      if (item->tensor == NULL || !item->persistent)
+        continue;
+      is_frozen = has_parameters ? !item->tensor->requires_grad : item->is_exact;
+      if (visit->part != EBB_STATE_ALL && is_frozen != (visit->part == EBB_STATE_FROZEN))
+        continue;
+      name = ebb_module_join_path (path, item->name);
+      visit->visit (name, item->tensor, visit->user_data);
+    }
 }
 
 static gboolean
@@ -36,17 +44,23 @@ visit_module_state (EbbModule *module, const char *path, gpointer user_data)
 {
   EbbModulePrivate *priv = ebb_module_get_private (module);
 
-  visit_registry (&priv->parameters, path, user_data);
-  visit_registry (&priv->buffers, path, user_data);
+  visit_registry (&priv->parameters, TRUE, path, user_data);
+  visit_registry (&priv->buffers, FALSE, path, user_data);
   return TRUE;
+}
+
+void
+ebb_module_visit_state_part (EbbModule *self, EbbStatePart part, EbbStateVisitor visit, gpointer user_data)
+{
+  Visit data = { part, visit, user_data };
+
+  ebb_module_visit_paths (self, visit_module_state, &data);
 }
 
 void
 ebb_module_visit_state (EbbModule *self, EbbStateVisitor visit, gpointer user_data)
 {
-  Visit data = { visit, user_data };
-
-  ebb_module_visit_paths (self, visit_module_state, &data);
+  ebb_module_visit_state_part (self, EBB_STATE_ALL, visit, user_data);
 }
 
 static void

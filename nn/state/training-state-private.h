@@ -22,7 +22,39 @@ struct _EbbTrainingState
   char *config;
   guint keep;
   EbbTrainingMark *mark; /* of ebb_training_state_mark (); NULL: none */
+  gboolean trained_only;
+  gboolean has_base;
+  guint64 base; /* the checksum of what trained_only leaves out, once it was needed */
 };
+
+/* -- training-base.c */
+
+/* Which elements of a tensor a rank has: from @begin to @end of a slice that has @row elements of each @stride, from
+ * @first on. */
+typedef struct
+{
+  gint64 row, stride, first, begin, end;
+} EbbTrainingBasePart;
+
+/* Adds the elements of @part, which @tensor has, to a checksum. The parts of all ranks add up to that of the full
+ * tensor, in any order. */
+gboolean ebb_training_base_add (guint64 *sum,
+                                const char *name,
+                                EbbTensor *tensor,
+                                const EbbTrainingBasePart *part,
+                                GError **error);
+/* Computes the checksum of a module that is full here, if the state is one that has it, and hasn't yet. */
+gboolean ebb_training_state_find_base (EbbTrainingState *self,
+                                       GError **error);
+void ebb_training_state_set_base (EbbTrainingState *self,
+                                  guint64 sum);
+/* Fails if the tree has more or less than trained-only says, or a checksum other than that which was set. */
+gboolean ebb_training_state_check_base (EbbTrainingState *self,
+                                        EbbArgs *tree,
+                                        const char *folder,
+                                        GError **error);
+
+/* -- training-state.c */
 
 void ebb_training_mark_free (EbbTrainingMark *mark);
 /* Of the gradients that were there at the mark; after a rewind they aren't. */

@@ -6,11 +6,12 @@
 #include "nn/files/state-folder-private.h"
 #include "nn/files/state-tree-private.h"
 #include "nn/data/dataset-private.h"
+#include "nn/state/state-dict-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
 
 /* As a tree: { version, step, config, module: {...}, optimizer: {...}, dataset: {...}, values: {...},
- * generators: { name: { seed, offset } }, tracker: {...} }. */
+ * generators: { name: { seed, offset } }, tracker: {...}, base: checksum }. */
 
 #define STATE_VERSION 1
 
@@ -81,7 +82,29 @@ ebb_training_state_get_rest (EbbTrainingState *self,
     }
   if (self->values != NULL)
     ebb_args_add_args (tree, "values", self->values);
+  if (self->has_base)
+    ebb_args_add_int (tree, "base", (gint64) self->base);
   return tree;
+}
+
+static void
+add_alias (const char *name,
+           EbbTensor *tensor,
+           gpointer user_data)
+{
+  g_autoptr (EbbTensor) alias = ebb_tensor_alias (tensor);
+
+  ebb_args_add_tensor (user_data, name, alias);
+}
+
+/* The tensors of the module that a state has. */
+static EbbArgs *
+get_module_state (EbbTrainingState *self)
+{
+  EbbArgs *state = ebb_args_new (EBB_ARGS_DICT);
+
+  ebb_module_visit_state_part (self->module, self->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, add_alias, state);
+  return state;
 }
 
 gboolean
@@ -133,10 +156,12 @@ ebb_training_state_save (EbbTrainingState *self,
           || !ebb_module_check_not_tensor_parallel (self->module, "save it by ebb_training_state_save_sharded()",
                                                     error)))
     return FALSE;
+  if (!ebb_training_state_find_base (self, error))
+    return FALSE;
   tree = ebb_training_state_get_rest (self, step);
   if (self->module != NULL)
     {
-      module = ebb_module_get_state_dict (self->module);
+      module = get_module_state (self);
       ebb_args_add_args (tree, "module", module);
     }
   if (self->optimizer != NULL)
@@ -325,7 +350,8 @@ ebb_training_state_check_rest (EbbTrainingState *self,
   g_autoptr (EbbArgs) generators = NULL;
   g_autoptr (EbbArgs) dataset = NULL;
 
-  if (!read_step (tree, folder, step, error) || !check_texts (tree, folder, error))
+  if (!read_step (tree, folder, step, error) || !check_texts (tree, folder, error)
+      || !ebb_training_state_check_base (self, tree, folder, error))
     return FALSE;
   generators = read_part (tree, "generators", folder, error);
   if (generators == NULL || !load_generators (self, generators, folder, TRUE, error)
@@ -392,8 +418,10 @@ ebb_training_state_load_tree (EbbTrainingState *self,
 {
   g_autoptr (EbbArgs) module = NULL;
   g_autoptr (EbbArgs) optimizer = NULL;
+  g_autoptr (EbbArgs) targets = NULL;
 
-  if (!ebb_training_state_check_rest (self, tree, folder, step, error))
+  if (!ebb_training_state_find_base (self, error)
+      || !ebb_training_state_check_rest (self, tree, folder, step, error))
     return FALSE;
   if (self->module != NULL && (module = read_part (tree, "module", folder, error)) == NULL)
     return FALSE;
@@ -402,7 +430,8 @@ ebb_training_state_load_tree (EbbTrainingState *self,
           || !ebb_optimizer_check_state (self->optimizer, optimizer, error)))
     return FALSE;
 
-  if (self->module != NULL && !ebb_module_load_state_dict (self->module, module, TRUE, error))
+  targets = self->module != NULL && self->trained_only ? get_module_state (self) : NULL;
+  if (self->module != NULL && !ebb_module_load_state_into (self->module, targets, module, TRUE, error))
     return FALSE;
   if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, optimizer, error))
     return FALSE;
@@ -553,6 +582,16 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
   g_object_class_install_property (object_class, offsetof (EbbTrainingState, dataset),
                                    g_param_spec_object ("dataset", NULL, NULL, EBB_TYPE_DATASET,
                                                         flags | G_PARAM_CONSTRUCT_ONLY));
+  /**
+   * EbbTrainingState:trained-only:
+   *
+   * Whether of the module the parameters that require a gradient and the buffers are saved alone, as for adapters: not
+   * frozen parameters, nor quantised weights. Of these, the *base*, the state has a checksum. To go on, make the module
+   * over the same base, as from its folder; another one is an error. Parameters that are frozen while the state is
+   * saved are the base, so freeze before.
+   */
+  g_object_class_install_property (object_class, offsetof (EbbTrainingState, trained_only),
+                                   g_param_spec_boolean ("trained-only", NULL, NULL, FALSE, flags));
   /**
    * EbbTrainingState:config:
    *

@@ -150,6 +150,27 @@ class Finetune(unittest.TestCase):
                              self.read("whole", "adapter_model.safetensors"))
             shutil.rmtree(self.path("state"))
 
+    def test_a_state_of_an_adapter_has_no_base(self):
+        words = [*LORA, "--schedule", "constant", "--batch", 2, "--lr", 1e-3]
+        for more in [], ["--base", "int8"]:
+            whole = self.train("--steps", 6, *words, *more)
+            losses = self.train("--steps", 2, *words, *more, "--resume", "state")["losses"]
+            sizes = [os.path.getsize(path) for path in glob.glob(self.path("state", "*"))]
+            self.assertLess(sum(sizes), os.path.getsize(os.path.join(MODEL, "model.safetensors")))
+            # One rank's state on tensor ranks, and theirs on one.
+            for steps, ranks in (4, 2), (6, 1):
+                done = self.train("--steps", steps, "--ranks", ranks, "--tensor-parallel", ranks, "--resume", "state",
+                                  model=None)
+                losses += done["losses"]
+            self.assertEqual(len(losses), 6)
+            for mine, other in zip(losses, whole["losses"], strict=True):
+                self.assertAlmostEqual(mine, other, delta=2e-5)
+            shutil.rmtree(self.path("state"))
+        self.train("--steps", 2, *words, "--resume", "state")
+        self.write_bf16_model("other")
+        self.refuse("--resume with --model other: the state saved in state is of a training over another base",
+                    "--model", "other", "--data", "chats.jsonl", *WORDS, "--steps", 4, "--resume", "state", status=1)
+
     # -- adapters and models -----------------------------------------------------------------------------------------
 
     def test_a_merged_model_computes_what_its_adapter_did(self):

@@ -35,6 +35,16 @@ adapter_add (EbbModule *model,
   return same != NULL;
 }
 
+EbbTrainingState *
+adapter_make_state (const Trainer *trainer,
+                    EbbOptimizer *optimizer)
+{
+  EbbTrainingState *state = ebb_training_state_new (trainer->model, optimizer, trainer->dataset);
+
+  g_object_set (state, "trained-only", options_have_adapter (trainer->options), NULL);
+  return state;
+}
+
 gboolean
 adapter_save (Trainer *trainer,
               const char *path,

@@ -11,6 +11,9 @@ G_BEGIN_DECLS
 gboolean adapter_add (EbbModule *model,
                       const Options *options,
                       GError **error);
+/* What --resume saves: of an adapter's training not the model below. */
+EbbTrainingState *adapter_make_state (const Trainer *trainer,
+                                      EbbOptimizer *optimizer);
 /* Writes the adapter to a folder. Collective. */
 gboolean adapter_save (Trainer *trainer,
                        const char *path,

@@ -3,6 +3,7 @@
 #include "common/train/rank-state.h"
 
 #include "common/ranks/fault.h"
+#include "common/train/adapter.h"
 #include "common/train/model.h"
 #include "common/train/output.h"
 
@@ -49,13 +50,16 @@ rank_state_load (Trainer *self,
 
   if (options->resume == NULL)
     return TRUE;
-  self->state = ebb_training_state_new (self->model, self->optimizer, self->dataset);
-  if (self->whole_optimizer != NULL || (self->found & FOUND_INDEX) != 0)
+  self->state = adapter_make_state (self, self->optimizer);
+  if (self->found != 0)
     {
       if (!(self->whole_optimizer != NULL
                 ? ebb_load_full_optimizer_state (self->optimizer, self->whole_optimizer, FALSE, error)
                 : ebb_training_state_load_sharded (self->state, options->resume, &self->step, error)))
         return fail (error);
+      /* The generators of a single rank come with its state, unless it was loaded before. */
+      if (self->whole_optimizer == NULL && (self->found & FOUND_INDEX) == 0 && !rank_state_seed (self, error))
+        return FALSE;
       g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
       if (!trainer_set_optimizer (self, error))
         return FALSE;

@@ -211,7 +211,7 @@ load_state (Trainer *self,
 
   if (options->resume == NULL)
     return TRUE;
-  self->state = ebb_training_state_new (self->model, self->optimizer, self->dataset);
+  self->state = adapter_make_state (self, self->optimizer);
   if (self->found != 0)
     {
       if (!ebb_training_state_load (self->state, options->resume, &self->step, error))
@@ -312,7 +312,7 @@ load_whole (Trainer *self,
     return FALSE;
   g_object_set (optimizer, "moment-format", get_moment_format (options), "weight-rounding",
                 options_get_rounding (options), NULL);
-  state = ebb_training_state_new (self->model, optimizer, self->dataset);
+  state = adapter_make_state (self, optimizer);
   if (!ebb_training_state_load (state, options->resume, &self->step, error))
     return fail_resume (self, error);
   self->whole_optimizer = ebb_optimizer_get_state (optimizer);
@@ -381,11 +381,7 @@ prepare (Trainer *self,
   if (self->store == NULL || !make_model (self, &source, weights, error))
     return FALSE;
   if (is_adapted_later (self))
-    return self->found == 0 || (self->found & FOUND_INDEX) != 0
-           || options_refuse (error,
-                              "--tensor-parallel %d: one rank saved the adapter's state in %s: go on with one, or "
-                              "begin from its weights by --adapter",
-                              options->ranks.tensor_parallel, options->resume);
+    return TRUE;
   return add_adapter (self, error) && make_optimizer (self, error)
          && (self->ranks == NULL || self->found == 0 || (self->found & FOUND_INDEX) != 0 || load_whole (self, error));
 }

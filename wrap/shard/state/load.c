@@ -6,6 +6,7 @@
 #include "dist/rng-tracker-private.h"
 #include "nn/args-private.h"
 #include "nn/files/json-scanner-private.h"
+#include "nn/files/state-folder-private.h"
 #include "nn/state/training-state-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
@@ -61,7 +62,7 @@ ebb_load_sharded_state (EbbModule *module,
 /**
  * ebb_training_state_load_sharded:
  * @self: the training state that takes it over; on each rank its own
- * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
+ * @folder: (type filename): a folder that ebb_training_state_save_sharded() or ebb_training_state_save() wrote to
  * @step: (out) (optional): return location for how many steps had been taken
  * @error: return location for an error
  *
@@ -70,6 +71,8 @@ ebb_load_sharded_state (EbbModule *module,
  * #EbbGeneratorTracker. On other numbers, data-parallel rank d takes generators, the position in the data and values of
  * data-parallel rank d modulo the number that saved. Generators that another rank has taken already get other seeds;
  * those of the tracker keep their seeds and continue from the saved position.
+ *
+ * Of a state that a single process saved, each rank reads all and takes its shards, as if one rank had saved it here.
  *
  * Returns: %FALSE with an error as by ebb_load_sharded_state()
  */
@@ -89,6 +92,8 @@ ebb_training_state_load_sharded (EbbTrainingState *self,
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
   g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
+  if (!ebb_state_find_base (self, module, ebb_process_group_get_default (), error))
+    return FALSE;
   return load_state (module, optimizer, self, folder, step, error);
 }
 
@@ -134,7 +139,8 @@ typedef struct
   GArray *entries;   /* of the module; NULL: none */
   EbbShardMesh mesh; /* of the ranks here */
   EbbArgs *optimizer_state;
-  EbbArgs *rest; /* of the training */
+  EbbArgs *rest;     /* of the training */
+  GArray *transfers; /* of the module, of a state that one process saved; then there is no source */
   gint64 step;
 } Loading;
 
@@ -383,7 +389,11 @@ read_optimizer (Loading *self,
 static guint
 count_data_ranks (Loading *self)
 {
-  const EbbShardIndex *index = self->source->index;
+  const EbbShardIndex *index;
+
+  if (self->source == NULL)
+    return 1;
+  index = self->source->index;
 
   return MAX (index->n_ranks / ebb_shard_index_count_tensor_ranks (index), 1);
 }
@@ -467,16 +477,47 @@ open_source (EbbProcessGroup *group,
   return texts != NULL ? ebb_shard_source_new (folder, texts[0], error) : NULL;
 }
 
+/* Reads and checks a state that one process saved. */
+static gboolean
+prepare_whole (Loading *self,
+               const char *folder,
+               const char *shown,
+               GError **error)
+{
+  g_autoptr (EbbArgs) tree = ebb_state_folder_read (folder, error);
+  EbbArgs *part;
+
+  ebb_generator_tracker_get_default (); /* creates the tracker, which checks its own states */
+  if (tree == NULL || !ebb_training_state_check_rest (self->training, tree, shown, &self->step, error))
+    return FALSE;
+  if (self->entries != NULL)
+    {
+      part = peek_part (tree, "module", shown, error);
+      self->transfers = part != NULL ? ebb_state_match_own (self->module, self->entries, part, TRUE, error) : NULL;
+      if (self->transfers == NULL)
+        return FALSE;
+    }
+  if (self->optimizer != NULL)
+    {
+      part = peek_part (tree, "optimizer", shown, error);
+      self->optimizer_state = part != NULL ? ebb_optimizer_state_take_own (self->optimizer, part, error) : NULL;
+      if (self->optimizer_state == NULL || !ebb_optimizer_check_state (self->optimizer, self->optimizer_state, error))
+        return FALSE;
+    }
+  self->rest = self->mesh.n_tensor == 1 && self->mesh.own.data == 0 ? ebb_args_ref (tree) : advance_tracker (tree);
+  return TRUE;
+}
+
 /* Reads and checks all that this rank needs. */
 static gboolean
 prepare (Loading *self,
          GError **error)
 {
+  if (self->training != NULL && !read_rest (self, error))
+    return FALSE;
   if (self->entries != NULL && (!check_module (self, error) || !verify_module (self, error)))
     return FALSE;
-  if (self->optimizer != NULL && !read_optimizer (self, error))
-    return FALSE;
-  return self->training == NULL || read_rest (self, error);
+  return self->optimizer == NULL || read_optimizer (self, error);
 }
 
 static gboolean
@@ -505,20 +546,41 @@ load_entry (Loading *self,
 
 static gboolean
 apply (Loading *self,
+       const char *shown,
        GError **error)
 {
-  for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
+  if (self->transfers != NULL && !ebb_state_transfers_run (self->transfers, error))
+    return FALSE;
+  for (guint i = 0; self->source != NULL && self->entries != NULL && i < self->entries->len; i++)
     if (g_array_index (self->entries, EbbStateEntry, i).first == i && !load_entry (self, i, error))
       return FALSE;
   if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, self->optimizer_state, error))
     return FALSE;
   if (self->training == NULL)
     return TRUE;
-  if (!ebb_training_state_load_rest (self->training, self->rest, self->source->shown, error))
+  if (!ebb_training_state_load_rest (self->training, self->rest, shown, error))
     return FALSE;
   /* Tensor-parallel ranks must draw the same numbers. */
   if (self->mesh.own.data >= count_data_ranks (self))
     ebb_training_state_reseed (self->training, self->mesh.own.data);
+  return TRUE;
+}
+
+/* Whether one process saved the newest state in the folder, as rank 0 sees it. */
+static gboolean
+find_whole (Loading *self,
+            const char *folder,
+            gboolean *is_whole,
+            GError **error)
+{
+  g_autofree char *path = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
+  g_auto (GStrv) texts = NULL;
+
+  *is_whole = self->training != NULL && !g_file_test (path, G_FILE_TEST_EXISTS) && ebb_state_folder_has_state (folder);
+  texts = ebb_agree_gather_texts (self->group, *is_whole ? "whole" : "", error);
+  if (texts == NULL)
+    return FALSE;
+  *is_whole = *texts[0] != '\0';
   return TRUE;
 }
 
@@ -527,21 +589,27 @@ load (Loading *self,
       const char *folder,
       GError **error)
 {
+  g_autofree char *shown = ebb_escape_text (folder);
   GError *failure = NULL;
+  gboolean is_whole;
 
-  self->source = open_source (self->group, folder, error);
-  if (self->source == NULL)
+  if (!find_whole (self, folder, &is_whole, error))
+    return FALSE;
+  if (!is_whole)
+    self->source = open_source (self->group, folder, error);
+  if (!is_whole && self->source == NULL)
     return FALSE;
   if (self->module != NULL)
-    self->entries = ebb_state_entries_new (self->module);
+    self->entries = ebb_state_entries_new_part (
+        self->module, self->training != NULL && self->training->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL);
   if (!ebb_shard_mesh_init (&self->mesh, self->group, self->entries, self->optimizer, "", NULL, error))
     return FALSE;
   if (ebb_state_reshard (self->entries, self->optimizer, &failure))
-    prepare (self, &failure);
+    (void) (is_whole ? prepare_whole (self, folder, shown, &failure) : prepare (self, &failure));
   if (!ebb_agree_no_failure (self->group, failure, error))
     return FALSE;
   failure = NULL;
-  apply (self, &failure);
+  apply (self, shown, &failure);
   return ebb_agree_no_failure (self->group, failure, error);
 }
 
@@ -567,6 +635,7 @@ load_state (EbbModule *module,
   if (ok && step != NULL)
     *step = self.step;
   g_clear_pointer (&self.entries, g_array_unref);
+  g_clear_pointer (&self.transfers, g_array_unref);
   g_free (self.mesh.ranks);
   g_clear_pointer (&self.optimizer_state, ebb_args_unref);
   g_clear_pointer (&self.rest, ebb_args_unref);

@@ -232,6 +232,17 @@ extract_items (EbbOptimizer *optimizer,
   return TRUE;
 }
 
+EbbArgs *
+ebb_optimizer_state_take_own (EbbOptimizer *optimizer,
+                              EbbArgs *state,
+                              GError **error)
+{
+  g_autoptr (GArray) items = ebb_optimizer_items_new ();
+  g_autoptr (EbbArgs) rest = ebb_optimizer_state_split (state, items, error);
+
+  return rest != NULL && extract_items (optimizer, items, error) ? ebb_optimizer_state_join (rest, items) : NULL;
+}
+
 /* Rank 0's rest of the state and the list of its tensors, as texts on all ranks. */
 static gboolean
 broadcast_texts (EbbProcessGroup *group,
@@ -348,7 +359,7 @@ load (EbbOptimizer *optimizer,
 
   if (gives && state == NULL)
     g_set_error (&failure, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "load_full_optimizer_state: no state is given");
-  else if (gives)
+  else if (broadcast && gives)
     rest = ebb_optimizer_state_split (state, items, &failure);
   if (broadcast)
     {
@@ -357,8 +368,8 @@ load (EbbOptimizer *optimizer,
         return FALSE;
       failure = NULL;
     }
-  else if (failure == NULL && extract_items (optimizer, items, &failure))
-    local = ebb_optimizer_state_join (rest, items);
+  else if (failure == NULL)
+    local = ebb_optimizer_state_take_own (optimizer, state, &failure);
   if (local != NULL && ebb_state_reshard (NULL, optimizer, &failure))
     ebb_optimizer_check_state (optimizer, local, &failure);
   if (!ebb_agree_no_failure (group, failure, error))

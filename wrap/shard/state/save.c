@@ -20,8 +20,9 @@
  * files all exist. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without an index
  * belong to a first save that was interrupted, and not to a state whose index was lost. */
 
-/* @training: a tree of this rank's, or NULL. */
+/* @training: a tree of this rank's, or NULL. @part: of the module. */
 static gboolean save_state (EbbModule *module,
+                            EbbStatePart part,
                             EbbOptimizer *optimizer,
                             EbbArgs *training,
                             const char *folder,
@@ -59,7 +60,7 @@ ebb_save_sharded_state (EbbModule *module,
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
   g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
 
-  return save_state (module, optimizer, NULL, folder, error);
+  return save_state (module, EBB_STATE_ALL, optimizer, NULL, folder, error);
 }
 
 /**
@@ -92,8 +93,10 @@ ebb_training_state_save_sharded (EbbTrainingState *self,
   if (!ebb_training_state_check_step (step, error))
     return FALSE;
   g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
+  if (!ebb_state_find_base (self, module, ebb_process_group_get_default (), error))
+    return FALSE;
   rest = ebb_training_state_get_rest (self, step);
-  return save_state (module, optimizer, rest, folder, error);
+  return save_state (module, self->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, optimizer, rest, folder, error);
 }
 
 typedef struct
@@ -213,27 +216,6 @@ choose_number (Saving *self,
 
 /* -- ranges of all ranks ------------------------------------------------------------------------------------------- */
 
-static void
-list_module (Saving *self,
-             EbbShardIndex *index)
-{
-  GArray *entries = self->entries;
-
-  index->has_files[EBB_SHARD_FILE_MODEL] = TRUE;
-  for (guint i = 0; i < entries->len; i++)
-    {
-      const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
-      const EbbLocalShard *shard = &entry->shard;
-      EbbShardRecord *record = ebb_shard_index_add (index, EBB_SHARD_FILE_MODEL, entry->name,
-                                                    shard->tensor->view.dtype, shard->shape, shard->n_dims);
-
-      g_free (record->stored_as);
-      record->stored_as = g_strdup (g_array_index (entries, EbbStateEntry, entry->first).name);
-      record->split = shard->split;
-      ebb_shard_record_add_range (record, self->rank, shard->begin, shard->end, shard->index);
-    }
-}
-
 static gboolean
 list_optimizer (Saving *self,
                 EbbShardIndex *index,
@@ -258,7 +240,7 @@ list_own (Saving *self,
   if (self->entries != NULL && !ebb_state_check_released (self->entries, error))
     return g_strdup ("");
   if (self->entries != NULL)
-    list_module (self, index);
+    ebb_state_entries_describe (self->entries, self->rank, index);
   if (self->optimizer != NULL && !list_optimizer (self, index, error))
     return g_strdup ("");
   return ebb_shard_index_to_text (index);
@@ -460,6 +442,7 @@ end (Saving *self)
 
 static gboolean
 save_state (EbbModule *module,
+            EbbStatePart part,
             EbbOptimizer *optimizer,
             EbbArgs *training,
             const char *folder,
@@ -486,7 +469,7 @@ save_state (EbbModule *module,
     }
   self.index = ebb_shard_index_new (number, self.n_ranks);
   self.written = g_ptr_array_new_with_free_func (g_free);
-  self.entries = module != NULL ? ebb_state_entries_new (module) : NULL;
+  self.entries = module != NULL ? ebb_state_entries_new_part (module, part) : NULL;
   self.items = ebb_optimizer_items_new ();
   ok = save (&self, error);
   if (self.file.fd >= 0)

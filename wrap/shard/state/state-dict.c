@@ -36,13 +36,40 @@ add_entry (const char *name,
 }
 
 GArray *
-ebb_state_entries_new (EbbModule *module)
+ebb_state_entries_new_part (EbbModule *module,
+                            EbbStatePart part)
 {
   GArray *entries = g_array_new (FALSE, FALSE, sizeof (EbbStateEntry));
 
   g_array_set_clear_func (entries, entry_clear);
-  ebb_module_visit_state (module, add_entry, entries);
+  ebb_module_visit_state_part (module, part, add_entry, entries);
   return entries;
+}
+
+GArray *
+ebb_state_entries_new (EbbModule *module)
+{
+  return ebb_state_entries_new_part (module, EBB_STATE_ALL);
+}
+
+void
+ebb_state_entries_describe (GArray *entries,
+                            guint rank,
+                            EbbShardIndex *index)
+{
+  index->has_files[EBB_SHARD_FILE_MODEL] = TRUE;
+  for (guint i = 0; i < entries->len; i++)
+    {
+      const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
+      const EbbLocalShard *shard = &entry->shard;
+      EbbShardRecord *record = ebb_shard_index_add (index, EBB_SHARD_FILE_MODEL, entry->name,
+                                                    shard->tensor->view.dtype, shard->shape, shard->n_dims);
+
+      g_free (record->stored_as);
+      record->stored_as = g_strdup (g_array_index (entries, EbbStateEntry, entry->first).name);
+      record->split = shard->split;
+      ebb_shard_record_add_range (record, rank, shard->begin, shard->end, shard->index);
+    }
 }
 
 gboolean
@@ -167,6 +194,37 @@ ebb_state_reshard (GArray *entries,
   return TRUE;
 }
 
+GArray *
+ebb_state_match_own (EbbModule *module,
+                     GArray *entries,
+                     EbbArgs *state,
+                     gboolean strict,
+                     GError **error)
+{
+  g_autoptr (EbbArgs) targets = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (GArray) transfers = NULL;
+
+  for (guint i = 0; i < entries->len; i++)
+    ebb_args_add_tensor (targets, g_array_index (entries, EbbStateEntry, i).name,
+                         g_array_index (entries, EbbStateEntry, i).tensor);
+  transfers = ebb_module_match_state (module, targets, state, strict, get_full_shape, error);
+  for (guint i = 0; transfers != NULL && i < transfers->len; i++)
+    {
+      EbbStateTransfer *transfer = &g_array_index (transfers, EbbStateTransfer, i);
+      EbbTensor *local;
+      EbbLocalShard shard;
+
+      ebb_local_shard_init (&shard, transfer->target);
+      local = ebb_local_shard_extract (&shard, transfer->source, error);
+      if (local == NULL)
+        return NULL;
+      ebb_tensor_unref (transfer->source);
+      transfer->source = local;
+      transfer->target = shard.tensor;
+    }
+  return g_steal_pointer (&transfers);
+}
+
 /* Every rank has the full state: each takes its shards. */
 static gboolean
 load_own (EbbModule *module,
@@ -187,19 +245,7 @@ load_own (EbbModule *module,
       ok = FALSE;
     }
   if (ok)
-    transfers = ebb_module_match_state (module, NULL, state, strict, get_full_shape, &failure);
-  for (guint i = 0; transfers != NULL && failure == NULL && i < transfers->len; i++)
-    {
-      EbbStateTransfer *transfer = &g_array_index (transfers, EbbStateTransfer, i);
-      EbbTensor *local;
-      EbbLocalShard shard;
-
-      ebb_local_shard_init (&shard, transfer->target);
-      local = ebb_local_shard_extract (&shard, transfer->source, &failure);
-      ebb_tensor_unref (transfer->source);
-      transfer->source = local;
-      transfer->target = shard.tensor;
-    }
+    transfers = ebb_state_match_own (module, entries, state, strict, &failure);
   if (!ebb_agree_no_failure (group, failure, error))
     return FALSE;
   failure = NULL;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/optim/optimizer-private.h"
+#include "nn/state/state-dict-private.h"
 #include "nn/state/training-state.h"
 #include "wrap/shard/state/index-private.h"
 
@@ -24,6 +25,19 @@ typedef struct
 
 /* An array of EbbStateEntry, in the order of the state dict; valid as long as the module stays as it is. */
 GArray *ebb_state_entries_new (EbbModule *module);
+GArray *ebb_state_entries_new_part (EbbModule *module,
+                                    EbbStatePart part);
+/* Lists them in @index with the ranges that @rank holds. */
+void ebb_state_entries_describe (GArray *entries,
+                                 guint rank,
+                                 EbbShardIndex *index);
+/* The copies by which this rank takes its shards of @state, full tensors by name, as ebb_load_full_state_dict () does.
+ */
+GArray *ebb_state_match_own (EbbModule *module,
+                             GArray *entries,
+                             EbbArgs *state,
+                             gboolean strict,
+                             GError **error);
 /* Fails if full parameters are summoned: they may have changed, so that they belong to no state. */
 gboolean ebb_state_check_released (GArray *entries,
                                    GError **error);
@@ -41,6 +55,14 @@ EbbTensor *ebb_broadcast_full (EbbProcessGroup *group,
                                EbbDType dtype,
                                GError *failure,
                                GError **error);
+
+/* -- base.c */
+
+/* As ebb_training_state_find_base (), of a module that is split over the ranks of @group, which call it together. */
+gboolean ebb_state_find_base (EbbTrainingState *training,
+                              EbbModule *module,
+                              EbbProcessGroup *group,
+                              GError **error);
 
 /* -- model-folder.c: an EbbModelSaveSplitFunc */
 
@@ -103,6 +125,10 @@ EbbArgs *ebb_optimizer_state_split (EbbArgs *state,
 /* The other way round. Parameters that only @items have come last. */
 EbbArgs *ebb_optimizer_state_join (EbbArgs *rest,
                                    GArray *items);
+/* Returns @state, which a single process has saved, with this rank's elements. */
+EbbArgs *ebb_optimizer_state_take_own (EbbOptimizer *optimizer,
+                                       EbbArgs *state,
+                                       GError **error);
 /* Fails if @index lacks a tensor that @rest lists. @folder names the state in errors. */
 gboolean ebb_optimizer_rest_check (EbbArgs *rest,
                                    EbbShardIndex *index,

@@ -1,0 +1,124 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The checksum of what a training leaves as it is, by which a state without it knows the base that it belongs to. */
+#include "nn/state/training-state-private.h"
+
+#include "nn/state/state-dict-private.h"
+#include "tensor/autograd/autograd.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/shape.h"
+#include "tensor/tensor-private.h"
+#include "tensor/util/checksum-private.h"
+
+#include <string.h>
+
+static guint64
+hash_name (const char *name,
+           EbbDType dtype)
+{
+  return ebb_checksum_of (name, strlen (name)) ^ (guint64) dtype << 56;
+}
+
+gboolean
+ebb_training_base_add (guint64 *sum,
+                       const char *name,
+                       EbbTensor *tensor,
+                       const EbbTrainingBasePart *part,
+                       GError **error)
+{
+  const gsize size = ebb_dtype_get_size (tensor->view.dtype);
+  const guint64 seed = hash_name (name, tensor->view.dtype);
+  g_autoptr (EbbTensor) alias = ebb_tensor_alias (tensor);
+  g_autoptr (EbbTensor) contiguous = ebb_contiguous (alias, error);
+  g_autoptr (EbbTensor) host = contiguous != NULL ? ebb_to_device (contiguous, ebb_device_get_cpu (), error) : NULL;
+  const char *data;
+  gint64 n;
+
+  if (host == NULL)
+    return FALSE;
+  data = ebb_tensor_get_data (host, NULL);
+  for (gint64 at = part->begin; at < part->end; at += n)
+    {
+      const gint64 row = at / part->row, column = at % part->row;
+
+      n = MIN (part->row - column, part->end - at);
+      *sum += ebb_checksum_sum (seed, data + (gsize) (at - part->begin) * size, size,
+                                row * part->stride + part->first + column, n);
+    }
+  return TRUE;
+}
+
+typedef struct
+{
+  GHashTable *seen; /* a tensor counts under its first name */
+  guint64 sum;
+  GError *error;
+} Summing;
+
+static void
+add_tensor (const char *name,
+            EbbTensor *tensor,
+            gpointer user_data)
+{
+  Summing *summing = user_data;
+  const gint64 n = ebb_tensor_get_n_elements (tensor);
+  const EbbTrainingBasePart all = { n, n, 0, 0, n };
+
+  if (summing->error == NULL && g_hash_table_add (summing->seen, tensor))
+    ebb_training_base_add (&summing->sum, name, tensor, &all, &summing->error);
+}
+
+gboolean
+ebb_training_state_find_base (EbbTrainingState *self,
+                              GError **error)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
+  Summing summing = { seen, 0, NULL };
+
+  if (!self->trained_only || self->module == NULL || self->has_base)
+    return TRUE;
+  ebb_push_grad_enabled (FALSE);
+  ebb_module_visit_state_part (self->module, EBB_STATE_FROZEN, add_tensor, &summing);
+  ebb_pop_grad_enabled ();
+  if (summing.error != NULL)
+    {
+      g_propagate_error (error, summing.error);
+      return FALSE;
+    }
+  ebb_training_state_set_base (self, summing.sum);
+  return TRUE;
+}
+
+void
+ebb_training_state_set_base (EbbTrainingState *self,
+                             guint64 sum)
+{
+  self->base = sum;
+  self->has_base = TRUE;
+}
+
+gboolean
+ebb_training_state_check_base (EbbTrainingState *self,
+                               EbbArgs *tree,
+                               const char *folder,
+                               GError **error)
+{
+  const int index = ebb_args_find (tree, "base");
+
+  if ((index >= 0) != (self->trained_only && self->module != NULL))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 index >= 0
+                     ? "the state saved in %s has only the weights that were trained: load it with trained-only, "
+                       "into the model whose others were frozen"
+                     : "the state saved in %s has all weights, and one with trained-only is wanted",
+                 folder);
+  else if (index >= 0
+           && (ebb_args_get_value_kind (tree, (guint) index) != EBB_VALUE_INT
+               || (self->has_base && (guint64) ebb_args_get_int (tree, (guint) index) != self->base)))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 "the state saved in %s is of a training over another base: its frozen weights are not those of this "
+                 "model",
+                 folder);
+  else
+    return TRUE;
+  return FALSE;
+}
