@@ -8,6 +8,8 @@
 #include "support/tensors.h"
 #include "support/training.h"
 
+#include <glib/gstdio.h>
+
 /* Adapted models together with checkpoints, stores and autocast: outputs and gradients are the same bit for bit. The
  * tokens require no gradient, and no parameter before the first branch does. Then what a frozen base costs, and how a
  * training of branches goes on. */
@@ -30,8 +32,20 @@ randomize (EbbModule *model)
   ebb_pop_grad_enabled ();
 }
 
+/* How the weights below the branches are held. */
+typedef struct
+{
+  EbbDType dtype;
+  EbbQuantization quantization;
+} Base;
+
+static const Base f32 = { EBB_DTYPE_F32, EBB_QUANTIZATION_NONE };
+static const Base bf16 = { EBB_DTYPE_BF16, EBB_QUANTIZATION_NONE };
+static const Base int8 = { EBB_DTYPE_F32, EBB_QUANTIZATION_INT8 };
+static const Base nf4 = { EBB_DTYPE_F32, EBB_QUANTIZATION_NF4 };
+
 static EbbModule *
-new_adapted_in (EbbDType base,
+new_adapted_in (const Base *base,
                 EbbDType branches,
                 const char *targets)
 {
@@ -41,9 +55,10 @@ new_adapted_in (EbbDType base,
   g_autoptr (EbbModule) same = NULL;
   const char *list[] = { targets, NULL };
 
-  ebb_push_parameter_dtype (base);
+  ebb_push_parameter_dtype (base->dtype);
   model = test_decoder_new ("llama3", 1);
   ebb_pop_parameter_dtype ();
+  g_assert_true (base->quantization == EBB_QUANTIZATION_NONE || ebb_quantize (model, base->quantization, &error));
   g_object_set (options, "rank", 3, "alpha", 5.0, "dropout", 0.25, "targets", list, NULL);
   ebb_push_parameter_dtype (branches);
   same = ebb_lora_wrap (model, options, &error);
@@ -56,7 +71,7 @@ new_adapted_in (EbbDType base,
 static EbbModule *
 new_adapted (const char *targets)
 {
-  return new_adapted_in (EBB_DTYPE_F32, EBB_DTYPE_F32, targets);
+  return new_adapted_in (&f32, EBB_DTYPE_F32, targets);
 }
 
 static void
@@ -82,7 +97,7 @@ wrap_blocks (EbbModule *model,
 }
 
 static void
-compare_in (EbbDType base,
+compare_in (const Base *base,
             gboolean checkpoints,
             EbbSavedTensorHooks *store,
             const char *targets)
@@ -104,7 +119,7 @@ compare (gboolean checkpoints,
          EbbSavedTensorHooks *store,
          const char *targets)
 {
-  compare_in (EBB_DTYPE_F32, checkpoints, store, targets);
+  compare_in (&f32, checkpoints, store, targets);
 }
 
 static void
@@ -129,23 +144,24 @@ with_checkpoints_below_frozen_blocks (void)
 }
 
 static void
-compare_stores (EbbProcessGroup *group)
+compare_stores (const Base *base,
+                EbbProcessGroup *group)
 {
   TestStores stores = { .group = group };
 
   test_stores_open (&stores);
   for (guint i = 0; i < TEST_N_STORES; i++)
     for (guint checkpoints = 0; checkpoints < 2; checkpoints++)
-      compare (checkpoints, stores.stores[i], "*");
+      compare_in (base, checkpoints, stores.stores[i], "*");
   test_stores_assert_used (&stores, test_device_is_cpu ());
   test_stores_settle (&stores);
   test_stores_close (&stores);
 }
 
 static void
-with_each_store (void)
+with_each_store (gconstpointer base)
 {
-  compare_stores (NULL);
+  compare_stores (base, NULL);
 }
 
 static gboolean
@@ -153,14 +169,14 @@ compare_partitioned (EbbProcessGroup *group,
                      gpointer user_data,
                      GError **error)
 {
-  compare_stores (group);
+  compare_stores (user_data, group);
   return TRUE;
 }
 
 static void
-with_each_partitioned_store (void)
+with_each_partitioned_store (gconstpointer base)
 {
-  test_ranks_run (2, compare_partitioned, NULL);
+  test_ranks_run (2, compare_partitioned, (gpointer) base);
 }
 
 static void
@@ -180,7 +196,18 @@ with_bf16_weights (void)
   for (guint checkpoints = 0; checkpoints < 2; checkpoints++)
     {
       ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
-      compare_in (EBB_DTYPE_BF16, checkpoints, NULL, "*");
+      compare_in (&bf16, checkpoints, NULL, "*");
+      ebb_pop_autocast ();
+    }
+}
+
+static void
+with_quantised_weights (gconstpointer base)
+{
+  for (guint autocast = 0; autocast < 2; autocast++)
+    {
+      ebb_push_autocast (autocast, EBB_DTYPE_BF16);
+      compare_in (base, TRUE, NULL, "*");
       ebb_pop_autocast ();
     }
 }
@@ -262,10 +289,32 @@ run (EbbModule *model,
     }
 }
 
-/* With dropout in the branches, whose draws go on where they were. What is in bf16 has no master copy. */
+static guint64
+count_file_bytes (const char *folder)
+{
+  g_autoptr (GDir) names = g_dir_open (folder, 0, NULL);
+  guint64 n_bytes = 0;
+
+  for (const char *name; (name = g_dir_read_name (names)) != NULL;)
+    {
+      g_autofree char *path = g_build_filename (folder, name, NULL);
+      GStatBuf status;
+
+      g_assert_cmpint (g_stat (path, &status), ==, 0);
+      n_bytes += (guint64) status.st_size;
+    }
+  return n_bytes;
+}
+
+/* Names and shapes of tensors, and the rest of a state. */
+#define STATE_TEXT 32768
+
+/* With dropout in the branches, whose draws go on where they were. What is in bf16 has no master copy. A state of what
+ * is trained has as many bytes as branches and moments. */
 static void
-check_going_on (EbbDType base,
-                EbbDType branches)
+check_going_on (const Base *base,
+                EbbDType branches,
+                gboolean trained_only)
 {
   g_autofree char *folder = test_scratch_path ("state");
   g_autoptr (GError) error = NULL;
@@ -284,10 +333,16 @@ check_going_on (EbbDType base,
 
   g_object_set (optimizer, "weight-rounding", EBB_WEIGHT_ROUNDING_RANDOM, NULL);
   g_object_set (other_optimizer, "weight-rounding", EBB_WEIGHT_ROUNDING_RANDOM, NULL);
-  ebb_push_autocast (base == EBB_DTYPE_BF16, EBB_DTYPE_BF16);
+  g_object_set (state, "trained-only", trained_only, NULL);
+  g_object_set (other_state, "trained-only", trained_only, NULL);
+  ebb_push_autocast (base->dtype == EBB_DTYPE_BF16, EBB_DTYPE_BF16);
   ebb_manual_seed (4);
   run (model, optimizer, 0, 3);
   g_assert_true (ebb_training_state_save (state, folder, 3, &error));
+  if (trained_only)
+    g_assert_cmpuint (count_file_bytes (folder), <=, 5 * count_trained_bytes (model) + STATE_TEXT);
+  else
+    g_assert_cmpuint (count_file_bytes (folder), >, 5 * count_trained_bytes (model) + STATE_TEXT);
   run (model, optimizer, 3, 6);
   ebb_manual_seed (5);
   g_assert_true (ebb_training_state_load (other_state, folder, &n_steps, &error));
@@ -303,7 +358,7 @@ check_going_on (EbbDType base,
       g_assert_true (ebb_tensor_equal (a[i], b[i]));
       g_assert_true (ebb_tensor_get_requires_grad (a[i]) == ebb_tensor_get_requires_grad (b[i]));
       g_assert_true (ebb_tensor_equal (a[i], before[i]) != ebb_tensor_get_requires_grad (a[i]));
-      g_assert_cmpint (ebb_tensor_get_dtype (a[i]), ==, ebb_tensor_get_requires_grad (a[i]) ? branches : base);
+      g_assert_cmpint (ebb_tensor_get_dtype (a[i]), ==, ebb_tensor_get_requires_grad (a[i]) ? branches : base->dtype);
       ebb_tensor_unref (before[i]);
       ebb_tensor_unref (a[i]);
       ebb_tensor_unref (b[i]);
@@ -314,20 +369,75 @@ check_going_on (EbbDType base,
 static void
 goes_on_where_it_was (void)
 {
-  check_going_on (EBB_DTYPE_F32, EBB_DTYPE_F32);
+  check_going_on (&f32, EBB_DTYPE_F32, FALSE);
+  check_going_on (&f32, EBB_DTYPE_F32, TRUE);
 }
 
 static void
 goes_on_over_bf16_weights (void)
 {
-  check_going_on (EBB_DTYPE_BF16, EBB_DTYPE_F32);
-  check_going_on (EBB_DTYPE_BF16, EBB_DTYPE_BF16);
+  check_going_on (&bf16, EBB_DTYPE_F32, TRUE);
+  check_going_on (&bf16, EBB_DTYPE_BF16, TRUE);
+}
+
+static void
+goes_on_over_quantised_weights (void)
+{
+  check_going_on (&int8, EBB_DTYPE_F32, TRUE);
+  check_going_on (&nf4, EBB_DTYPE_F32, TRUE);
+}
+
+static void
+check_state_is_refused (EbbModule *model,
+                        const char *folder,
+                        gboolean trained_only,
+                        const char *problem)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbOptimizer) optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-2, &error));
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (model, optimizer, NULL);
+
+  g_object_set (state, "trained-only", trained_only, NULL);
+  g_assert_false (ebb_training_state_load (state, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, folder, problem);
+}
+
+/* One weight of the base differs in one bit of one element, or is held in another way. */
+static void
+other_bases_are_refused (void)
+{
+  g_autofree char *folder = test_scratch_path ("state");
+  g_autofree char *full = test_scratch_path ("full");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = new_adapted ("*");
+  g_autoptr (EbbModule) other = new_adapted ("*");
+  g_autoptr (EbbModule) quantised = new_adapted_in (&nf4, EBB_DTYPE_F32, "*");
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (model, NULL, NULL);
+  g_autoptr (EbbModule) layer = ebb_module_get_child (other, "layers.1.mlp.down_proj");
+  g_autoptr (EbbTensor) weight = ebb_module_get_parameter (layer, "weight");
+  g_autoptr (EbbTensor) element = NULL;
+
+  g_assert_true (ebb_training_state_save (state, full, 3, &error));
+  g_object_set (state, "trained-only", TRUE, NULL);
+  g_assert_true (ebb_training_state_save (state, folder, 3, &error));
+  g_assert_no_error (error);
+  ebb_push_grad_enabled (FALSE);
+  element = ebb_narrow (weight, 1, 7, 1, &error);
+  g_assert_true (ebb_tensor_fill (element, 0.5, &error));
+  ebb_pop_grad_enabled ();
+  check_state_is_refused (other, folder, TRUE, "another base");
+  check_state_is_refused (quantised, folder, TRUE, "another base");
+  check_state_is_refused (model, folder, FALSE, "only the weights that were trained");
+  check_state_is_refused (model, full, TRUE, "has all weights");
+  test_remove_tree (folder);
+  test_remove_tree (full);
 }
 
 int
 main (int argc,
       char **argv)
 {
+  static const Base *const bases[] = { &f32, &int8, &nf4 };
   int result;
 
   test_init (&argc, &argv);
@@ -335,13 +445,27 @@ main (int argc,
   g_test_add_func ("/lora/with-checkpoints", with_checkpoints);
   g_test_add_func ("/lora/with-checkpoints-of-a-frozen-block", with_checkpoints_of_a_frozen_block);
   g_test_add_func ("/lora/with-checkpoints-below-frozen-blocks", with_checkpoints_below_frozen_blocks);
-  g_test_add_func ("/lora/with-each-store", with_each_store);
-  g_test_add_func ("/lora/with-each-partitioned-store", with_each_partitioned_store);
+  for (guint i = 0; i < G_N_ELEMENTS (bases); i++)
+    {
+      const char *name = bases[i]->quantization != EBB_QUANTIZATION_NONE
+                             ? ebb_quantization_get_name (bases[i]->quantization)
+                             : "f32";
+      g_autofree char *each = g_strconcat ("/lora/with-each-store/", name, NULL);
+      g_autofree char *partitioned = g_strconcat ("/lora/with-each-partitioned-store/", name, NULL);
+      g_autofree char *checkpoints = g_strconcat ("/lora/with-quantised-weights/", name, NULL);
+
+      g_test_add_data_func (each, bases[i], with_each_store);
+      g_test_add_data_func (partitioned, bases[i], with_each_partitioned_store);
+      if (bases[i]->quantization != EBB_QUANTIZATION_NONE)
+        g_test_add_data_func (checkpoints, bases[i], with_quantised_weights);
+    }
   g_test_add_func ("/lora/with-autocast", with_autocast);
   g_test_add_func ("/lora/with-bf16-weights", with_bf16_weights);
   g_test_add_func ("/lora/the-base-has-no-gradients-and-no-moments", the_base_has_no_gradients_and_no_moments);
   g_test_add_func ("/lora/goes-on-where-it-was", goes_on_where_it_was);
   g_test_add_func ("/lora/goes-on-over-bf16-weights", goes_on_over_bf16_weights);
+  g_test_add_func ("/lora/goes-on-over-quantised-weights", goes_on_over_quantised_weights);
+  g_test_add_func ("/lora/other-bases-are-refused", other_bases_are_refused);
   result = g_test_run ();
   test_scratch_end ();
   return result;

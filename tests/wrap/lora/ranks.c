@@ -5,6 +5,7 @@
 #include "support/ranks.h"
 #include "support/tensor-parallel.h"
 #include "support/tensors.h"
+#include "support/training.h"
 #include "tensor/tensor-private.h"
 
 #include <string.h>
@@ -138,6 +139,49 @@ static void
 joined_products_and_the_head_are_divided (void)
 {
   check_divided ((TestParallel){ .is_untied = TRUE, .prepare = adapt_divided, .data = "*" });
+}
+
+/* Codes and scales are divided as they are: of a column layer by rows, of a row layer by columns, of queries, keys and
+ * values in one by rows of each. */
+static void
+quantised_products_are_divided (gconstpointer data)
+{
+  static const EbbQuantization quantizations[] = { EBB_QUANTIZATION_INT8, EBB_QUANTIZATION_NF4 };
+
+  for (gsize q = 0; q < G_N_ELEMENTS (quantizations); q++)
+    check_divided ((TestParallel){ .decoder = data,
+                                   .is_untied = data == NULL,
+                                   .quantization = quantizations[q],
+                                   .width = 128,
+                                   .prepare = adapt_divided,
+                                   .data = "*" });
+}
+
+/* Rows of 24 elements: blocks of nf4 begin inside of them, and no rank has whole ones. */
+static gboolean
+divide_blocks (EbbProcessGroup *group,
+               gpointer user_data,
+               GError **error)
+{
+  TestParallel settings = { .decoder = "llama3", .quantization = EBB_QUANTIZATION_NF4 };
+  g_autoptr (EbbModule) model = test_parallel_model (&settings, error);
+  g_autoptr (EbbModule) int8 = NULL;
+  g_autoptr (GError) refused = NULL;
+
+  if (model == NULL)
+    return FALSE;
+  g_assert_false (test_parallel_divide (&settings, model, group, &refused));
+  test_assert_error (refused, EBB_ERROR_INVALID_ARGUMENT, "layers.0.self_attn.q_proj: its nf4 weight [24, 24]",
+                     "whole blocks of 64 elements");
+  settings.quantization = EBB_QUANTIZATION_INT8;
+  int8 = test_parallel_model (&settings, error);
+  return int8 != NULL && test_parallel_divide (&settings, int8, group, error);
+}
+
+static void
+blocks_are_not_divided (void)
+{
+  test_ranks_run (2, divide_blocks, NULL);
 }
 
 static gboolean
@@ -463,6 +507,108 @@ sharded_trainings_go_on_where_they_were (gconstpointer data)
   test_remove_tree (folder);
 }
 
+/* -- states of one rank and of tensor ranks ------------------------------------------------------------------------ */
+
+typedef struct
+{
+  EbbQuantization quantization;
+  const char *decoder;
+  gboolean is_whole;
+  const char *from, *to;    /* folders; NULL: it is trained, or not saved */
+  gboolean is_other;        /* it has another base */
+  EbbArgs *model, *moments; /* of the first, in full */
+} Exchange;
+
+static gboolean
+take_or_compare (EbbArgs **first,
+                 EbbArgs *state)
+{
+  if (state == NULL)
+    return FALSE;
+  if (*first == NULL)
+    *first = ebb_args_ref (state);
+  test_assert_args_equal (state, *first);
+  return TRUE;
+}
+
+static gboolean
+exchange_on_a_rank (EbbProcessGroup *group,
+                    gpointer user_data,
+                    GError **error)
+{
+  Exchange *self = user_data;
+  const TestParallel settings = {
+    .decoder = self->decoder,
+    .quantization = self->quantization,
+    .width = 128,
+    .is_whole = self->is_whole
+  };
+  g_autoptr (EbbModule) model = test_parallel_model (&settings, error);
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbTrainingState) state = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbArgs) tensors = NULL;
+  g_autoptr (EbbArgs) moments = NULL;
+  g_autoptr (GError) refused = NULL;
+
+  if (model == NULL || (self->is_other && !ebb_module_to_dtype (model, EBB_DTYPE_BF16, error))
+      || !test_parallel_divide (&settings, model, group, error) || !adapt (model, "*", error))
+    return FALSE;
+  optimizer = EBB_OPTIMIZER (ebb_adamw_new (model, 1e-2, error));
+  state = ebb_training_state_new (model, optimizer, NULL);
+  g_object_set (state, "trained-only", TRUE, NULL);
+  if (self->is_other)
+    {
+      g_assert_false (ebb_training_state_load_sharded (state, self->from, NULL, &refused));
+      test_assert_error (refused, EBB_ERROR_STATE, self->from, "another base");
+      return TRUE;
+    }
+  if (self->from != NULL && !ebb_training_state_load_sharded (state, self->from, NULL, error))
+    return FALSE;
+  if (self->from == NULL)
+    {
+      loss = test_parallel_loss (&settings, model, 0, error);
+      if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (optimizer, error)
+          || !ebb_training_state_save (state, self->to, 1, error))
+        return FALSE;
+    }
+  else if (self->to != NULL && !ebb_training_state_save_sharded (state, self->to, 1, error))
+    return FALSE;
+  tensors = ebb_get_full_state_dict (model, FALSE, error);
+  moments = ebb_get_full_optimizer_state (optimizer, FALSE, error);
+  return take_or_compare (&self->model, tensors) && take_or_compare (&self->moments, moments);
+}
+
+/* What one rank has trained two take over, and the other way, each with all of the base, quantised or not. */
+static void
+tensor_ranks_and_one_take_over_states (gconstpointer decoder)
+{
+  for (EbbQuantization q = EBB_QUANTIZATION_NONE; q <= EBB_QUANTIZATION_NF4; q++)
+    {
+      g_autofree char *folder = test_scratch_path ("state");
+      g_autofree char *other = test_scratch_path ("other");
+      Exchange exchange = { .quantization = q, .decoder = decoder, .is_whole = TRUE, .to = folder };
+
+      test_ranks_run (1, exchange_on_a_rank, &exchange);
+      exchange.is_whole = FALSE;
+      exchange.from = folder;
+      exchange.to = other;
+      test_ranks_run (2, exchange_on_a_rank, &exchange);
+      exchange.is_other = TRUE;
+      test_ranks_run (2, exchange_on_a_rank, &exchange);
+      exchange.is_whole = TRUE;
+      exchange.from = other;
+      exchange.to = NULL;
+      test_ranks_run (1, exchange_on_a_rank, &exchange);
+      exchange.is_other = FALSE;
+      test_ranks_run (1, exchange_on_a_rank, &exchange);
+      ebb_args_unref (exchange.model);
+      ebb_args_unref (exchange.moments);
+      test_remove_tree (folder);
+      test_remove_tree (other);
+    }
+}
+
 static const How replicated = { .replicates = TRUE };
 static const How sharded = { .flattens = FALSE };
 static const How flattened = { .flattens = TRUE };
@@ -486,6 +632,9 @@ main (int argc,
       g_test_add_data_func (path, decoders[i], tensor_ranks_compute_what_one_does);
     }
   g_test_add_func ("/lora/joined-products-and-the-head-are-divided", joined_products_and_the_head_are_divided);
+  g_test_add_data_func ("/lora/quantised-products-are-divided/gpt2", NULL, quantised_products_are_divided);
+  g_test_add_data_func ("/lora/quantised-products-are-divided/llama3", "llama3", quantised_products_are_divided);
+  g_test_add_func ("/lora/blocks-are-not-divided", blocks_are_not_divided);
   g_test_add_func ("/lora/layers-without-a-branch-of-the-chosen-adapter-are-divided",
                    layers_without_a_branch_of_the_chosen_adapter_are_divided);
   g_test_add_func ("/lora/an-adapted-model-is-not-divided", an_adapted_model_is_not_divided);
@@ -503,6 +652,10 @@ main (int argc,
                         sharded_trainings_go_on_where_they_were);
   g_test_add_data_func ("/lora/sharded-trainings-go-on-where-they-were/flattened", &flattened_and_checkpointed,
                         sharded_trainings_go_on_where_they_were);
+  g_test_add_data_func ("/lora/tensor-ranks-and-one-take-over-states/gpt2", NULL,
+                        tensor_ranks_and_one_take_over_states);
+  g_test_add_data_func ("/lora/tensor-ranks-and-one-take-over-states/llama3", "llama3",
+                        tensor_ranks_and_one_take_over_states);
   result = g_test_run ();
   test_scratch_end ();
   return result;

@@ -522,6 +522,82 @@ trains_branches_alone (void)
     }
 }
 
+/* All layers that end in c_proj have branches, and in a folder's names, where they end in dense, others do too. */
+static void
+names_of_bert_are_whole (void)
+{
+  static const char *const targets[] = { "c_proj", NULL };
+  g_autoptr (GError) error = NULL;
+  g_autofree char *folder = test_scratch_path ("adapter");
+  g_autoptr (EbbModule) model = test_model_open_fixture ("bert");
+  g_autoptr (EbbModule) other = test_model_open_fixture ("bert");
+  g_autoptr (EbbLoraOptions) options = ebb_lora_options_new ();
+  g_autoptr (EbbModule) same = NULL;
+  g_autoptr (EbbModule) loaded = NULL;
+  g_autofree char *config = NULL;
+
+  g_object_set (options, "rank", 2, "targets", targets, NULL);
+  same = ebb_lora_wrap (model, options, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_lora_save (model, folder, NULL, &error));
+  config = test_folder_read (folder, "adapter_config.json");
+  g_assert_nonnull (strstr (config, "\"bert.encoder.layer.0.attention.output.dense\", "
+                                    "\"bert.encoder.layer.0.output.dense\""));
+  g_assert_null (strstr (config, "\"dense\""));
+  loaded = ebb_lora_load (other, folder, NULL, &error);
+  g_assert_no_error (error);
+  test_remove_tree (folder);
+}
+
+/* The memory of a device ends while branches are made, or while their values are copied there. */
+static void
+check_failed_loads (const char *before)
+{
+  g_autoptr (GError) error = NULL;
+  EbbDevice *device = ebb_device_get ("sim", &error);
+  g_autofree char *folder = get_fixture ("llama3", NULL);
+  g_autoptr (EbbModule) model = test_model_open_fixture ("llama3");
+  g_auto (GStrv) names = NULL;
+  guint n_failed = 0;
+  gboolean is_loaded = FALSE;
+
+  g_assert_true (ebb_module_to_device (model, device, &error));
+  if (before != NULL)
+    g_object_unref (ebb_lora_load (model, folder, before, &error));
+  g_assert_no_error (error);
+  names = ebb_module_get_parameter_names (model, TRUE);
+  for (guint64 room = 0; !is_loaded; room += 256)
+    {
+      g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
+      g_autoptr (GError) failure = NULL;
+      g_autoptr (EbbModule) same = NULL;
+      g_auto (GStrv) left = NULL;
+      g_autofree char *chosen = NULL;
+
+      ebb_memory_set_limit (device, ebb_memory_stats_get_total (stats) + room);
+      same = ebb_lora_load (model, folder, "second", &failure);
+      ebb_memory_set_limit (device, 0);
+      is_loaded = same != NULL;
+      if (is_loaded)
+        continue;
+      n_failed++;
+      g_assert_error (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY);
+      left = ebb_module_get_parameter_names (model, TRUE);
+      chosen = ebb_lora_get_adapter (model);
+      g_assert_cmpstrv (left, names);
+      g_assert_cmpstr (chosen, ==, before);
+      g_assert_true (ebb_lora_is_wrapped (model) == (before != NULL));
+    }
+  g_assert_cmpuint (n_failed, >, 8);
+}
+
+static void
+a_failed_load_leaves_none (void)
+{
+  check_failed_loads (NULL);
+  check_failed_loads ("first");
+}
+
 static void
 add_rows (const char *path,
           GTestDataFunc func)
@@ -555,6 +631,8 @@ main (int argc,
   g_test_add_func ("/lora/joined-layers-have-no-form-in-files", joined_layers_have_no_form_in_files);
   g_test_add_func ("/lora/a-model-with-adapters-is-not-saved-as-one-without",
                    a_model_with_adapters_is_not_saved_as_one_without);
+  g_test_add_func ("/lora/names-of-bert-are-whole", names_of_bert_are_whole);
+  g_test_add_func ("/lora/a-failed-load-leaves-none", a_failed_load_leaves_none);
   g_test_add_func ("/lora/adapters-are-switched", adapters_are_switched);
   g_test_add_func ("/lora/trains-branches-alone", trains_branches_alone);
   result = g_test_run ();
