@@ -95,6 +95,7 @@ NOT_RUN = {
     **dict.fromkeys(("scripts/install-packages", "scripts/install-packages --test"), "needs root and the network"),
     "scripts/peer-venv": "needs the network",
     "scripts/package deb && sudo apt install ./build/packages/*.deb": "long_packages.py does it",
+    "scripts/package wheel": "long_wheel.py runs it",
     **dict.fromkeys(("scripts/release", "scripts/release --check"), "takes minutes: release.py runs its parts"),
     **dict.fromkeys(("scripts/gpu check", "scripts/gpu sanitize", "scripts/gpu bench", "scripts/bench --device cuda"),
                     "needs a GPU"),
