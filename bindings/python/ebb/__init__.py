@@ -79,6 +79,7 @@ __version__ = _Ebb.get_version_string()
 _ADVICE = {
     "nn": "layers are ebb's own, as ebb.Linear, and so are functions, as ebb.gelu()",
     "functional": "functions are ebb's own, as ebb.gelu()",
+    "F": "functions are ebb's own, as ebb.gelu()",
     "optim": "optimizers are ebb's own, as ebb.AdamW",
     "utils": "write ebb.checkpoint() for torch.utils.checkpoint; batches come from any iterable of numpy arrays, which "
              "ebb.tensor() takes, or from ebb.TextDataset",
