@@ -103,6 +103,12 @@ class Finetune(unittest.TestCase):
             shutil.rmtree(self.path("plain"))
             shutil.rmtree(self.path("planned"))
 
+    def test_no_step_leaves_bytes_behind(self):
+        """Of a step that packs chats and masks targets, the plan counts all bytes, and they are the last step's, too."""
+        for words in [], LORA:
+            report = self.train("--steps", 24, *words, "--memory", "200MiB")
+            self.assertEqual(report["peak_bytes"], report["predicted_peak_bytes"])
+
     def test_a_resumed_training_goes_on_bit_for_bit_and_logs_each_step_once(self):
         """The first run fails at its sixth step, two after the last state."""
         words = [*LORA, "--lora-dropout", 0.1, "--steps", 8, "--eval", 0.2, "--eval-every", 3]

@@ -14,8 +14,6 @@
 #define MIB (1024.0 * 1024.0)
 /* What a process takes during a training beside tensors: stacks, tables, libraries' own memory. */
 #define RESERVE ((guint64) 18 << 20)
-/* By how much the least of a step may differ from one planning to the next: by the bytes of a few scalars. */
-#define LEAST_VARIES 4096
 /* By so much that differs from one start to the next. */
 #define OWN_VARIES ((guint64) 1 << 20)
 /* How many limits are tried before the plan that needs least is taken. */
@@ -214,7 +212,6 @@ plan_least (Planning *self,
 
   if (!planning_find_least (trainer, &self->limit, error))
     return NULL;
-  self->limit += LEAST_VARIES;
   least = plan_within (trainer, self->limit, &peak, &extent, error);
   if (least == NULL || extent <= self->heap)
     return g_steal_pointer (&least);

@@ -747,7 +747,7 @@ model_loss (EbbModule *model,
   ebb_args_add_tensor (args, "targets", targets);
   ebb_args_add_tensor (args, "starts", starts);
   results = ebb_module_call (model, args, error);
-  return results != NULL ? ebb_tensor_ref (ebb_args_get_tensor (results, 0)) : NULL;
+  return results != NULL ? ebb_args_get_tensor (results, 0) : NULL;
 }
 
 /* -- files --------------------------------------------------------------------------------------------------------- */
