@@ -8,6 +8,9 @@
 #include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <pthread.h>
 #include <math.h>
 #include <stdlib.h>
@@ -724,13 +727,18 @@ ebb_memory_get_available (EbbDevice *device)
  * ebb_memory_trim:
  * @device: (nullable): a device; %NULL for the CPU
  *
- * Gives cached memory that no tensor uses back to the system.
+ * Gives cached memory that no tensor uses back to the system. On the CPU that is malloc()'s, too, from which libraries
+ * take what they pack matrices into.
  */
 void
 ebb_memory_trim (EbbDevice *device)
 {
-  if (device == NULL || device->backend->host_memory)
-    ebb_host_heap_trim (ebb_host_heap_get_own ());
+  if (device != NULL && !device->backend->host_memory)
+    return;
+  ebb_host_heap_trim (ebb_host_heap_get_own ());
+#ifdef __GLIBC__
+  malloc_trim (0);
+#endif
 }
 
 /* -- sizes as people write them ------------------------------------------------------------------------------------ */

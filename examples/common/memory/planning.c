@@ -531,6 +531,7 @@ planning_apply (Planning *self,
   g_set_object (&trainer->unplanned, self->unplanned);
   if (self->heap > 0)
     ebb_memory_set_limit (trainer->device, self->heap * self->n_here);
+  ebb_memory_trim (trainer->device); /* timing kernels and dry steps take some, too */
   if (!options->quiet)
     printf ("%s%s%s\n", self->text, self->taken != NULL ? "taken, as --allow says: " : "",
             self->taken != NULL ? self->taken : "");
