@@ -48,7 +48,7 @@ void ebb_host_heap_set_bound (EbbHostHeap *heap,
 void ebb_host_heap_trim (EbbHostHeap *heap);
 /* Bytes that may be resident: the huge pages in which blocks lie, or lay and which weren't given back since. */
 guint64 ebb_host_heap_get_resident (EbbHostHeap *heap);
-/* The most bytes that were needed at one time: of the huge pages in which blocks or headers lay. */
+/* The most bytes that were needed at one time: of the huge pages in which blocks lay. */
 guint64 ebb_host_heap_get_extent (EbbHostHeap *heap);
 
 G_END_DECLS

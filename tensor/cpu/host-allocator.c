@@ -186,7 +186,7 @@ ebb_host_free (void *data,
   if (size <= SMALL_LIMIT)
     small_free (data, size);
   else
-    ebb_host_free_large (data);
+    ebb_host_free_large (data, size);
 }
 
 /* The library's own objects: malloc's where a sanitizer is to see who leaks one or uses it too late. */

@@ -34,7 +34,8 @@ struct _EbbHostSmall
 
 /* A block over EBB_HOST_SMALL_LIMIT bytes of the process' heap; NULL: no address space is left. */
 void *ebb_host_alloc_large (gsize size);
-void ebb_host_free_large (void *data);
+void ebb_host_free_large (void *data,
+                          gsize size);
 /* EBB_HOST_SMALL_CHUNK bytes for small blocks, for ever; NULL: no memory is left. */
 char *ebb_host_take_chunk (void);
 void ebb_host_set_no_space (gsize size,

@@ -19,7 +19,7 @@
  * Small blocks come in chunks from separate segments. Chunks are never freed, so they must not lie between large
  * blocks. Medium blocks have segments and lists of their own: between large ones they would hold huge pages.
  *
- * Memory counts as resident in huge pages: one is from when a block or a header first lies in it until it is given
+ * Memory counts as resident in huge pages: one is from when a block first lies in it until it is given
  * back. A heap with a bound gives back pages that lie in free blocks before an allocation would pass the bound. Where
  * blocks lie doesn't depend on it, so a dry run knows how many bytes a bounded heap needs: its extent. */
 
@@ -30,7 +30,9 @@
 #define N_COARSE 48
 #define LARGE_LIMIT (1ul << (MIN_SHIFT + N_COARSE - 2)) /* beyond any address space, within the lists */
 #define HUGE_PAGE EBB_HOST_HUGE_PAGE
-#define MEDIUM_LIMIT (64ul << 10)
+#define MEDIUM_SHIFT 11
+#define LARGE_SHIFT 16
+#define MEDIUM_LIMIT (1ul << LARGE_SHIFT)
 #define MAX_WALK 32
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SEGMENT_SIZE (4ul << 30)
@@ -40,18 +42,16 @@
 typedef struct _Block Block;
 typedef struct _Segment Segment;
 
-/* In front of each large block's payload. */
+/* It lies apart from its payload: tensors whose sizes are whole pages lie in whole pages, which can be given back. */
 struct _Block
 {
-  gsize size; /* of the payload: a multiple of the alignment */
-  Block *below;
+  char *data;
+  gsize size; /* a multiple of the alignment */
+  Block *below, *above;
   Segment *segment;
   Block *next_free, *previous_free;
-  gsize is_free;
-  char padding[ALIGNMENT - 6 * 8];
+  gboolean is_free;
 };
-
-G_STATIC_ASSERT (sizeof (Block) == ALIGNMENT);
 
 /* The free lists of blocks of similar size: small blocks among large ones would keep huge pages resident. */
 typedef struct
@@ -61,6 +61,7 @@ typedef struct
   guint64 coarse_map;
   guint32 fine_maps[N_COARSE];
   Segment *segments; /* the newest first */
+  guint least_shift; /* each block has at least as many bits of size: so many bytes hold the start of one at most */
 } Pool;
 
 enum
@@ -77,6 +78,8 @@ struct _Segment
   gsize mapped_size;
   char *start, *top, *end; /* whole huge pages of it; [start, top) is divided into blocks */
   Block *last;
+  Block **blocks; /* by where they start, in units of the least size */
+  gsize blocks_size;
   guint64 *resident; /* a bit for each huge page from @start on */
   Segment *next;
 };
@@ -95,7 +98,8 @@ struct _EbbHostHeap
 };
 
 static EbbHostHeap host = { .lock = PTHREAD_MUTEX_INITIALIZER,
-                            .pools = { { .heap = &host }, { .heap = &host } },
+                            .pools = { [MEDIUM] = { .heap = &host, .least_shift = MEDIUM_SHIFT },
+                                       [LARGE] = { .heap = &host, .least_shift = LARGE_SHIFT } },
                             .max_resident = G_MAXSIZE };
 
 /* Nobody uses the blocks of a dry run, whose shadow would cost memory. */
@@ -140,7 +144,7 @@ list_insert (Block *block)
 
   size_to_list (block->size, &c, &f);
   above = pool->free_lists[c][f];
-  for (guint i = 0; above != NULL && above < block && i < MAX_WALK; i++)
+  for (guint i = 0; above != NULL && above->data < block->data && i < MAX_WALK; i++)
     {
       below = above;
       above = above->next_free;
@@ -202,7 +206,7 @@ page_of (const Segment *segment,
 static char *
 block_end (Block *block)
 {
-  return (char *) (block + 1) + block->size;
+  return block->data + block->size;
 }
 
 /* Where the huge pages end that a free block could give back: nothing lies above the uppermost block. */
@@ -225,7 +229,7 @@ count_pages_from (Block *block,
 static gsize
 count_free_pages (Block *block)
 {
-  return count_pages_from (block, (char *) (block + 1));
+  return count_pages_from (block, block->data);
 }
 
 /* The uppermost block of a segment hangs in no list. */
@@ -275,6 +279,24 @@ list_take (Pool *pool,
 
 /* -- segments ------------------------------------------------------------------------------------------------------ */
 
+/* Where the blocks of a segment of @size bytes will be found; its pages are made as they are touched. */
+static gboolean
+segment_make_table (Segment *self,
+                    gsize size)
+{
+  void *table;
+
+  if (self->pool == NULL)
+    return TRUE;
+  self->blocks_size = ((size >> self->pool->least_shift) + 1) * sizeof (Block *);
+  table = mmap (NULL, self->blocks_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (table == MAP_FAILED)
+    return FALSE;
+  madvise (table, self->blocks_size, MADV_NOHUGEPAGE);
+  self->blocks = table;
+  return TRUE;
+}
+
 /* @part: 1, or more for what needs as many times less. Of limited address space at most half of what is left is taken
  * at once, unless one block needs more. */
 static Segment *
@@ -306,6 +328,12 @@ segment_new (EbbHostHeap *heap,
     }
   segment = g_new0 (Segment, 1);
   segment->pool = pool;
+  if (!segment_make_table (segment, size))
+    {
+      munmap (start, size);
+      g_free (segment);
+      return NULL;
+    }
   segment->mapped = start;
   segment->mapped_size = size;
   segment->start = round_up (start);
@@ -339,7 +367,7 @@ block_give_back (Block *block,
 
   if (count_free_pages (block) == 0)
     return 0;
-  first = page_of (segment, round_up ((char *) (block + 1)));
+  first = page_of (segment, round_up (block->data));
   page = page_of (segment, find_last_page (block));
   while (page > first && given < n)
     {
@@ -420,6 +448,52 @@ make_resident (Segment *segment,
 
 /* -- large blocks -------------------------------------------------------------------------------------------------- */
 
+static Block **
+find_place (Segment *segment,
+            const char *data)
+{
+  return &segment->blocks[(gsize) (data - segment->start) >> segment->pool->least_shift];
+}
+
+/* Between @below and the block that is above it now. */
+static Block *
+block_new (Segment *segment,
+           Block *below,
+           char *data,
+           gsize size)
+{
+  Block *block = g_new (Block, 1);
+
+  *block = (Block){ .data = data, .size = size, .below = below, .segment = segment };
+  if (below != NULL)
+    {
+      block->above = below->above;
+      below->above = block;
+    }
+  if (block->above != NULL)
+    block->above->below = block;
+  else
+    segment->last = block;
+  *find_place (segment, data) = block;
+  return block;
+}
+
+/* Adds @above, which is free and hangs in no list, to the block below it. */
+static void
+block_merge (Block *above)
+{
+  Block *block = above->below;
+
+  block->size += above->size;
+  block->above = above->above;
+  if (block->above != NULL)
+    block->above->below = block;
+  else
+    block->segment->last = block;
+  *find_place (above->segment, above->data) = NULL;
+  g_free (above);
+}
+
 /* The block at the top of @segment, if it is free and large enough or can be made so, or a new one there. */
 static Block *
 segment_take (Segment *segment,
@@ -427,7 +501,7 @@ segment_take (Segment *segment,
 {
   Block *block = segment->last;
   gboolean is_free = block != NULL && block->is_free;
-  gsize missing = size + sizeof (Block);
+  gsize missing = size;
 
   if (is_free)
     missing = size > block->size ? size - block->size : 0;
@@ -439,15 +513,7 @@ segment_take (Segment *segment,
       block->size += missing;
     }
   else
-    {
-      block = (Block *) segment->top;
-      make_resident (segment, segment->top, segment->top + sizeof (Block));
-      block->below = segment->last;
-      block->segment = segment;
-      block->size = size;
-      block->is_free = FALSE;
-      segment->last = block;
-    }
+    block = block_new (segment, segment->last, segment->top, size);
   if (missing > 0)
     {
       segment->pool->heap->n_pages += (gsize) (round_up (segment->top + missing) - round_up (segment->top)) / HUGE_PAGE;
@@ -470,7 +536,7 @@ segments_take (Pool *pool,
     block = segment_take (segment, size);
   if (block != NULL)
     return block;
-  segment = segment_new (pool->heap, pool, pool == &pool->heap->pools[LARGE] ? 1 : 16, size + sizeof (Block));
+  segment = segment_new (pool->heap, pool, pool == &pool->heap->pools[LARGE] ? 1 : 16, size);
   return segment != NULL ? segment_take (segment, size) : NULL;
 }
 
@@ -478,7 +544,7 @@ static gboolean
 is_worth_a_split (const Block *block,
                   gsize size)
 {
-  return block->size >= size + sizeof (Block) + EBB_HOST_SMALL_LIMIT;
+  return block->size >= size + (1ul << block->segment->pool->least_shift);
 }
 
 /* The huge pages that will be free in the rest of @block. */
@@ -486,7 +552,7 @@ static gsize
 count_rest (Block *block,
             gsize size)
 {
-  return is_worth_a_split (block, size) ? count_pages_from (block, (char *) (block + 1) + size + sizeof (Block)) : 0;
+  return is_worth_a_split (block, size) ? count_pages_from (block, block->data + size) : 0;
 }
 
 /* Cuts what @block has beyond @size off as a free block. */
@@ -494,21 +560,11 @@ static void
 block_split (Block *block,
              gsize size)
 {
-  Segment *segment = block->segment;
   Block *rest;
-  char *end = block_end (block);
 
   if (!is_worth_a_split (block, size))
     return;
-  rest = (Block *) ((char *) (block + 1) + size);
-  unpoison (segment->pool->heap, rest, sizeof (Block));
-  rest->size = block->size - size - sizeof (Block);
-  rest->below = block;
-  rest->segment = segment;
-  if (segment->last == block)
-    segment->last = rest;
-  else
-    ((Block *) end)->below = rest;
+  rest = block_new (block->segment, block, block->data + size, block->size - size);
   block->size = size;
   block_release (rest);
 }
@@ -520,46 +576,48 @@ large_alloc_locked (EbbHostHeap *heap,
   const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
   Pool *pool = &heap->pools[size <= MEDIUM_LIMIT ? MEDIUM : LARGE];
   Block *block = list_take (pool, size);
-  char *end;
 
   if (block == NULL)
     block = segments_take (pool, size);
   if (block == NULL)
     return NULL;
   heap->n_needed = MAX (heap->n_needed, heap->n_pages - heap->n_free - count_rest (block, size));
-  end = (char *) (block + 1) + size + sizeof (Block); /* with the header of the rest */
-  make_resident (block->segment, (char *) block, MIN (end, block->segment->top));
+  make_resident (block->segment, block->data, block->data + size);
   block_split (block, size);
-  unpoison (heap, block + 1, block->size);
-  return block + 1;
+  unpoison (heap, block->data, block->size);
+  return block->data;
+}
+
+static Block *
+find_block (Pool *pool,
+            const char *data)
+{
+  Segment *segment = pool->segments;
+
+  while (data < segment->start || data >= segment->top)
+    segment = segment->next;
+  return *find_place (segment, data);
 }
 
 static void
-large_free_locked (void *data)
+large_free_locked (EbbHostHeap *heap,
+                   void *data,
+                   gsize n_bytes)
 {
-  Block *block = (Block *) data - 1, *above, *below = block->below;
-  Segment *segment = block->segment;
+  const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
+  Block *block = find_block (&heap->pools[size <= MEDIUM_LIMIT ? MEDIUM : LARGE], data);
 
-  poison (segment->pool->heap, data, block->size);
-  above = segment->last == block ? NULL : (Block *) ((char *) data + block->size);
-  if (above != NULL && above->is_free)
+  poison (heap, data, block->size);
+  if (block->above != NULL && block->above->is_free)
     {
-      block_claim (above);
-      block->size += above->size + sizeof (Block);
-      if (segment->last == above)
-        segment->last = block;
-      else
-        ((Block *) ((char *) (block + 1) + block->size))->below = block;
+      block_claim (block->above);
+      block_merge (block->above);
     }
-  if (below != NULL && below->is_free)
+  if (block->below != NULL && block->below->is_free)
     {
-      block_claim (below);
-      below->size += block->size + sizeof (Block);
-      if (segment->last == block)
-        segment->last = below;
-      else
-        ((Block *) ((char *) (below + 1) + below->size))->below = below;
-      block = below;
+      block = block->below;
+      block_claim (block);
+      block_merge (block->above);
     }
   block_release (block);
 }
@@ -623,7 +681,10 @@ ebb_host_heap_new (void)
 
   pthread_mutex_init (&self->lock, NULL);
   for (guint i = 0; i < N_POOLS; i++)
-    self->pools[i].heap = self;
+    {
+      self->pools[i].heap = self;
+      self->pools[i].least_shift = host.pools[i].least_shift;
+    }
   self->max_resident = G_MAXSIZE;
   self->has_small_pages_ahead = TRUE; /* only the front of each block is ever touched */
   return self;
@@ -636,6 +697,15 @@ segments_free (Segment *segment)
     {
       Segment *next = segment->next;
 
+      while (segment->last != NULL)
+        {
+          Block *below = segment->last->below;
+
+          g_free (segment->last);
+          segment->last = below;
+        }
+      if (segment->blocks != NULL)
+        munmap (segment->blocks, segment->blocks_size);
       munmap (segment->mapped, segment->mapped_size);
       g_free (segment->resident);
       g_free (segment);
@@ -667,10 +737,11 @@ ebb_host_alloc_large (gsize size)
 }
 
 void
-ebb_host_free_large (void *data)
+ebb_host_free_large (void *data,
+                     gsize size)
 {
   pthread_mutex_lock (&host.lock);
-  large_free_locked (data);
+  large_free_locked (&host, data, size);
   pthread_mutex_unlock (&host.lock);
 }
 
@@ -707,7 +778,7 @@ ebb_host_heap_release (EbbHostHeap *self,
       self->small[index] = small;
     }
   else
-    large_free_locked (data);
+    large_free_locked (self, data, size);
   pthread_mutex_unlock (&self->lock);
 }
 
