@@ -118,6 +118,7 @@ class Packages(unittest.TestCase):
         shutil.copytree(os.path.join(ROOT, "tests", "consumer"), os.path.join(self.bare.path, "work", "consumer"))
         in_c = self.check_training("gcc program.c -o program $(pkg-config --cflags --libs ebb-1.0)", "./program")
         self.assertEqual(self.check_training("/usr/bin/python3 program.py"), in_c)
+        self.bare.run("python3 -c 'import ebb; assert ebb.tensor ([1.5]).item () == 1.5'")
         self.bare.run("g++ -Wall -Werror program.cc -o program-cc $(pkg-config --cflags --libs ebb-1.0)",
                       "./program-cc")
         self.bare.run("cmake -S consumer -B consumer/build", "cmake --build consumer/build", "consumer/build/consumer")
