@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
+#include "tensor/backend/quantized-private.h"
 #include "tensor/cpu/few-rows-private.h"
 #include "tensor/cpu/parallel-private.h"
 #include "tensor/cpu/simd/simd-private.h"
@@ -322,6 +323,99 @@ get_decoded_size (const EbbView *x)
   return ebb_workspace_round ((gsize) (TILE_COLUMNS * x->shape[1]) * ebb_dtype_get_size (x->dtype));
 }
 
+/* What vec_to_bf16 () and back gives. */
+EBB_VEC_INLINE EbbVec
+round_to_bf16 (EbbVec v)
+{
+  const EbbVecU bits = (EbbVecU) v, rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  const EbbVecI is_nan = v != v;
+
+  return (EbbVec) ((EbbVecU) vec_select (is_nan, (EbbVec) (bits | 0x400000), (EbbVec) rounded) & 0xffff0000u);
+}
+
+/* Rows of x in bf16 by rows of the weight in nf4 that are whole blocks: numbers go from codes to the products in
+ * registers, a byte's two where the halves of a unit would be, so that sums have the same order. */
+EBB_VEC_INLINE void
+multiply_codes (const FewRows *self,
+                int rows,
+                gint64 column,
+                int columns)
+{
+  static const float table[16] = EBB_NF4_CODES;
+  const EbbView *const *weight = self->launch->inputs;
+  const guint8 *codes = weight[0]->data, *scales = weight[1]->data;
+  const float *nested = weight[2]->data, *map = weight[3]->data, offset = *(const float *) weight[4]->data;
+  const int group_bits = __builtin_ctzll ((guint64) EBB_NF4_GROUP (weight[2]));
+  const gint64 n_blocks = self->width / EBB_NF4_BLOCK, first = column * n_blocks, x_row = self->x_row / 4;
+  const float *x = (const float *) self->x;
+  EbbVec sums[2][2];
+
+#pragma GCC unroll 2
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+    for (int c = 0; c < columns; c++)
+      sums[r][c] = (EbbVec){ 0 };
+  for (gint64 b = 0; b < n_blocks; b++)
+    {
+      EbbVec scale[2];
+
+#pragma GCC unroll 2
+      for (int c = 0; c < columns; c++)
+        {
+          const gint64 block = first + c * n_blocks + b;
+          const float product = map[scales[block]] * nested[block >> group_bits];
+
+          scale[c] = vec_set1 (product + offset);
+        }
+      for (gint64 k = 0; k < EBB_NF4_BLOCK / 2; k += EBB_VEC_WIDTH, x += 2 * EBB_VEC_WIDTH)
+#pragma GCC unroll 2
+        for (int c = 0; c < columns; c++)
+          {
+            const gint64 block = first + c * n_blocks + b;
+            const EbbVecU both = vec_load_u8 (codes + block * EBB_NF4_BLOCK / 2 + k, EBB_VEC_WIDTH);
+            const EbbVec even = round_to_bf16 (vec_lookup16 (table, (EbbVecI) (both >> 4)) * scale[c]);
+            const EbbVec odd = round_to_bf16 (vec_lookup16 (table, (EbbVecI) (both & 15)) * scale[c]);
+
+#pragma GCC unroll 2
+            for (int r = 0; r < rows; r++)
+              {
+                sums[r][c] = vec_fma (even, vec_load (x + r * x_row), sums[r][c]);
+                sums[r][c] = vec_fma (odd, vec_load (x + r * x_row + EBB_VEC_WIDTH), sums[r][c]);
+              }
+          }
+    }
+#pragma GCC unroll 2
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+    for (int c = 0; c < columns; c++)
+      store_element (self, r, column + c, vec_sum (sums[r][c]));
+}
+
+static gboolean
+can_multiply_codes (const FewRows *self)
+{
+  return self->is_bf16 && !EBB_VEC_BF16_PAIRS && self->n_rows <= 2 && self->width % EBB_NF4_BLOCK == 0
+         && self->launch->inputs[1]->dtype == EBB_DTYPE_U8;
+}
+
+static void
+multiply_codes_range (const FewRows *self,
+                      gint64 begin,
+                      gint64 end)
+{
+  gint64 column = begin;
+
+  for (; column + 1 < end; column += 2)
+    if (self->n_rows == 1)
+      multiply_codes (self, 1, column, 2);
+    else
+      multiply_codes (self, 2, column, 2);
+  if (column < end && self->n_rows == 1)
+    multiply_codes (self, 1, column, 1);
+  else if (column < end)
+    multiply_codes (self, 2, column, 1);
+}
+
 /* Rows of the weight are decoded into the nearest cache and multiplied there: memory gives the codes alone, once. */
 static void
 decode_and_multiply (gint64 begin,
@@ -336,6 +430,11 @@ decode_and_multiply (gint64 begin,
                       .strides = { self.width, 1 } };
   EbbLaunch decoding = *self.launch;
 
+  if (can_multiply_codes (&self))
+    {
+      multiply_codes_range (&self, begin, end);
+      return;
+    }
   decoding.n_inputs = INPUT_X;
   decoding.outputs[0] = &decoded;
   self.weight = &decoded;

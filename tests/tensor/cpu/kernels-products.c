@@ -262,8 +262,17 @@ test_dequantize_groups (void)
 static void
 test_quantized_few_rows (void)
 {
-  static const gint64 sizes[][3] = { { 1, 4, 64 },   { 1, 257, 131 }, { 2, 66, 1000 }, { 3, 67, 37 },
-                                     { 5, 128, 96 }, { 16, 71, 259 }, { 7, 1030, 300 } }; /* rows of x and W, K */
+  static const gint64 sizes[][3] = {
+    { 1, 4, 64 },
+    { 1, 257, 131 },
+    { 2, 66, 1000 },
+    { 3, 67, 37 },
+    { 5, 128, 96 },
+    { 16, 71, 259 },
+    { 7, 1030, 300 },
+    { 2, 35, 640 },
+    { 1, 300, 128 }
+  }; /* rows of x and W, K */
 
   if (!test_device_is_cpu ())
     {

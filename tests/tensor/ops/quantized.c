@@ -343,7 +343,13 @@ products_of_several_panels_equal_f64 (void)
 static void
 few_rows_have_the_bits_of_the_dequantised_weight (void)
 {
-  static const gint64 sizes[][3] = { { 1, 300, 257 }, { 4, 258, 640 }, { 16, 3000, 131 } };
+  static const gint64 sizes[][3] = {
+    { 1, 300, 257 },
+    { 4, 258, 640 },
+    { 16, 3000, 131 },
+    { 1, 259, 640 },
+    { 2, 517, 128 }
+  };
 
   for (gsize q = 0; q < G_N_ELEMENTS (quantizations); q++)
     for (gsize i = 0; i < 2 * G_N_ELEMENTS (sizes); i++)
