@@ -3,6 +3,7 @@
 
 #include "tensor/backend/backend-private.h"
 #include "tensor/cpu/host-allocator-private.h"
+#include "tensor/cpu/matmul-private.h"
 #include "tensor/memory.h"
 
 #include <string.h>
@@ -136,6 +137,21 @@ ebb_cpu_multiply_few_rows_workspace (const EbbLaunch *launch)
 {
   get_kernels ();
   return few_rows_workspace_in_use (launch);
+}
+
+void
+ebb_cpu_copy_view (const EbbView *from,
+                   const EbbView *to)
+{
+  const EbbLaunch launch = {
+    .kernel = EBB_KERNEL_COPY,
+    .n_inputs = 1,
+    .n_outputs = 1,
+    .inputs = { from },
+    .outputs = { (EbbView *) to }
+  };
+
+  get_kernels ()[EBB_KERNEL_COPY](&launch, NULL);
 }
 
 /* -- the backend --------------------------------------------------------------------------------------------------- */

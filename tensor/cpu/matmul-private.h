@@ -32,7 +32,7 @@ typedef struct
 typedef enum
 {
   EBB_PRODUCT_DONE,
-  EBB_PRODUCT_UNSUPPORTED, /* no good implementation for these dtypes or strides: the caller makes dense f32 copies */
+  EBB_PRODUCT_UNSUPPORTED, /* no good implementation for these dtypes or strides: see matmul-tiles.c */
   EBB_PRODUCT_FAILED       /* error is set */
 } EbbProductResult;
 
@@ -45,6 +45,17 @@ EbbProductResult ebb_product_run_dnnl (const EbbProduct *product,
 /* How many bytes of workspace it needs: 0 where it fails. FALSE: the product is unsupported. */
 gboolean ebb_product_get_dnnl_workspace (const EbbProduct *product,
                                          gsize *size);
+
+/* The same for any dtypes and strides, by tiles in f32. @workspace is aligned to 64 bytes. */
+gboolean ebb_product_run_tiles (const EbbProduct *product,
+                                const EbbProductData *data,
+                                void *workspace,
+                                GError **error);
+gsize ebb_product_get_tiles_workspace (const EbbProduct *product);
+
+/* Copies and converts between views of the same shape, which may have any strides; can't fail. */
+void ebb_cpu_copy_view (const EbbView *from,
+                        const EbbView *to);
 
 /* All operands are f32 with strides that every implementation takes: there is nothing simpler to convert them to. */
 gboolean ebb_product_is_plain (const EbbProduct *product);

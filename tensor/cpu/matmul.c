@@ -219,7 +219,7 @@ product_init (EbbProduct *p,
   p->n_threads = ebb_cpu_get_n_parts ((gint64) MIN (work, 1e15), EBB_CPU_PRODUCT_GRAIN);
 }
 
-/* -- dense f32 stand-ins ------------------------------------------------------------------------------------------- */
+/* -- small products ------------------------------------------------------------------------------------------------ */
 
 static inline float
 load (const void *data,
@@ -240,190 +240,6 @@ store (void *data,
   else
     ((guint16 *) data)[index] = ebb_bf16_from_float (value);
 }
-
-typedef struct
-{
-  gint64 rows, columns, row_stride, column_stride;
-  const gint64 *batch_strides; /* NULL: one matrix */
-  gint64 batch[EBB_PRODUCT_MAX_BATCH];
-  gint64 n_batch, n_matrices;
-  int dtype;
-} Operand;
-
-/* The batch dimensions along which an operand does not vary have size 1. */
-static void
-operand_init (Operand *operand,
-              const EbbProduct *p,
-              const gint64 *batch_strides,
-              gint64 rows,
-              gint64 columns,
-              gint64 row_stride,
-              gint64 column_stride,
-              int dtype)
-{
-  *operand = (Operand){ .rows = rows, .columns = columns, .row_stride = row_stride, .column_stride = column_stride };
-  operand->batch_strides = batch_strides;
-  operand->n_batch = p->n_batch;
-  operand->n_matrices = 1;
-  operand->dtype = dtype;
-  for (int i = 0; i < p->n_batch; i++)
-    {
-      operand->batch[i] = batch_strides && batch_strides[i] ? p->batch[i] : 1;
-      operand->n_matrices *= operand->batch[i];
-    }
-}
-
-static gint64
-operand_get_offset (const Operand *operand,
-                    gint64 matrix)
-{
-  gint64 offset = 0;
-
-  for (int i = (int) operand->n_batch - 1; i >= 0; i--)
-    {
-      if (operand->batch_strides)
-        offset += matrix % operand->batch[i] * operand->batch_strides[i];
-      matrix /= operand->batch[i];
-    }
-  return offset;
-}
-
-typedef struct
-{
-  const Operand *operand;
-  void *data;
-  float *dense;
-  gboolean to_dense;
-} Conversion;
-
-static void
-convert_rows (gint64 begin,
-              gint64 end,
-              void *data_)
-{
-  const Conversion *self = data_;
-  const Operand *operand = self->operand;
-  gint64 columns = operand->columns, stride = operand->column_stride;
-  int dtype = operand->dtype;
-
-  for (gint64 row = begin; row < end; row++)
-    {
-      gint64 start = operand_get_offset (operand, row / operand->rows) + row % operand->rows * operand->row_stride;
-      float *line = self->dense + row * columns;
-
-      for (gint64 j = 0; j < columns; j++)
-        if (self->to_dense)
-          line[j] = load (self->data, start + j * stride, dtype);
-        else
-          store (self->data, start + j * stride, dtype, line[j]);
-    }
-}
-
-/* Between @data, with the operand's strides, and @dense, row after row in f32. */
-static void
-operand_convert (const Operand *operand,
-                 void *data,
-                 float *dense,
-                 gboolean to_dense)
-{
-  Conversion conversion = { operand, data, dense, to_dense };
-
-  ebb_cpu_parallel_for (operand->n_matrices * operand->rows, MAX (1, EBB_CPU_GRAIN / 4 / MAX (operand->columns, 1)),
-                        convert_rows, &conversion);
-}
-
-/* Strides of the dense copy, in the place of the operand's. */
-static void
-operand_set_dense (const Operand *operand,
-                   gint64 *batch_strides)
-{
-  gint64 stride = operand->rows * operand->columns;
-
-  for (int i = (int) operand->n_batch - 1; i >= 0; i--)
-    {
-      batch_strides[i] = batch_strides[i] ? stride : 0;
-      stride *= operand->batch[i];
-    }
-}
-
-/* A product that oneDNN lacks, and the same in dense f32. */
-typedef struct
-{
-  Operand a, b, c, bias;
-  gint64 a_size, b_size, c_size, bias_size; /* elements of the copies */
-  EbbProduct plain;
-} Copies;
-
-static void
-copies_init (Copies *self,
-             const EbbProduct *p)
-{
-  EbbProduct *plain = &self->plain;
-
-  operand_init (&self->a, p, p->a_batch, p->m, p->k, p->a_row, p->a_column, p->ab_dtype);
-  operand_init (&self->b, p, p->b_batch, p->k, p->n, p->b_row, p->b_column, p->ab_dtype);
-  operand_init (&self->c, p, p->c_batch, p->m, p->n, p->c_row, 1, p->c_dtype);
-  operand_init (&self->bias, p, NULL, 1, p->n, p->n * p->bias_stride, p->bias_stride, MAX (p->bias_dtype, 0));
-  self->a_size = self->a.n_matrices * p->m * p->k;
-  self->b_size = self->b.n_matrices * p->k * p->n;
-  self->c_size = self->c.n_matrices * p->m * p->n;
-  self->bias_size = p->bias_dtype >= 0 ? p->n : 0;
-
-  *plain = *p;
-  operand_set_dense (&self->a, plain->a_batch);
-  operand_set_dense (&self->b, plain->b_batch);
-  operand_set_dense (&self->c, plain->c_batch);
-  plain->a_row = p->k;
-  plain->b_row = plain->c_row = p->n;
-  plain->a_column = plain->b_column = plain->bias_stride = 1;
-  plain->ab_dtype = plain->c_dtype = EBB_DTYPE_F32;
-  if (p->bias_dtype >= 0)
-    plain->bias_dtype = EBB_DTYPE_F32;
-}
-
-/* Bytes, so that what follows them is aligned. */
-static gsize
-copies_get_size (const Copies *self)
-{
-  gsize size = (gsize) (self->a_size + self->b_size + self->c_size + self->bias_size) * sizeof (float);
-
-  return (size + 63) / 64 * 64;
-}
-
-/* oneDNN has no product for these dtypes on this processor, or for these strides: the same in dense f32. */
-static gboolean
-run_by_copies (const EbbProduct *p,
-               const EbbProductData *data,
-               const EbbLaunch *launch,
-               GError **error)
-{
-  float *memory = launch->workspace;
-  Copies self;
-  gsize size;
-  EbbProductData copies = { NULL };
-
-  copies_init (&self, p);
-  size = copies_get_size (&self);
-  copies.a = memory;
-  copies.b = memory + self.a_size;
-  copies.c = memory + self.a_size + self.b_size;
-  operand_convert (&self.a, (void *) data->a, (float *) copies.a, TRUE);
-  operand_convert (&self.b, (void *) data->b, (float *) copies.b, TRUE);
-  if (p->accumulate)
-    operand_convert (&self.c, data->c, copies.c, TRUE);
-  if (data->bias)
-    {
-      copies.bias = memory + self.a_size + self.b_size + self.c_size;
-      operand_convert (&self.bias, (void *) data->bias, (float *) copies.bias, TRUE);
-    }
-  if (ebb_product_run_dnnl (&self.plain, &copies, (char *) memory + size, launch->workspace_size - size, error)
-      != EBB_PRODUCT_DONE)
-    return FALSE;
-  operand_convert (&self.c, data->c, copies.c, FALSE);
-  return TRUE;
-}
-
-/* -- small products ------------------------------------------------------------------------------------------------ */
 
 #define DIRECT_COLUMNS 32
 
@@ -557,8 +373,8 @@ typedef enum
   WAY_EMPTY,
   WAY_DIRECT,
   WAY_FEW_ROWS,
-  WAY_DNNL, /* or by copies, if oneDNN lacks it */
-  WAY_COPIES
+  WAY_DNNL, /* or by tiles, if oneDNN lacks it */
+  WAY_TILES
 } Way;
 
 static Way
@@ -579,7 +395,7 @@ find_way (const EbbLaunch *launch,
     return WAY_DIRECT;
   if (product->k_block == 0 && has_few_rows (product))
     return WAY_FEW_ROWS;
-  return product->bias_stride == 1 ? WAY_DNNL : WAY_COPIES;
+  return product->bias_stride == 1 ? WAY_DNNL : WAY_TILES;
 }
 
 gsize
@@ -589,7 +405,6 @@ ebb_cpu_matmul_workspace (const EbbLaunch *launch)
   EbbProductData data;
   Way way = find_way (launch, &product, &data);
   FewRows few_rows;
-  Copies copies;
   gsize size = 0;
 
   if (way == WAY_FEW_ROWS)
@@ -599,9 +414,7 @@ ebb_cpu_matmul_workspace (const EbbLaunch *launch)
     }
   if (way < WAY_DNNL || (way == WAY_DNNL && ebb_product_get_dnnl_workspace (&product, &size)))
     return size;
-  copies_init (&copies, &product);
-  ebb_product_get_dnnl_workspace (&copies.plain, &size);
-  return copies_get_size (&copies) + size;
+  return ebb_product_get_tiles_workspace (&product);
 }
 
 gboolean
@@ -631,8 +444,8 @@ ebb_cpu_matmul (const EbbLaunch *launch,
         case EBB_PRODUCT_UNSUPPORTED: break;
         }
       break;
-    case WAY_COPIES:
+    case WAY_TILES:
       break;
     }
-  return run_by_copies (&product, &data, launch, error);
+  return ebb_product_run_tiles (&product, &data, launch->workspace, error);
 }

@@ -9,6 +9,7 @@
 #include "support/device.h"
 #include "support/kernel-run.h"
 #include "support/operand-case-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/cpu/cpu-private.h"
 
 /* -- matmul -------------------------------------------------------------------------------------------------------- */
@@ -298,6 +299,116 @@ test_quantized_few_rows (void)
       }
 }
 
+/* A bias of any stride is what oneDNN lacks on all processors: such products are computed by tiles in f32. */
+static TestCase
+make_tiled_product (gint64 m,
+                    gint64 n,
+                    gint64 k,
+                    int form)
+{
+  const EbbDType result = form & 4 ? EBB_DTYPE_F32 : EBB_DTYPE_BF16;
+  TestCase test = { "tiles", EBB_KERNEL_MATMUL, .n_inputs = 3, .n_outputs = 1, .tolerance = 2e-6 };
+
+  test.params.matmul.accumulate = (form & 8) != 0;
+  test.inputs[0] = test_operand_new (EBB_DTYPE_BF16, 2, TEST_SHAPE (m, k),
+                                     form & 1 ? TEST_SHAPE (1, m + 3) : TEST_SHAPE (k + 5, 1), -1, 1);
+  test.inputs[1] = test_operand_new (EBB_DTYPE_BF16, 2, TEST_SHAPE (k, n),
+                                     form & 2 ? TEST_SHAPE (1, k) : TEST_SHAPE (n, 1), -1, 1);
+  test.inputs[2] = test_operand_new (form & 1 ? EBB_DTYPE_F32 : EBB_DTYPE_BF16, 1, TEST_SHAPE (n), TEST_SHAPE (2), -1,
+                                     1);
+  test.outputs[0] = test_operand_new (result, 2, TEST_SHAPE (m, n), TEST_SHAPE (n + 1, 1), -1, 1);
+  return test;
+}
+
+static void
+clear_product (TestCase *test)
+{
+  for (guint i = 0; i < test->n_inputs; i++)
+    test_operand_clear (&test->inputs[i]);
+  test_operand_clear (&test->outputs[0]);
+}
+
+/* Several tiles of rows, of columns and of what is summed, each with a rest: equal to the reference, the same bits on
+ * one, two and three threads, and for the rows from a row block on. */
+static void
+test_matmul_tiles (void)
+{
+  const gint64 m = EBB_HOST_ROW_BLOCK + 170, n = 391, k = 1130, size = (gint64) sizeof (float);
+
+  if (!test_device_is_cpu ())
+    {
+      g_test_skip ("the CPU divides products into tiles");
+      return;
+    }
+  for (int form = 0; form < 16; form++)
+    {
+      TestCase test = make_tiled_product (m, n, k, form);
+      TestOperand all[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
+
+      if (form == 5 || form == 10)
+        {
+          test_case_check (&test);
+          continue;
+        }
+      test_kernel_set_threads (1);
+      test_case_run (&test, ebb_cpu_matmul, all);
+      for (int threads = 2; threads <= 3; threads++)
+        {
+          TestOperand shared[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
+
+          test_kernel_set_threads (threads);
+          test_case_run (&test, ebb_cpu_matmul, shared);
+          g_assert_cmpmem (all[0].memory, all[0].size, shared[0].memory, shared[0].size);
+          test_operand_clear (&shared[0]);
+        }
+      if (form == 4) /* f32 from rows of bf16 */
+        {
+          TestCase rest = test;
+          TestOperand rows[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
+
+          rest.inputs[0].view.shape[0] = rest.outputs[0].view.shape[0] = m - EBB_HOST_ROW_BLOCK;
+          rest.inputs[0].view.data = (char *) rest.inputs[0].view.data + EBB_HOST_ROW_BLOCK * (k + 5) * 2;
+          test_case_run (&rest, ebb_cpu_matmul, rows);
+          for (gint64 i = 0; i < m - EBB_HOST_ROW_BLOCK; i++)
+            g_assert_cmpmem ((char *) all[0].view.data + (EBB_HOST_ROW_BLOCK + i) * (n + 1) * size, n * size,
+                             (char *) rows[0].view.data + i * (n + 1) * size, n * size);
+          test_operand_clear (&rows[0]);
+        }
+      test_kernel_set_threads (0);
+      test_operand_clear (&all[0]);
+      clear_product (&test);
+    }
+}
+
+/* The logits of Llama-3.2-1B: their weight would be 1 GiB in f32. */
+static void
+test_matmul_tiles_memory (void)
+{
+  EbbView x = { NULL, EBB_DTYPE_BF16, 2, { 1024, 2048 }, { 2048, 1 } };
+  EbbView weight = { NULL, EBB_DTYPE_BF16, 2, { 2048, 128256 }, { 1, 2048 } };
+  EbbView bias = { NULL, EBB_DTYPE_BF16, 1, { 128256 }, { 2 } };
+  EbbView y = { NULL, EBB_DTYPE_BF16, 2, { 1024, 128256 }, { 128256, 1 } };
+  const EbbLaunch launch = {
+    .kernel = EBB_KERNEL_MATMUL,
+    .n_inputs = 3,
+    .n_outputs = 1,
+    .inputs = { &x, &weight, &bias },
+    .outputs = { &y }
+  };
+
+  if (!test_device_is_cpu ())
+    {
+      g_test_skip ("the CPU divides products into tiles");
+      return;
+    }
+  for (int threads = 1; threads <= 2; threads++)
+    {
+      test_kernel_set_threads (threads);
+      g_assert_cmpuint (ebb_cpu_matmul_workspace (&launch), <=, (gsize) threads * (11 << 20));
+    }
+  test_kernel_set_threads (0);
+}
+
 static void
 test_matmul_many_plans (void)
 {
@@ -485,6 +596,8 @@ main (int argc,
   g_test_add_func ("/kernels/matmul/batches-broadcast", test_matmul_batches);
   g_test_add_func ("/kernels/matmul/few-rows", test_matmul_few_rows);
   g_test_add_func ("/kernels/matmul/few-rows-alone", test_matmul_few_rows_alone);
+  g_test_add_func ("/kernels/matmul/tiles-on-any-threads", test_matmul_tiles);
+  g_test_add_func ("/kernels/matmul/tiles-are-all-that-is-copied", test_matmul_tiles_memory);
   g_test_add_func ("/kernels/dequantize", test_dequantize);
   g_test_add_func ("/kernels/dequantize-groups", test_dequantize_groups);
   g_test_add_func ("/kernels/quantized-few-rows", test_quantized_few_rows);
