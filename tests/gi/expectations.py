@@ -61,13 +61,64 @@ class Indexing(TestCase):
     def check(self, key, own=None):
         """Ebb's elements at a key are numpy's, and the gradient says how often each was taken."""
         (a,) = arrays((4, 5, 6))
-        x = Ebb.tensor(a, requires_grad=True)
-        found = x[key if own is None else own]
-        np.testing.assert_array_equal(found.detach().numpy(), a[key], err_msg=str(key))
-        found.sum().backward()
         counts = np.zeros_like(a)
         np.add.at(counts, key, 1)
-        np.testing.assert_array_equal(x.grad.numpy(), counts)
+        for device in ("cpu", "sim"):
+            x = Ebb.tensor(a, requires_grad=True, device=device)
+            found = x[key if own is None else own]
+            np.testing.assert_array_equal(found.detach().cpu().numpy(), a[key], err_msg=str(key))
+            found.sum().backward()
+            np.testing.assert_array_equal(x.grad.cpu().numpy(), counts)
+
+    def check_writing(self, key, own=None):
+        """The same for the elements that are written, of a tensor where the key is."""
+        for device in ("cpu", "sim"):
+            (a,) = arrays((4, 5, 6))
+            x = Ebb.tensor(a, device=device)
+            own_key = key if own is None else own
+            x[own_key.to(device) if isinstance(own_key, Ebb.Tensor) else own_key] = 7
+            a[key] = 7
+            np.testing.assert_array_equal(x.cpu().numpy(), a, err_msg=str(key))
+
+    def test_tensors_of_a_device_are_indices_there(self):
+        x = Ebb.tensor([[1., 2., 9.], [4., 5., 6.]], device="sim")
+        rows, columns = (Ebb.tensor(places, device="sim") for places in ([0, 1], [2, -1]))
+        self.assertEqual(x[x > 5].tolist(), [9, 6])
+        self.assertEqual(x[rows].tolist(), x.tolist())
+        self.assertEqual(x[rows, columns].tolist(), [9, 6])
+        x[x > 5] = 0
+        self.assertEqual(x.tolist(), [[1, 2, 0], [4, 5, 0]])
+        for tensor in (x, Ebb.ones(1).bfloat16()):
+            self.assertFalse(hasattr(tensor, "__array_interface__"))
+        for read in (Ebb.Tensor.numpy, np.asarray):
+            with self.assertRaisesRegex(TypeError, "no bfloat16"):
+                read(Ebb.ones(1).bfloat16())
+            with self.assertRaisesRegex(Ebb.Error, "copy the tensor to cpu"):
+                read(x)
+
+    def test_indices_count_from_the_end(self):
+        for key in ([-1], [0, -4], np.array([-1, 2]), np.array([[-2], [1]]), (slice(None), np.array([-5, 4]))):
+            self.check(key)
+        self.check(np.array([-1, 3]), Ebb.tensor([-1, 3]))
+        self.check(np.array([-1, 3]), Ebb.tensor([-1, 3], dtype="i32"))
+        self.check(np.array([3, 0]), Ebb.tensor([3, 0], dtype="u8"))
+        self.check((np.int64(1), np.array([1, 2], np.uint8)))
+        for place in (-5, 4):
+            with self.assertRaisesRegex(Ebb.Error, f"index {place} at position 1 is out of range"):
+                Ebb.ones(4)[[0, place]]
+
+    def test_places_are_written(self):
+        (a,) = arrays((4, 5, 6))
+        self.check_writing(a > 0, Ebb.tensor(a > 0))
+        self.check_writing(a[:, 0, 0] > 0)
+        self.check_writing(np.array([1, -1]), Ebb.tensor([1, -1]))
+        self.check_writing((slice(None), [True, False, True, False, True]))
+        self.check_writing((..., a[0, 0] > 0))
+        x = Ebb.ones(2, 3)
+        for key, error, words in (((slice(None), [True, False]), IndexError, r"shape \[2\] for a dimension of size 3"),
+                                  ((slice(None), [[0, 1]]), TypeError, r"\[1, 2\] .* one dimension, .*x\[mask\] = 0")):
+            with self.assertRaisesRegex(error, words):
+                x[key] = 0
 
     def test_masks_take_what_is_true(self):
         (a,) = arrays((4, 5, 6))
@@ -98,7 +149,9 @@ class Indexing(TestCase):
         x = Ebb.ones(4, 5)
         for key, error, words in ((slice(None, None, -1), ValueError, r"must be 1 or more; flip\(\)"),
                                   (Ebb.ones(5) > 0, IndexError, r"shape \[5\] for dimensions of \[4\]"),
-                                  (Ebb.ones(2), TypeError, "integers, and masks bool"), (True, TypeError, "a mask")):
+                                  (Ebb.ones(2), TypeError, "integers, and masks bool"), (True, TypeError, "a mask"),
+                                  (Ebb.ones(2).bfloat16(), TypeError, "bf16: indices are integers"),
+                                  (Ebb.tensor(True), TypeError, "a mask"), (np.array(True), TypeError, "a mask")):
             with self.assertRaisesRegex(error, words):
                 x[key]
 

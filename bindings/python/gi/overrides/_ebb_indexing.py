@@ -28,20 +28,23 @@ def _is_pick(key):
 
 def _take_key(tensor, key):
     """Lists and arrays as tensors, where the tensor is."""
-    if isinstance(key, (list, range)) or hasattr(key, "__array_interface__") and not isinstance(key, Ebb.Tensor):
+    if not isinstance(key, Ebb.Tensor):
+        if getattr(key, "ndim", None) == 0:
+            return key.item()  # of a numpy array
+        if not isinstance(key, (list, range)) and not hasattr(key, "__array_interface__"):
+            return key
         from gi.overrides._ebb_functions import tensor as make
         key = make(list(key) if isinstance(key, range) else key, dtype=None if len(key) else DType.I64)
-    if isinstance(key, Ebb.Tensor):
-        if key.get_dtype() in _FLOATING:
-            raise TypeError(f"an index of dtype {key.get_dtype().value_nick}: indices are integers, and masks bool")
-        if _is_pick(key) and key.get_device() != tensor.get_device():
-            key = _to_device(key, tensor.get_device())
-    return key
+    if key.get_dtype() in _FLOATING:
+        raise TypeError(f"an index of dtype {key.get_dtype().value_nick}: indices are integers, and masks bool")
+    if not _is_pick(key):
+        return key.item()
+    if key.get_dtype() == DType.U8:
+        key = key.long()
+    return key if key.get_device() == tensor.get_device() else _to_device(key, tensor.get_device())
 
 
 def _take_keys(tensor, key):
-    if getattr(key, "ndim", None) == 0 and not isinstance(key, Ebb.Tensor):
-        key = key.item()  # of a numpy array
     return tuple(_take_key(tensor, k) for k in (key if isinstance(key, tuple) else (key,)))
 
 
@@ -83,9 +86,10 @@ def _wrap(indices, size):
 def _read_by_tensors(tensor, dim, picks):
     """The elements at indices of one or more dimensions, which are broadcast."""
     shape = tensor.get_shape()
-    indices = picks[0]
+    # Those out of range stay as they are, for the op to name: no device is waited for here.
+    indices = _where((picks[0] < 0) & (picks[0] >= -shape[dim]), picks[0] + shape[dim], picks[0])
     if len(picks) > 1:
-        indices = _wrap(indices.long(), shape[dim])
+        indices = _wrap(picks[0].long(), shape[dim])
         for i, pick in enumerate(picks[1:], dim + 1):
             indices = indices * shape[i] + _wrap(pick.long(), shape[i])
         tensor = _flatten_dims(tensor, dim, len(picks))
@@ -164,13 +168,16 @@ def read_at(tensor, key):
 
 
 def _write_by_tensor(view, dim, indices, value):
-    """Writes to the places along a dimension that a list or a tensor of integers names; of one named twice the last
-    value stays."""
-    if isinstance(indices, Ebb.Tensor):
-        if indices.get_n_dims() != 1 or indices.get_dtype() in (*_FLOATING, _BOOL):
-            raise TypeError("a tensor that says where to write must be a mask, or integers in one dimension")
-        indices = indices.tolist()
+    """Writes to the places along a dimension that a list, a mask or a tensor of integers names; of one named twice the
+    last value stays."""
     size = view.get_dim(dim)
+    if isinstance(indices, Ebb.Tensor):
+        if indices.get_n_dims() != 1:
+            raise TypeError(f"a tensor of shape {indices.get_shape()} says where to write: it must have one dimension, "
+                            "or be a mask that is the only index, as x[mask] = 0")
+        if _is_mask(indices) and indices.get_dim(0) != size:
+            raise IndexError(f"a mask of shape {indices.get_shape()} for a dimension of size {size}")
+        indices = find_set(indices) if _is_mask(indices) else indices.tolist()
     if isinstance(value, Ebb.Tensor) and indices:
         own = dim - view.get_n_dims() + value.get_n_dims()  # the value's dimension, which may have fewer, for dim
         if own >= 0 and value.get_dim(own) not in (1, len(indices)):

@@ -7,7 +7,7 @@ from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_dlpack import TYPESTRS, make_capsule
-from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_indexing import read_at, write_at
 from gi.repository import GLib
 
@@ -331,6 +331,12 @@ class Tensor(Ebb.Tensor):
     # values
     @property
     def __array_interface__(self):
+        try:
+            return self._describe_memory()
+        except (TypeError, Error) as error:  # hasattr() asks, and whoever can't share the memory must hear no
+            raise AttributeError(str(error)) from None
+
+    def _describe_memory(self):
         dtype = self.get_dtype()
         typestr = TYPESTRS.get(dtype)
         if typestr is None:
@@ -342,7 +348,11 @@ class Tensor(Ebb.Tensor):
     def numpy(self):
         """A numpy array over the tensor's memory, which it keeps alive; no copy."""
         import numpy
+        self._describe_memory()  # its errors are the tensor's
         return numpy.asarray(self)
+
+    def __array__(self, *_, **__):  # asked by numpy where __array_interface__ is not there: the error says why
+        return self.numpy()
 
     def __dlpack__(self, stream=None):
         """A DLPack capsule over the tensor's memory."""
