@@ -163,7 +163,7 @@ class Use(TestCase):
         options = Ebb.checkpointing_get_options()
         with self.assertRaisesRegex(ValueError, "options and early_stop"):
             Ebb.checkpoint_wrapper(Ebb.Linear(1, 1), options=options, early_stop=False)
-        with self.assertRaisesRegex(TypeError, "options is 'x': must be an Ebb.CheckpointOptions"):
+        with self.assertRaisesRegex(TypeError, "options is 'x': must be an ebb.CheckpointOptions"):
             Ebb.checkpoint_wrapper(Ebb.Linear(1, 1), options="x")
 
     def test_a_profile_is_logged_and_counted(self):
@@ -231,7 +231,7 @@ class Switch(TestCase):
             self.assertEqual([Ebb.checkpoint_is_wrapped(m) for m in model.h], [True] * 3)
         model.gradient_checkpointing_disable()
         self.assertFalse(any(map(Ebb.checkpoint_is_wrapped, model.modules())))
-        with self.assertRaisesRegex(ValueError, "Sequential has no Ebb.TransformerBlock.*checkpoint_wrap_each"):
+        with self.assertRaisesRegex(ValueError, "Sequential has no ebb.TransformerBlock.*checkpoint_wrap_each"):
             make_mlp().gradient_checkpointing_enable()
 
     def test_a_list_is_not_switched_on(self):

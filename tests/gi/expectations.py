@@ -1,13 +1,17 @@
 """What PyTorch's users try in Python works, or says what to use."""
 import copy
+import operator
 import os
 import pickle
 import re
 import subprocess
 import sys
+import threading
 import warnings
 
+import ebb
 import numpy as np
+from gi.overrides import _ebb_compose, _ebb_module
 from support import Ebb, Residual, TestCase, main
 
 
@@ -46,11 +50,20 @@ class Einsum(TestCase):
         for gradient, tensor in zip(found, (a, b)):
             np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-5)
 
+    def test_dtypes_are_those_of_products(self):
+        x, n = Ebb.ones(2, 2), Ebb.arange(4).reshape(2, 2)
+        self.assertEqual(Ebb.einsum("ij,jk->ik", x.bfloat16(), x).dtype, Ebb.float32)
+        self.assertEqual(Ebb.einsum("ij,ij->ij", n, n).tolist(), [[0, 1], [4, 9]])
+        for operand in (n, x.half()):
+            with self.assertRaisesRegex(TypeError, r"einsum\(\): an operand is (i64|f16): .*write float\(\)"):
+                Ebb.einsum("ij,jk->ik", operand, operand)
+
     def test_labels_that_do_not_fit_are_named(self):
         x = Ebb.ones(2, 3)
         for operands, words in ((("ij,jk->ik", x, x), "'j' is of size 3 and 2"), (("ij->k", x), "'k'"),
                                 (("ijk->i", x), "3 dimensions"), (("ij,ij->i", x), "2 operands, and 1"),
-                                (("i1->i", x), "letters")):
+                                (("i1->i", x), "letters"),
+                                (("ii->i", Ebb.ones(1, 3)), "'i' is of size 1 and 3 in the same operand")):
             with self.assertRaisesRegex(ValueError, words):
                 Ebb.einsum(*operands)
         with self.assertRaisesRegex(TypeError, "must be a tensor"):
@@ -175,6 +188,77 @@ class Methods(TestCase):
         self.assertEqual((x.stride(), x.stride(0), x.nelement(), x.element_size(), x.is_cuda, x.is_floating_point()),
                          ((5, 1), 5, 20, 4, False, True))
 
+    def test_a_dimension_is_sorted(self):
+        (a,) = arrays((4, 5))
+        x = Ebb.tensor(a)
+        for found, wanted in ((x.sort(0)[0], np.sort(a, 0)), (x.sort(-1)[0], np.sort(a)),
+                              (x.argsort(0), np.argsort(a, 0)), (Ebb.argsort(x, dim=1), np.argsort(a, 1)),
+                              (x.sort(0, True)[0], np.sort(a, 0)[::-1]), (x.sort(descending=True)[1], np.argsort(-a))):
+            np.testing.assert_array_equal(found.numpy(), wanted)
+        for argument, error, words in ((True, TypeError, "write descending=True"), (2, IndexError, "dim 2 of a")):
+            with self.assertRaisesRegex(error, words):
+                x.sort(argument)
+
+    def test_the_smallest_is_found_where_negation_wraps(self):
+        for values, dtype, wanted in (([3, 0, 2], "u8", 1), ([5, -2**63, 4], "i64", 1), ([2, 1, 1], "i32", 1),
+                                      ([True, False], "bool", 1), ([2.0, float("nan"), -1.0], "f32", 1)):
+            x = Ebb.tensor(values, dtype=dtype)
+            self.assertEqual((x.argmin().item(), x.argmin(0).item(), x.argmin(0, True).tolist()),
+                             (wanted, wanted, [wanted]), dtype)
+        self.assertEqual(Ebb.tensor([[3, 1], [0, 2]], dtype="u8").argmin(1).tolist(), [1, 0])
+
+    def test_all_are_close(self):
+        inf, nan = float("inf"), float("nan")
+        for a, b, wanted in (([inf, 1.], [inf, 1.], True), ([inf], [-inf], False), ([1.], [inf], False),
+                             ([inf], [1.], False), ([nan], [nan], False), ([1], [1], True), ([1], [2], False)):
+            self.assertIs(Ebb.allclose(Ebb.tensor(a), Ebb.tensor(b)), wanted, (a, b))
+            self.assertIs(Ebb.tensor(a).allclose(Ebb.tensor(b), equal_nan=True), wanted or a[0] != a[0], (a, b))
+        self.assertFalse(Ebb.allclose(Ebb.tensor([0], dtype="u8"), Ebb.tensor([255], dtype="u8")))
+        with self.assertRaisesRegex(TypeError, r"allclose\(\): other is 2: it must be a tensor, as ebb.full_like"):
+            Ebb.ones(2).allclose(2)
+
+    def test_keywords_are_those_of_pytorch(self):
+        (a,) = arrays((3, 4))
+        x = Ebb.tensor(a)
+        for found, wanted in ((x.std(unbiased=False), a.std()), (Ebb.var(x, 1, unbiased=True), a.var(1, ddof=1)),
+                              (x.flip(dims=(0, 1)), a[::-1, ::-1]), (x.flip(dims=0), a[::-1]),
+                              (x[(x > 0).nonzero(as_tuple=True)], a[a > 0]), (Ebb.tril(x), np.tril(a)),
+                              (Ebb.triu(x, diagonal=1), np.triu(a, 1)), (Ebb.full_like(x, 2, dtype="i64"), 2)):
+            np.testing.assert_allclose(found.numpy(), np.broadcast_to(wanted, found.shape), rtol=1e-5)
+        for make in (Ebb.zeros_like, Ebb.ones_like, Ebb.empty_like):
+            self.assertEqual((make(x, dtype=Ebb.int64).dtype, make(x, device="sim").device, make(x).dtype),
+                             (Ebb.int64, "sim", Ebb.float32))
+        self.assertEqual((x.new_zeros(2, device="sim").device, x.new_ones((2,), device="sim").device), ("sim", "sim"))
+        for call in (x.flip, lambda: Ebb.flip(x)):
+            with self.assertRaisesRegex(TypeError, r"the dimensions must be given, as flip\(0\)"):
+                call()
+        for name in ("sort", "sum", "eq", "add_", "matmul"):
+            with self.assertRaisesRegex(TypeError, rf"^Tensor\.{name}\(\) got an unexpected keyword argument 'foo'"):
+                getattr(x, name)(foo=1)
+
+    def test_a_number_is_formatted(self):
+        self.assertEqual((f"{Ebb.tensor(1.5):.4f}", f"{Ebb.tensor(3):03d}", f"{Ebb.tensor(1.5)}"),
+                         ("1.5000", "003", "tensor(1.5000)"))
+        with self.assertRaisesRegex(TypeError, r"of shape \(2,\) in the format '.2f'"):
+            f"{Ebb.ones(2):.2f}"
+
+    def test_code_in_advice_runs(self):
+        """Calls with arguments give a value, and other names are there."""
+        n_run = 0
+        for advice in {**_ebb_compose._ADVICE, **ebb._ADVICE, **_ebb_module._OTHER_NAMES}.values():
+            for name in re.findall(r"\bebb((?:\.\w+)+)", advice):
+                operator.attrgetter(name[1:])(ebb)
+            for code in re.findall(r"(?:write|and|or|as) ((?:ebb\.|t\b|\(|a @)[^;`]*)", advice):
+                code = re.split(r",? (?:and|for|from|or|to|where|which)\b", code)[0].replace('"cuda"', '"sim"')
+                if "()" not in code.replace(".numpy()", "") and "path" not in code and "folder" not in code:
+                    x, t = Ebb.ones(3, 3, requires_grad=True), Ebb.ones(3, 3)
+                    with self.subTest(code):
+                        exec(code, {"ebb": ebb, "numpy": np, "n": 3, "t": t, "tensor": x, "a": t, "b": t, "values": 0,
+                                    "indices": [0], "outputs": (x * x).sum(), "inputs": x, "logits": x,
+                                    "targets": Ebb.zeros(3, dtype="i64"), "model": Ebb.Linear(2, 2)})
+                        n_run += 1
+        self.assertGreaterEqual(n_run, 20)
+
     def test_gradients_flow_through_them(self):
         x = Ebb.tensor(arrays((3, 4))[0], requires_grad=True)
         for result in (x.std(), x.flip(0), x.repeat(2, 2), x.masked_fill(x > 0, 0), x.masked_select(x > 0), x.t(),
@@ -185,10 +269,10 @@ class Methods(TestCase):
 
     def test_what_is_not_there_says_what_to_use(self):
         x, module = Ebb.ones(2), Ebb.Linear(2, 2)
-        for owner, name, words in ((x, "cumsum", "Ebb.tril"), (x, "register_hook", "Ebb.grad"),
+        for owner, name, words in ((x, "cumsum", "ebb.tril"), (x, "register_hook", "ebb.grad"),
                                    (x, "grad_fn", "is_leaf"), (module, "double", "no 64-bit"),
                                    (module, "half", "bfloat16()"),
-                                   (module, "register_full_backward_hook", "Ebb.grad")):
+                                   (module, "register_full_backward_hook", "ebb.grad")):
             with self.assertRaisesRegex(AttributeError, f"{name}'?: .*{re.escape(words)}"):
                 getattr(owner, name)
         self.assertFalse(hasattr(x, "no_such_name"))
@@ -307,6 +391,26 @@ class Copies(TestCase):
             warnings.simplefilter("always")
             copy.deepcopy(Ebb.checkpoint_wrapper(Ebb.Linear(2, 2)))
         self.assertIn("the copy computes the same, but it is not wrapped", str(caught[0].message))
+
+    def test_configurations_and_devices_are_copied_with_a_module(self):
+        module = Ebb.Sequential(Tied())
+        module[0].config, module[0].places = Ebb.GptConfig("tiny"), {"device": Ebb.Device.get("cpu")}
+        module[0].options = Ebb.GenerationOptions(temperature=0.5)
+        twin = copy.deepcopy(module)[0]
+        twin.config.layers, twin.options.temperature = 7, 0.25
+        self.assertEqual((module[0].config.layers, module[0].options.temperature), (4, 0.5))
+        self.assertEqual((twin.config.width, twin.places["device"]), (128, "cpu"))
+
+    def test_attributes_that_can_not_be_copied_are_named(self):
+        module = Ebb.Sequential(Tied())
+        for value in (Ebb.HostStore(), [Ebb.CheckpointOptions()], {"lock": threading.Lock()}):
+            module[0].kept = value
+            with self.assertRaisesRegex(TypeError, r"^deepcopy: 0, a Tied, has .* as 'kept', of which there are no "):
+                copy.deepcopy(module)
+        for call, words in ((lambda: copy.copy(module), r"^copy: a Sequential .* write copy.deepcopy\(module\)"),
+                            (lambda: copy.deepcopy(Ebb.AdamW(module, 1e-3)), r"AdamW, .*load_state_dict\(opt")):
+            with self.assertRaisesRegex(TypeError, words):
+                call()
 
     def test_tensors_are_copied_with_their_gradients(self):
         x = Ebb.randn(3, requires_grad=True)

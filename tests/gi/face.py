@@ -88,7 +88,8 @@ class Importing(unittest.TestCase):
 
     def test_names_that_are_not_there_say_what_to_use(self):
         for name, advice in (("nn", "ebb.Linear"), ("cuda", 'model.to("cuda")'), ("save", "ebb.save_safetensors"),
-                             ("DataLoader", "ebb.tensor()"), ("inference_mode", "ebb.no_grad()")):
+                             ("DataLoader", "ebb.tensor()"), ("inference_mode", "ebb.no_grad()"),
+                             ("float", "ebb.float32"), ("bool", 'dtype="bool"')):
             with self.assertRaisesRegex(AttributeError, f"^ebb has no '{name}': .*{re.escape(advice)}"):
                 getattr(ebb, name)
         with self.assertRaisesRegex(AttributeError, "^ebb has no 'no_such_name'$"):
@@ -116,6 +117,18 @@ class Documentation(unittest.TestCase):
         for name in ("attention", "get_full_state_dict", "manual_seed"):
             for word in ("%NULL", "%TRUE", "@", "ebb_", "Ebb.", "EBB_"):
                 self.assertNotIn(word, inspect.getdoc(getattr(ebb, name)) or "")
+
+    def test_messages_name_the_package(self):
+        folder = os.path.join(_ROOT, "bindings", "python", "gi", "overrides")
+        for name in os.listdir(folder):
+            if name.startswith("_ebb") and name.endswith(".py"):
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    texts = [node.value for node in ast.walk(ast.parse(file.read()))
+                             if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+                wrong = [text for text in texts if re.search(r"(?<!gi\.repository\.)\bEbb\.(?!py\b)", text)]
+                self.assertEqual(wrong, [], name)
+        with self.assertRaisesRegex(TypeError, r"^ebb\.cos\(\) takes exactly 1 argument"):
+            ebb.cos()
 
     def test_constructors_show_their_arguments(self):
         for cls, text in ((ebb.Linear, "(in_features: 'int', out_features: 'int', bias: 'bool' = True)"),

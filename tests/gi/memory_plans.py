@@ -104,7 +104,7 @@ class Plans(TestCase):
         finally:
             Ebb.memory_set_limit(None, 0)
         self.assertEqual((planned, plan.props.n_lowered, optimizer.get_n_steps()), (losses, 1, 4))
-        with self.assertRaisesRegex(TypeError, "training is None: it must be an Ebb.TrainingState"):
+        with self.assertRaisesRegex(TypeError, "training is None: it must be an ebb.TrainingState"):
             plan.run_step(None, train)
         with self.assertRaisesRegex(Ebb.Error, "no plan needs less than"):
             while True:

@@ -83,7 +83,7 @@ class MemoryTimelines(TestCase):
                 timeline.save("/tmp/step.html", budget=budget)
         with self.assertRaisesRegex(ValueError, r"must end in \.html or in \.svg"):
             timeline.save("step.png")
-        with self.assertRaisesRegex(TypeError, "must be an Ebb.MemoryTimeline"):
+        with self.assertRaisesRegex(TypeError, "must be an ebb.MemoryTimeline"):
             timeline.save("step.html", self.model)
         with self.assertRaisesRegex(Ebb.Error, "nowhere"):
             timeline.save("/nowhere/step.html")

@@ -74,7 +74,7 @@ class Options(TestCase):
 
     def test_a_store_is_an_object_that_stores(self):
         for value in ("/tmp", Ebb.HostStore, 3):
-            with self.assertRaisesRegex(TypeError, r"store: .*: must be .*Ebb.HostStore\(\), Ebb.DiskStore\("):
+            with self.assertRaisesRegex(TypeError, r"store: .*: must be .*ebb.HostStore\(\), ebb.DiskStore\("):
                 Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), store=value)
         for store in (Ebb.HostStore(), Ebb.DiskStore("/tmp"), Ebb.saved_tensor_hooks(lambda t: t, lambda t: t)):
             Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), store=store)
@@ -102,9 +102,9 @@ class Calls(TestCase):
         for which in ("Linear", None, 3, int, (), (Ebb.Linear, int), [Ebb.Linear], Ebb.Linear(4, 4)):
             with self.assertRaisesRegex(TypeError, "must be a type of modules, a tuple of such types, or a function"):
                 Ebb.checkpoint_wrap_each(root, which)
-        with self.assertRaisesRegex(TypeError, "root is 3: it must be an Ebb.Module"):
+        with self.assertRaisesRegex(TypeError, "root is 3: it must be an ebb.Module"):
             Ebb.checkpoint_wrap_each(3, Ebb.Linear)
-        with self.assertRaisesRegex(TypeError, r"^.{,120}\.\.\.: it must be an Ebb.Module$"):
+        with self.assertRaisesRegex(TypeError, r"^.{,120}\.\.\.: it must be an ebb.Module$"):
             Ebb.checkpoint_wrapper(Ebb.ones(50, 50))  # as much of it as a line has room for
 
     def test_numbers_of_layers_are_named(self):
@@ -122,7 +122,7 @@ class Calls(TestCase):
         for modules in ([Ebb.Linear(4, 4)], (Ebb.Linear(4, 4),)):
             for call in (lambda: Ebb.checkpoint_sequential(modules, 1, Ebb.ones(1, 4)),
                          lambda: Ebb.checkpoint_wrap_uniform(modules, 1), lambda: Ebb.checkpoint_wrapper(modules)):
-                with self.assertRaisesRegex(TypeError, r"write Ebb.Sequential\(\*modules\)"):
+                with self.assertRaisesRegex(TypeError, r"write ebb.Sequential\(\*modules\)"):
                     call()
 
     def test_what_is_called_can_be_called(self):
@@ -193,15 +193,15 @@ class Messages(TestCase):
             (lambda: Ebb.CosineSchedule(-1, 5), ValueError, "CosineSchedule: warmup_steps is -1: must be an int from "),
             (lambda: Ebb.GELU("round"), ValueError, "Gelu: kind is 'round': must be one of 'exact', 'tanh'"),
             (lambda: Ebb.Sequential([Ebb.ReLU()]), TypeError, "Sequential(): a list is no module: write "
-                                                              "Ebb.Sequential(*modules)"),
+                                                              "ebb.Sequential(*modules)"),
             (lambda: Ebb.ModuleList(Ebb.ReLU()), TypeError, "ModuleList(): modules is "))
         self.assertEqual(Ebb.Linear(True + 1, 3).out_features, 3)
 
     def test_arguments_of_functions_are_named(self):
         x = Ebb.ones(2, 3)
         self.check(
-            (lambda: Ebb.matmul(x, 3), TypeError, "matmul(): b is 3: it must be an Ebb.Tensor"),
-            (lambda: Ebb.cross_entropy("a", x), TypeError, "cross_entropy(): logits is 'a': it must be an Ebb.Tensor"),
+            (lambda: Ebb.matmul(x, 3), TypeError, "matmul(): b is 3: it must be an ebb.Tensor"),
+            (lambda: Ebb.cross_entropy("a", x), TypeError, "cross_entropy(): logits is 'a': it must be an ebb.Tensor"),
             (lambda: Ebb.dropout(x, "a"), TypeError, "dropout(): p is 'a': it must be a number"),
             (lambda: Ebb.cat([x, 3]), TypeError, "cat(): "),
             (lambda: Ebb.load_safetensors(3), TypeError, "load_safetensors(): path is 3: it must be a path"),
@@ -263,7 +263,7 @@ class Messages(TestCase):
         self.assertNotIn("mean", net.state_dict())
         self.check((lambda: net.register_buffer("b", 3), TypeError, "register_buffer(): b is 3: it must be a tensor"),
                    (lambda: net.register_parameter("p", 3), TypeError, "register_parameter(): p is 3: it must be an "),
-                   (lambda: net.add_module("m", 3), TypeError, "register_child(): m is 3: it must be an Ebb.Module"),
+                   (lambda: net.add_module("m", 3), TypeError, "register_child(): m is 3: it must be an ebb.Module"),
                    (lambda: net.load_state_dict(3), TypeError, "load_state_dict(): state is 3: it must be a dict"),
                    (lambda: net.train("no"), TypeError, "train(): mode is 'no': must be True or False"))
 
@@ -287,7 +287,7 @@ class Messages(TestCase):
         self.assert_same(model.head.weight, model.embedding.weight)
         self.assertEqual(len(optimizer.get_parameters()), 1)
         self.check((lambda: setattr(model.head, "weight", Ebb.ones(7, 4)), TypeError,
-                    "Linear.weight is a parameter: assign another Ebb.Parameter or another module's parameter"))
+                    "Linear.weight is a parameter: assign another ebb.Parameter or another module's parameter"))
 
     def test_tensors_are_saved_in_pytorchs_order_too(self):
         tensors = Ebb.Linear(2, 2).state_dict()
@@ -393,7 +393,7 @@ class Stores(TestCase):
             with define(name, result)(), self.assertRaises(TypeError) as caught:
                 (x * 2).exp().sum().backward()
             self.assertEqual(str(caught.exception),
-                             f"{name} of Wrong returned {result!r}: it must return an Ebb.{kind}")
+                             f"{name} of Wrong returned {result!r}: it must return an ebb.{kind}")
 
 
 main()

@@ -116,7 +116,7 @@ class Folders(TestCase):
                 (lambda: Ebb.open_model(3), TypeError, "open_model(): folder is 3: it must be the path of a folder"),
                 (lambda: Ebb.open_model("/nowhere"), Ebb.Error, "there is no folder /nowhere; /nowhere must be"),
                 (lambda: Ebb.open_model("gpt2"), Ebb.Error, "gpt2 must be the path of a folder, Ebb downloads none"),
-                (lambda: model.save_pretrained("x"), AttributeError, "write Ebb.save_model(model, folder)"),
+                (lambda: model.save_pretrained("x"), AttributeError, "write ebb.save_model(model, folder)"),
                 (lambda: Ebb.open_model("/nowhere", dtype="f31"), TypeError, "'f31' is no dtype"),
                 (lambda: Ebb.open_model("/nowhere", dtype="i64"), Ebb.Error, "dtype is i64, it must be f32 or bf16"),
                 (lambda: Ebb.save_model(3, "x"), TypeError, "save_model(): model is 3: it must be a module"),

@@ -102,7 +102,7 @@ class Policies(TestCase):
     def test_a_policy_returns_members_only(self):
         for nonsense in (None, True, 0, "must_save"):
             module = block(lambda op, ordinal, n_bytes, nonsense=nonsense: nonsense)
-            with self.assertRaisesRegex(TypeError, "must be an Ebb.CheckpointPolicy"):
+            with self.assertRaisesRegex(TypeError, "must be an ebb.CheckpointPolicy"):
                 module(Ebb.randn(2, 8, 16))
 
 

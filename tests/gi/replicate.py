@@ -113,8 +113,8 @@ class Replicate(TestCase):
     def test_mistakes_name_what_is_right(self):
         module = linear()
         for arguments, options, message in (
-                (([module],), {}, "Ebb.Sequential"),
-                ((module, 3), {}, "must be an Ebb.ProcessGroup"),
+                (([module],), {}, "ebb.Sequential"),
+                ((module, 3), {}, "must be an ebb.ProcessGroup"),
                 ((module,), {"unused_parameters": "none"}, "'error', 'zero'"),
                 ((module,), {"bucket_bytes": 0}, "an int from 1 to")):
             with self.assertRaisesRegex((TypeError, ValueError), message):

@@ -57,15 +57,15 @@ class Making(StoreTestCase):
                 (ValueError, "when_full is 'never': must be one of 'wait', 'spill', 'error'",
                  lambda: Ebb.HostStore(when_full="never")),
                 (ValueError, "patience is -1: must be a number of at least 0", lambda: Ebb.HostStore(patience=-1)),
-                (TypeError, r"fallback is '/tmp': must be an Ebb.ActivationStore.*Ebb.DiskStore\(",
+                (TypeError, r"fallback is '/tmp': must be an ebb.ActivationStore.*ebb.DiskStore\(",
                  lambda: Ebb.HostStore(fallback="/tmp")),
                 (TypeError, "filter is 3: must be a function of", lambda: Ebb.KeepStore(filter=3)),
                 (ValueError, "leads back to this store", lambda: setattr(loop, "fallback", loop)),
                 (ValueError, "leads back to this store",
                  lambda: loop.set_fallback(Ebb.KeepStore(fallback=Ebb.HostStore(fallback=loop)))),
-                (TypeError, "store is '/tmp': must be an Ebb.SavedTensorHooks",
+                (TypeError, "store is '/tmp': must be an ebb.SavedTensorHooks",
                  lambda: Ebb.offload_wrapper(Ebb.Tanh(), "/tmp")),
-                (TypeError, "module is 3: it must be an Ebb.Module", lambda: Ebb.offload_wrapper(3)),
+                (TypeError, "module is 3: it must be an ebb.Module", lambda: Ebb.offload_wrapper(3)),
                 (TypeError, "must be a type of modules", lambda: Ebb.offload_wrap_each(Ebb.Tanh(), int)),
                 (TypeError, "it must be a function, or a store alone", lambda: Ebb.saved_tensor_hooks("/tmp"))):
             with self.assertRaisesRegex(error, words):

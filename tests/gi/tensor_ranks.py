@@ -86,7 +86,7 @@ class Parallelize(TensorRanksTestCase):
         def rank(group):
             for error, words, call in (
                     (TypeError, "module is 3", lambda: Ebb.parallelize(3, group)),
-                    (TypeError, "group is 2: it must be an Ebb.ProcessGroup", lambda: Ebb.parallelize(make_gpt(), 2)),
+                    (TypeError, "group is 2: it must be an ebb.ProcessGroup", lambda: Ebb.parallelize(make_gpt(), 2)),
                     (TypeError, "plan is 'mlp': it must be", lambda: Ebb.parallelize(make_gpt(), group, plan="mlp")),
                     (ValueError, r"for 'h\.\*' is 'diagonal', which is no ParallelStyle: it must be one of 'column'",
                      lambda: Ebb.parallelize(make_gpt(), group, plan={"h.*": "diagonal"})),
@@ -298,7 +298,7 @@ class Units(TestCase):
             for error, words, mpu in (
                     (GLib.Error, "nothing says which of them share a model", None),
                     (TypeError, r"get_model_parallel_world_size\(\) or a property", unit(get_data_parallel_rank=1)),
-                    (TypeError, r"get_model_parallel_group\(\) gives 'mp': it must give an Ebb.ProcessGroup",
+                    (TypeError, r"get_model_parallel_group\(\) gives 'mp': it must give an ebb.ProcessGroup",
                      unit(get_model_parallel_group="mp")),
                     (ValueError, r"get_model_parallel_rank\(\) gives -1", unit(get_model_parallel_rank=-1)),
                     (GLib.Error, "model parallel rank 2 of 2: it must be less",
@@ -336,7 +336,7 @@ class Stores(TestCase):
 
     def test_a_mistake_names_what_is_right(self):
         def rank(group):
-            for error, words, call in ((TypeError, "next is '/tmp': must be an Ebb.ActivationStore",
+            for error, words, call in ((TypeError, "next is '/tmp': must be an ebb.ActivationStore",
                                         lambda: Ebb.PartitionedStore(group, next="/tmp")),
                                        (TypeError, "no argument 'groups'", lambda: Ebb.PartitionedStore(groups=group))):
                 with self.assertRaisesRegex(error, words):

@@ -140,13 +140,13 @@ class Operators(TestCase):
         for function in (lambda other: x + other, lambda other: other + x, lambda other: x * other,
                          lambda other: other * x, lambda other: other - x, lambda other: x > other):
             for other in (array, [1, 2], (1, 2)):
-                with self.assertRaisesRegex(TypeError, r"1.* is no tensor and no number: write Ebb.tensor\(\) of it"):
+                with self.assertRaisesRegex(TypeError, r"1.* is no tensor and no number: write ebb.tensor\(\) of it"):
                     function(other)
         for function in (lambda: x == array, lambda: array != x):  # else one bool for all elements
-            with self.assertRaisesRegex(TypeError, "write Ebb.tensor"):
+            with self.assertRaisesRegex(TypeError, "write ebb.tensor"):
                 function()
         self.assertIs(x == [1, 1], False)
-        with self.assertRaisesRegex(TypeError, "write Ebb.tensor"):
+        with self.assertRaisesRegex(TypeError, "write ebb.tensor"):
             x += array
         with self.assertRaisesRegex(TypeError, r"from_numpy\(\): \[1, 2\] is no numpy array"):
             Ebb.from_numpy([1, 2])
@@ -168,7 +168,7 @@ class Operators(TestCase):
             self.assertEqual((made.dtype, made.tolist()), (Ebb.float32, [1, 2]))
         self.assertEqual(Ebb.Tensor([[1], [2]]).shape, (2, 1))
         for sizes in ((2,), (2, 3)):
-            with self.assertRaisesRegex(TypeError, r"Tensor\(\): 2.* may be a shape or numbers: say Ebb.empty\(\)"):
+            with self.assertRaisesRegex(TypeError, r"Tensor\(\): 2.* may be a shape or numbers: say ebb.empty\(\)"):
                 Ebb.Tensor(*sizes)
         with self.assertRaisesRegex(TypeError, "'x' is no number"):
             Ebb.Tensor("x")

@@ -75,7 +75,7 @@ def _load():
 _Ebb = _load()
 __version__ = _Ebb.get_version_string()
 
-# What PyTorch's users look for under other names.
+# Names of PyTorch that are not here: the code to write instead.
 _ADVICE = {
     "nn": "layers are ebb's own, as ebb.Linear, and so are functions, as ebb.gelu()",
     "functional": "functions are ebb's own, as ebb.gelu()",
@@ -103,7 +103,13 @@ _ADVICE = {
     "MSELoss": "write (a - b).square().mean()",
     "CrossEntropyLoss": "write ebb.cross_entropy(logits, targets)",
     "ModuleDict": "assign modules as attributes, or write ebb.ModuleList",
-    "cumsum": "multiply by ebb.tril(ebb.ones(n, n))",
+    "cumsum": "write ebb.tril(ebb.ones(n, n)) @ t",
+    "logsumexp": "write (t - t.log_softmax(-1))[..., 0]",
+    "bool": "write dtype=\"bool\", and t.bool() to convert",
+    "half": "write ebb.float16",
+    "float": "write ebb.float32",
+    "long": "write ebb.int64",
+    "autograd": "write ebb.grad(outputs, inputs), or loss.backward()",
 }
 
 

@@ -13,9 +13,9 @@ _VARIABLES = {"enable_thinking": ("thinking", bool, "True or False"), "date_stri
 _HINTS = {
     "tools": "templates write no tools",
     "documents": "templates write no documents",
-    "chat_template": "the tokenizer's own is used; Ebb.ChatTemplate.new_from_text(text, bos, eos) makes another",
+    "chat_template": "the tokenizer's own is used; ebb.ChatTemplate.new_from_text(text, bos, eos) makes another",
     "return_tensors": "leave it out, return_dict=True gives tensors",
-    "return_assistant_tokens_mask": "write Ebb.ChatTemplate.new_for_tokenizer(tokenizer).encode(…)",
+    "return_assistant_tokens_mask": "write ebb.ChatTemplate.new_for_tokenizer(tokenizer).encode(…)",
 }
 
 

@@ -5,6 +5,7 @@ defaults after a warning.
 """
 import numbers
 import operator
+import re
 
 from gi._gi import Direction, EnumInfo, TypeTag
 from gi.module import get_introspection_module
@@ -60,7 +61,7 @@ def _check_object(label, spec, value):
     name = spec.value_type.name.removeprefix("Ebb")
     kind = getattr(Ebb, name, None)
     if kind is not None and value is not None and not isinstance(value, kind):
-        raise TypeError(f"{label} is {show(value)}: must be an Ebb.{name}")
+        raise TypeError(f"{label} is {show(value)}: must be an ebb.{name}")
     return value
 
 
@@ -118,7 +119,7 @@ def _wanted(kind):
     found = getattr(Ebb, interface.get_name(), None) if interface.get_namespace() == "Ebb" else None
     if not isinstance(found, type):
         return None
-    return found, f"an Ebb.{interface.get_name()}"
+    return found, f"an ebb.{interface.get_name()}"
 
 
 def check_enum_value(label, kind, value):
@@ -165,7 +166,7 @@ def _find_fault(function, values):
 def explain(function, values, error):
     """The error for Python where PyGObject has refused the arguments of a C function."""
     name = function.__name__.removesuffix("_full")
-    text = str(error)
+    text = re.sub(r"^Ebb\.", "ebb.", str(error))  # PyGObject's name of the package
     if "is not initialized" in text:
         kind = type(values[0]).__name__ if values else name
         return TypeError(f"{kind}.__init__() has not called super().__init__(), which must come first")
@@ -176,4 +177,4 @@ def explain(function, values, error):
     if fault is not None:
         return TypeError(f"{name}(): {fault[0]} is {show(fault[1])}: it must be {fault[2]}")
     kind = TypeError if isinstance(error, TypeError) else ValueError  # an OverflowError is a value, too
-    return kind(text if text.startswith((name, "Ebb.")) else f"{name}(): {text}")
+    return kind(text if text.startswith((name, "ebb.")) else f"{name}(): {text}")

@@ -42,7 +42,7 @@ def _read_unit(mpu, names, function):
             is_group = name.endswith("group")
             if not isinstance(value, Ebb.ProcessGroup if is_group else int):
                 raise TypeError(f"{function}(): mpu.{name}() gives {value!r}: it must give "
-                                f"{'an Ebb.ProcessGroup' if is_group else 'an int'}")
+                                f"{'an ebb.ProcessGroup' if is_group else 'an int'}")
             if not is_group and not 0 <= value < 2**31:
                 raise ValueError(f"{function}(): mpu.{name}() gives {value!r}: it must be from 0 to {2**31 - 1}")
             return value
@@ -55,7 +55,7 @@ def to_mpu(mpu, function):
         return mpu
     values = {name: _read_unit(mpu, names, function) for name, names in _UNIT.items()}
     if values["model_parallel_world_size"] is None and values["model_parallel_group"] is None:
-        raise TypeError(f"{function}(): mpu is {mpu!r}: it must be None, an Ebb.Mesh, an Ebb.ProcessGroup, or an "
+        raise TypeError(f"{function}(): mpu is {mpu!r}: it must be None, an ebb.Mesh, an ebb.ProcessGroup, or an "
                         "object with get_model_parallel_world_size() or a property world_size")
     return _Unit(**{name: value for name, value in values.items() if value is not None})
 
@@ -86,8 +86,8 @@ def checkpointing_configure(mpu_=None, deepspeed_config=None, partition_activati
 
     Begins with the defaults, then does what "activation_checkpointing" of config says, which may be a configuration of
     DeepSpeed as a dict, as JSON text (it begins with "{") or in a file, then what the arguments say that are not None.
-    mpu: knows the ranks that a model is divided among: an Ebb.Mesh, by its model dimension ("tensor" at first), their
-    Ebb.ProcessGroup, or an object as DeepSpeed's and Megatron-LM's, with get_model_parallel_group(), _rank() and
+    mpu: knows the ranks that a model is divided among: an ebb.Mesh, by its model dimension ("tensor" at first), their
+    ebb.ProcessGroup, or an object as DeepSpeed's and Megatron-LM's, with get_model_parallel_group(), _rank() and
     _world_size(), the same of get_tensor_model_parallel_* and get_data_parallel_*; None for one process alone.
     partition_activations: demands ranks. contiguous_checkpointing: what checkpoints keep is held in buffers for
     num_checkpoints of them.

@@ -1,5 +1,6 @@
 """Functions and methods that PyTorch has and C has not: each is made of ops, so gradients flow through it."""
 import math
+import types
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
@@ -8,7 +9,7 @@ from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_functions import (arange, empty, from_method, full, ones, rand, randn, stack, tensor, where,
                                          zeros)
 from gi.overrides._ebb_indexing import find_set, make_indices
-from gi.overrides._ebb_tensor import DType, Tensor, sizes, to_device, to_dtype
+from gi.overrides._ebb_tensor import DType, Tensor, dimensions, sizes, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
@@ -94,6 +95,10 @@ def _multiply(a, a_labels, b, b_labels, kept):
         b = _arrange(b, b_labels, shared + columns).reshape(
             [sizes[x] for x in shared] + [1] * len(rows) + [sizes[x] for x in columns])
         return a * b, shared + rows + columns
+    for operand in (a, b):
+        if operand.dtype not in (DType.F32, DType.BF16):
+            raise TypeError(f"einsum(): an operand is {operand.dtype.value_nick}: sums of products are of f32 or bf16: "
+                            "write float()")
     product = merge(a, a_labels, shared, rows, summed) @ merge(b, b_labels, shared, summed, columns)
     return product.reshape([sizes[x] for x in shared + rows + columns]), shared + rows + columns
 
@@ -112,7 +117,7 @@ def einsum(equation, *operands):
 
     Returns: the result, from left to right one matrix product or product for each further operand
 
-    Raises: ValueError for labels that don't fit, Ebb.Error.DTYPE if the operands are of different dtypes
+    Raises: ValueError for labels that don't fit, TypeError for a sum of products that are neither f32 nor bf16
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = operands[0]
@@ -123,6 +128,9 @@ def einsum(equation, *operands):
     sizes = {}
     for operand, labels in zip(operands, terms):
         for label, size in zip(labels, operand.shape):
+            first = operand.shape[labels.index(label)]
+            if size != first:
+                raise ValueError(f"einsum(): {equation!r}: {label!r} is of size {first} and {size} in the same operand")
             if sizes.setdefault(label, size) != size and 1 not in (size, sizes[label]):
                 raise ValueError(f"einsum(): {equation!r}: {label!r} is of size {sizes[label]} and {size}")
             sizes[label] = max(size, sizes[label]) if 0 not in (size, sizes[label]) else 0
@@ -196,16 +204,16 @@ def _like(make):
         return make(*x.shape, dtype=x.dtype if dtype is None else dtype, device=x.device if device is None else device)
 
     create.__name__ = create.__qualname__ = f"{make.__name__}_like"
-    create.__doc__ = f"What {make.__name__}() makes, of the shape and dtype of x, on its device."
+    create.__doc__ = f"{make.__name__}() of the shape, dtype and device of x, where no others are given."
     return create
 
 
-rand_like, randn_like, empty_like = _like(rand), _like(randn), _like(empty)
+rand_like, randn_like, empty_like, zeros_like, ones_like = map(_like, (rand, randn, empty, zeros, ones))
 
 
-def full_like(x, value):
+def full_like(x, value, dtype=None, device=None):
     """A tensor of the shape and dtype of x, on its device, that is value everywhere."""
-    return full(list(x.shape), value, x.dtype, x.device)
+    return full(list(x.shape), value, x.dtype if dtype is None else dtype, x.device if device is None else device)
 
 
 # -- more methods -----------------------------------------------------------------------------------------------------
@@ -236,7 +244,7 @@ def _with_alpha(operator_name):
 
 
 class _More:
-    """What tensors have besides, as PyTorch's users expect."""
+    """Further methods of tensors, as PyTorch's users expect."""
 
     add, sub = _with_alpha("__add__"), _with_alpha("__sub__")
     mul, div = _plain("__mul__"), _plain("__truediv__")
@@ -320,21 +328,26 @@ class _More:
         """The slices along a dimension, as a tuple."""
         return tuple(select(self, dim, i) for i in range(self.shape[dim]))
 
-    def flip(self, *dims):
-        """The elements in reverse order along dimensions; a copy."""
+    def flip(self, *axes, dims=None):
+        """The elements in reverse order along dimensions, as flip(0, 1) or flip(dims=(0, 1)); a copy."""
+        if bool(axes) == (dims is not None):
+            raise TypeError("flip(): the dimensions must be given, as flip(0) or flip(dims=(0, 1))")
         result = self
-        for dim in sizes(dims):
+        for dim in sizes(axes) if axes else dimensions(dims):
             result = result.index_select(dim, make_indices(range(self.shape[dim] - 1, -1, -1), self))
         return result
 
-    def nonzero(self):
-        """The indices [n, n dimensions] of elements that are not 0; the device is waited for."""
+    def nonzero(self, as_tuple=False):
+        """The indices [n, n dimensions] of elements that are not 0; the device is waited for. as_tuple: a tensor [n]
+        for each dimension, which index the tensor."""
         places = make_indices(find_set(self.bool()), self)
         columns, shape = [], self.shape
         for i in range(self.ndim):
             inner = math.prod(shape[i + 1:])
             rows = [place // inner % shape[i] for place in places.tolist()]
             columns.append(make_indices(rows, self))
+        if as_tuple:
+            return tuple(columns)
         return stack(columns, 1) if columns else places.reshape(-1, 0)
 
     def masked_select(self, mask):
@@ -362,21 +375,29 @@ class _More:
         """Whether all elements are not 0, all in all or along dimensions."""
         return (~self.bool()).to(DType.I32).sum(dim, keepdim) == 0
 
-    def std(self, dim=None, correction=1, keepdim=False):
+    def std(self, dim=None, correction=1, keepdim=False, unbiased=None):
         """The standard deviation: the root of var()."""
-        return self.var(dim, correction, keepdim).sqrt()
+        return self.var(dim, correction, keepdim, unbiased).sqrt()
 
     def argmin(self, dim=None, keepdim=False):
         """The index of the smallest element, all in all or along a dimension."""
-        return (-self).argmax(dim, keepdim)
+        if self.is_floating_point():  # through a NaN, which is equal to nothing, as well
+            return (-self).argmax(dim, keepdim)
+        x, dim = (self.reshape(-1), 0) if dim is None else (self, dim)
+        return (x == x.min(dim, True)).argmax(dim, keepdim)  # -x would wrap
 
-    def sort(self, descending=False):
-        """The elements of the last dimension in order, and their indices; equal ones in any order."""
-        return self.topk(self.shape[-1], descending)
+    def sort(self, dim=-1, descending=False):
+        """The elements of a dimension in order, and their indices; equal ones in any order."""
+        if isinstance(dim, bool):
+            raise TypeError(f"sort(): dim is {dim}: it must be an int; write descending={dim}")
+        if not -self.ndim <= dim < self.ndim:
+            raise IndexError(f"sort(): dim {dim} of a tensor of {self.ndim} dimensions")
+        values, indices = self.transpose(dim, -1).topk(self.shape[dim], descending)
+        return values.transpose(dim, -1), indices.transpose(dim, -1)
 
-    def argsort(self, descending=False):
-        """The indices that sort the last dimension."""
-        return self.sort(descending)[1]
+    def argsort(self, dim=-1, descending=False):
+        """The indices that sort a dimension."""
+        return self.sort(dim, descending)[1]
 
     def dot(self, other):
         """The sum of the products of two vectors."""
@@ -388,9 +409,14 @@ class _More:
         """The products of all elements of two vectors."""
         return self.reshape(-1, 1) * other.reshape(1, -1)
 
-    def allclose(self, other, rtol=1e-5, atol=1e-8):
-        """Whether all elements are equal but for rtol times other plus atol."""
-        return bool((abs(self.detach() - other.detach()) <= abs(other.detach()) * rtol + atol).all())
+    def allclose(self, other, rtol=1e-5, atol=1e-8, equal_nan=False):
+        """Whether all elements are equal but for rtol times other plus atol. equal_nan: NaN equals NaN."""
+        if not isinstance(other, Tensor):
+            raise TypeError(f"allclose(): other is {show(other)}: it must be a tensor, as ebb.full_like(x, 2)")
+        a, b = self.detach(), other.detach()
+        x, y = (value if value.is_floating_point() else value.float() for value in (a, b))  # integers wrap
+        near = (a == b) | ((abs(x - y) <= abs(y) * rtol + atol) & (abs(y) < math.inf))
+        return bool((near | ((x != x) & (y != y)) if equal_nan else near).all())
 
     def addmm(self, a, b):
         """self + a @ b."""
@@ -404,37 +430,40 @@ class _More:
         """The tensor with zeros below a diagonal."""
         return triu(self, diagonal)
 
-    def new_zeros(self, *shape, dtype=None):
-        """Zeros of this dtype, where the tensor is."""
-        return zeros(*shape, dtype=self.dtype if dtype is None else dtype, device=self.device)
+    def new_zeros(self, *shape, dtype=None, device=None):
+        """Zeros of this dtype, where the tensor is, unless others are asked for."""
+        return zeros(*shape, dtype=self.dtype if dtype is None else dtype,
+                     device=self.device if device is None else device)
 
-    def new_ones(self, *shape, dtype=None):
-        """Ones of this dtype, where the tensor is."""
-        return ones(*shape, dtype=self.dtype if dtype is None else dtype, device=self.device)
+    def new_ones(self, *shape, dtype=None, device=None):
+        """Ones of this dtype, where the tensor is, unless others are asked for."""
+        return ones(*shape, dtype=self.dtype if dtype is None else dtype,
+                    device=self.device if device is None else device)
 
 
-# What is not there, and what to write instead.
+# Names that tensors of PyTorch have and these lack: the code to write instead.
 _ADVICE = {
-    "cumsum": "multiply by Ebb.tril(Ebb.ones(n, n)) from the left",
-    "prod": "write log().sum().exp() where elements are above 0",
-    "scatter": "write Ebb.scatter_add(), or t[:, indices] = values",
+    "cumsum": "write ebb.tril(ebb.ones(n, n)) @ t",
+    "prod": "write t.log().sum().exp() where elements are above 0",
+    "logsumexp": "write (t - t.log_softmax(-1))[..., 0]",
+    "scatter": "write ebb.scatter_add(), or t[:, indices] = values",
     "scatter_": "write t[:, indices] = values",
-    "scatter_add_": "write Ebb.scatter_add(), which gives a new tensor",
-    "register_hook": "write Ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
-    "retain_grad": "write Ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
+    "scatter_add_": "write ebb.scatter_add(), which gives a new tensor",
+    "register_hook": "write ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
+    "retain_grad": "write ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
     "grad_fn": "is_leaf() says whether an op has made the tensor",
-    "type": "write dtype, or to(\"bf16\")",
+    "type": "write t.dtype, or t.to(\"bf16\")",
     "pin_memory": "memory of the host is pinned by itself where a GPU copies from it",
-    "storage": "write numpy(), which shares the memory",
-    "untyped_storage": "write numpy(), which shares the memory",
+    "storage": "write t.numpy(), which shares the memory",
+    "untyped_storage": "write t.numpy(), which shares the memory",
     "log1p": "write (1 + t).log()",
-    "erf": "write Ebb.gelu() for the activation",
-    "permute_": "write permute()",
-    "roll": "write Ebb.cat((t[-n:], t[:-n]))",
-    "floor": "write Ebb.tensor(numpy.floor(t.numpy()))",
-    "round": "write Ebb.tensor(numpy.round(t.numpy()))",
-    "is_contiguous_": "write is_contiguous()",
-    "data_ptr": "write get_address()",
+    "erf": "write ebb.gelu() for the activation",
+    "permute_": "write t.permute()",
+    "roll": "write ebb.cat((t[-n:], t[:-n]))",
+    "floor": "write ebb.tensor(numpy.floor(t.numpy()))",
+    "round": "write ebb.tensor(numpy.round(t.numpy()))",
+    "is_contiguous_": "write t.is_contiguous()",
+    "data_ptr": "write t.get_address()",
     "names": "dimensions have no names",
 }
 
@@ -447,10 +476,14 @@ def _add_methods():
     for name, value in vars(_More).items():
         if not name.startswith("__"):
             setattr(Tensor, name, value)
+    for name, value in vars(Tensor).items():
+        if isinstance(value, types.FunctionType) and not name.startswith("_"):
+            value.__qualname__ = f"Tensor.{name}"  # Python's messages about arguments name it
     Tensor.__getattr__ = _find_attribute
 
 
 _add_methods()
 exports = {function.__name__: function for function in (
-    einsum, as_tensor, batches, is_tensor, eye, rand_like, randn_like, empty_like, full_like, *map(from_method, (
-        "any", "all", "std", "argmin", "outer", "allclose", "flip", "masked_select", "nonzero", "sort", "argsort")))}
+    einsum, as_tensor, batches, is_tensor, eye, rand_like, randn_like, empty_like, zeros_like, ones_like, full_like,
+    *map(from_method, ("any", "all", "std", "argmin", "outer", "allclose", "flip", "masked_select", "nonzero", "sort",
+                       "argsort", "tril", "triu")))}

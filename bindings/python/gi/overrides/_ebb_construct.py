@@ -1,4 +1,4 @@
-"""Objects made as Python makes them: `Ebb.Linear(64, 64)`, `Ebb.AdamW(module, 3e-4)`.
+"""Objects made as Python makes them: `ebb.Linear(64, 64)`, `ebb.AdamW(module, 3e-4)`.
 
 Positional arguments are those of the C constructor `new`, each of which is a property; other properties go by name.
 What can fail in C is done by GInitable, which PyGObject does not call by itself.
@@ -191,7 +191,7 @@ def add_fields(cls, info):
             _set_parts(f"{cls.__name__}.{name}", kinds[name], getattr(self, name), value)
         elif _is_structure(kinds[name]):
             raise TypeError(f"{cls.__name__}.{name} is {show(value)}: it must be a dict, as {{'theta': 10000.0}}, or "
-                            "an Ebb.RotaryConfig")
+                            "an ebb.RotaryConfig")
         else:
             value = check_enum_value(f"{cls.__name__}.{name}", kinds[name], value)
             check_value(f"{cls.__name__}.{name}", kinds[name], value)

@@ -61,7 +61,7 @@ def from_dlpack(source):
 def from_numpy(array):
     """A tensor over the memory of a numpy array: no copy, and each sees what the other writes."""
     if not hasattr(array, "__array_interface__"):
-        raise TypeError(f"from_numpy(): {show(array)} is no numpy array: write Ebb.tensor() of it")
+        raise TypeError(f"from_numpy(): {show(array)} is no numpy array: write ebb.tensor() of it")
     interface = array.__array_interface__
     dtype = _FROM_TYPESTR.get(interface["typestr"])
     if dtype is None:

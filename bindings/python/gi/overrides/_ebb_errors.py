@@ -25,7 +25,7 @@ _thread = _Thread()
 
 
 class Error(GLib.Error):
-    """What fails in C. Its text is the message alone; its code is one of Ebb.Error.SHAPE and the others."""
+    """What fails in C. Its text is the message alone; its code is one of ebb.Error.SHAPE and the others."""
 
     __module__ = "gi.repository.Ebb"
 
@@ -33,7 +33,7 @@ class Error(GLib.Error):
         return self.message
 
     def __repr__(self):
-        return f"Ebb.Error({self.message!r})"
+        return f"ebb.Error({self.message!r})"
 
 
 def _keep(exception):

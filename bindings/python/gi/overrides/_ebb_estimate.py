@@ -1,4 +1,4 @@
-"""What a training step needs, before it runs: `print(Ebb.estimate_memory(model, step))`."""
+"""What a training step needs, before it runs: `print(ebb.estimate_memory(model, step))`."""
 import contextlib
 
 from gi.module import get_introspection_module
@@ -26,7 +26,7 @@ class MemoryEstimate(Ebb.MemoryEstimate):
 
     @property
     def timeline(self):
-        """Who holds which bytes when: an Ebb.MemoryTimeline."""
+        """Who holds which bytes when: an ebb.MemoryTimeline."""
         return self.get_timeline()
 
     def seconds(self, limit=5):
@@ -64,7 +64,7 @@ def estimate_memory(model, step, device=None):
 
     step: one training step as the program does it, with the optimizer's step and zero_grad(); it reads no values.
     device: where the step is to run; None stands for the default device. A model that was made inside dry_run() or on
-    the device "meta" is good as well. Returns an Ebb.MemoryEstimate.
+    the device "meta" is good as well. Returns an ebb.MemoryEstimate.
     """
     function = run_step("estimate_memory", model, step)
     return _new(model, Ebb.get_default_device() if device is None else to_device(device), function, None)

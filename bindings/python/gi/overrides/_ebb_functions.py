@@ -10,12 +10,12 @@ from gi.repository import GLib
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like", "ones_like",
-           "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
-           "gated_activation", "rotary", "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm",
-           "rms_norm", "matmul_transposed", "linear", "attention", "self_attention", "scaled_dot_product_attention",
-           "backward", "grad", "memory_stats", "multinomial", "where", "clamp", "clip_grad_norm",
-           "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
+__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "sum", "mean", "max",
+           "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu", "gated_activation",
+           "rotary", "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm",
+           "matmul_transposed", "linear", "attention", "self_attention", "scaled_dot_product_attention", "backward",
+           "grad", "memory_stats", "multinomial", "where", "clamp", "clip_grad_norm", "vocab_parallel_cross_entropy",
+           "vocab_parallel_linear_cross_entropy"]
 
 IGNORE_INDEX = -100
 
@@ -73,16 +73,6 @@ def empty(*shape, dtype=DType.F32, device=None):
 
 def full(shape, value, dtype=DType.F32, device=None):
     return _full([shape] if isinstance(shape, int) else list(shape), value, to_dtype(dtype), to_device(device))
-
-
-def zeros_like(x):
-    """Zeros of the shape and dtype of x, on its device."""
-    return zeros(x.shape, dtype=x.dtype, device=x.device)
-
-
-def ones_like(x):
-    """Ones of the shape and dtype of x, on its device."""
-    return ones(x.shape, dtype=x.dtype, device=x.device)
 
 
 def arange(start, end=None, step=1, dtype=None, device=None):
@@ -257,7 +247,7 @@ def fused_linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, la
 
 
 def vocab_parallel_cross_entropy(logits, targets, n_classes, group=None, ignore_index=IGNORE_INDEX, reduction="mean"):
-    """Of logits for this rank's part of the classes; group: None for Ebb.ProcessGroup.get_default()."""
+    """Of logits for this rank's part of the classes; group: None for ebb.ProcessGroup.get_default()."""
     return _vocab_cross_entropy(logits, targets, n_classes, ignore_index, choice(Ebb.Reduction, reduction),
                                 group or Ebb.ProcessGroup.get_default())
 

@@ -52,10 +52,10 @@ _HINTS = {
     "pad_token_id": "leave it out, no token sees padding",
     "streamer": "write on_token, a function of (row, token, text)",
     "stopping_criteria": "write on_token, a function of (row, token, text) that returns False to stop",
-    "generation_config": "write options, an Ebb.GenerationOptions",
+    "generation_config": "write options, an ebb.GenerationOptions",
     "num_return_sequences": "repeat the prompt, as [prompt] * 3",
     "num_beams": "there is no beam search",
-    "seed": "call Ebb.manual_seed(seed) before",
+    "seed": "call ebb.manual_seed(seed) before",
 }
 _OPTIONS = Options(Ebb.GenerationOptions, {"stop_tokens": _set_stop_tokens}, copy=Ebb.GenerationOptions.copy,
                    hints=_HINTS)
@@ -117,7 +117,7 @@ def _list_conversations(messages, options, model, is_free):
     """The prompts of conversations. Where the caller leaves the stop tokens free, one that ends a turn is added."""
     tokenizer = options.get_property("tokenizer")
     if tokenizer is None:
-        raise TypeError("generate(): messages need the tokenizer: give it too, as tokenizer=Ebb.open_tokenizer(folder)")
+        raise TypeError("generate(): messages need the tokenizer: give it too, as tokenizer=ebb.open_tokenizer(folder)")
     rows, is_list = encode_messages("generate", tokenizer, messages, True)
     end = find_end_of_turn(tokenizer)
     if is_free and not options.get_stop_tokens() and end is not None:

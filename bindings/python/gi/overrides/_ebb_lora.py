@@ -28,7 +28,7 @@ def lora(model, **options):
     rank, alpha, dropout: PEFT's r, lora_alpha and lora_dropout; branches are multiplied by alpha / rank, where alpha 0
     stands for the rank, or with rslora=True by alpha / sqrt(rank). targets: the layers, as ["q_proj", "v_proj"]: ends
     of their paths, with * and ?; None: all linear layers but lm_head. exclude: those among them that get no branch.
-    adapter: its name. options: an Ebb.LoraOptions in place of all others.
+    adapter: its name. options: an ebb.LoraOptions in place of all others.
     """
     _check_module("lora", "model", model)
     _wrap(model, _options.make("lora", options))
@@ -36,7 +36,7 @@ def lora(model, **options):
 
 
 def lora_load(model, folder, adapter="default"):
-    """Adds the adapter of a folder that Ebb.lora_save() or PEFT has saved, or of a .gguf file; returns the model."""
+    """Adds the adapter of a folder that ebb.lora_save() or PEFT has saved, or of a .gguf file; returns the model."""
     _check_module("lora_load", "model", model)
     _load(model, get_path("lora_load", folder), adapter)
     return model

@@ -48,7 +48,7 @@ def open_model(folder, dtype=None, base=None):
     """The model of a folder or a .gguf file, in evaluation mode; dtype "f32" or "bf16" converts its weights.
 
     base: "int8" or "nf4" quantises the weights of its linear layers as they are read: frozen, for an adapter to be
-    trained beside them (Ebb.lora()). A folder that is quantised is opened as it is.
+    trained beside them (ebb.lora()). A folder that is quantised is opened as it is.
     """
     return open_folder(_open, get_path("open_model", folder), _number(dtype), _to_quantization(base))
 
@@ -56,7 +56,7 @@ def open_model(folder, dtype=None, base=None):
 def quantize(model, base="nf4"):
     """Quantises the weights of a model's linear layers in place, to "int8" or "nf4"; returns the model."""
     if not isinstance(model, Ebb.Module):
-        raise TypeError(f"quantize(): model is {show(model)}: it must be a module, as Ebb.open_model() gives")
+        raise TypeError(f"quantize(): model is {show(model)}: it must be a module, as ebb.open_model() gives")
     _quantize(model, _to_quantization(base))
     return model
 
@@ -66,7 +66,7 @@ def save_model(model, folder, dtype=None, max_file_size=0):
 
     A path that ends with .gguf becomes one file for llama.cpp, whose dtype may also be "f16" or "q8_0"."""
     if not isinstance(model, Ebb.Module):
-        raise TypeError(f"save_model(): model is {show(model)}: it must be a module, as Ebb.open_model() gives")
+        raise TypeError(f"save_model(): model is {show(model)}: it must be a module, as ebb.open_model() gives")
     if isinstance(max_file_size, str):
         max_file_size = guard(Ebb.memory_parse_size)(max_file_size)[1]
     if not isinstance(max_file_size, int) or max_file_size < 0:

@@ -14,7 +14,7 @@ Ebb = get_introspection_module("Ebb")
 
 
 class Parameter:
-    """Marks a tensor that is to become a parameter: `self.weight = Ebb.Parameter(tensor)`."""
+    """Marks a tensor that is to become a parameter: `self.weight = ebb.Parameter(tensor)`."""
 
     __slots__ = ("tensor", "requires_grad")
 
@@ -49,9 +49,9 @@ _call = guard(Ebb.Module.call)
 
 # What users of transformers look for, and what to write instead.
 _OTHER_NAMES = {
-    "save_pretrained": "write Ebb.save_model(model, folder)",
-    "generate": "an Ebb.Gpt continues text, other modules don't",
-    "generation_config": "write Ebb.GenerationOptions.new_for_model(model)",
+    "save_pretrained": "write ebb.save_model(model, folder)",
+    "generate": "an ebb.Gpt continues text, other modules don't",
+    "generation_config": "write ebb.GenerationOptions.new_for_model(model)",
     "num_parameters": "write count_parameters()",
     "device": "write parameters()[0].device",
     "dtype": "write parameters()[0].dtype",
@@ -59,11 +59,11 @@ _OTHER_NAMES = {
     "double": "there are no 64-bit floats",
     "type": "write to(\"bf16\")",
     "compile": "modules run as they are",
-    "share_memory": "ranks that are threads share memory: write Ebb.run_ranks()",
-    "register_full_backward_hook": "write Ebb.grad(), or look at grad after backward()",
-    "register_backward_hook": "write Ebb.grad(), or look at grad after backward()",
+    "share_memory": "ranks that are threads share memory: write ebb.run_ranks()",
+    "register_full_backward_hook": "write ebb.grad(), or look at grad after backward()",
+    "register_backward_hook": "write ebb.grad(), or look at grad after backward()",
     "get_parameter_or_buffer": "write get_parameter(name) or get_buffer(name)",
-    "to_empty": "make the module in `with Ebb.default_device(device), Ebb.skip_initialization():`",
+    "to_empty": "make the module in `with ebb.default_device(device), ebb.skip_initialization():`",
 }
 
 
@@ -252,15 +252,15 @@ class Module(Ebb.Module):
         elif kind == "parameter" and isinstance(value, Tensor) and value.is_leaf() and value.get_requires_grad():
             _register_parameter(self, name, value)  # another module's: both have it from now on
         else:
-            wanted = {"parameter": "Ebb.Parameter or another module's parameter",
-                      "buffer": "Ebb.Buffer or a tensor", "child": "module"}[kind]
+            wanted = {"parameter": "ebb.Parameter or another module's parameter",
+                      "buffer": "ebb.Buffer or a tensor", "child": "module"}[kind]
             raise TypeError(f"{type(self).__name__}.{name} is a {kind}: assign another {wanted}, or None to remove it, "
                             f"not a {type(value).__name__}")
 
     def register_parameter(self, name, parameter):
-        """The same as an attribute: an Ebb.Parameter, another module's parameter, or None to remove it."""
+        """The same as an attribute: an ebb.Parameter, another module's parameter, or None to remove it."""
         if parameter is not None and not isinstance(parameter, (Parameter, Tensor)):
-            raise TypeError(f"register_parameter(): {name} is {show(parameter)}: it must be an Ebb.Parameter, a "
+            raise TypeError(f"register_parameter(): {name} is {show(parameter)}: it must be an ebb.Parameter, a "
                             "tensor or None")
         if isinstance(parameter, Tensor) and not (parameter.is_leaf() and parameter.get_requires_grad()):
             parameter = Parameter(parameter)
@@ -270,7 +270,7 @@ class Module(Ebb.Module):
             _register_parameter(self, name, parameter)
 
     def register_buffer(self, name, tensor, persistent=True):
-        """The same as an attribute that is an Ebb.Buffer; None removes it."""
+        """The same as an attribute that is an ebb.Buffer; None removes it."""
         if tensor is not None and not isinstance(tensor, (Buffer, Tensor)):
             raise TypeError(f"register_buffer(): {name} is {show(tensor)}: it must be a tensor or None")
         if tensor is None:
@@ -284,7 +284,7 @@ class Module(Ebb.Module):
             _register_child(self, name, None)
         else:
             if not isinstance(module, Ebb.Module):
-                raise TypeError(f"register_child(): {name} is {show(module)}: it must be an Ebb.Module or None")
+                raise TypeError(f"register_child(): {name} is {show(module)}: it must be an ebb.Module or None")
             self._register(name, module)
 
     register_module = add_module = register_child
@@ -374,8 +374,8 @@ class Module(Ebb.Module):
         _set_activation_checkpointing(self, enabled)
 
     def gradient_checkpointing_enable(self):
-        """Makes each Ebb.TransformerBlock below keep only its inputs for backward; for others see
-        Ebb.checkpoint_wrap_each()."""
+        """Makes each ebb.TransformerBlock below keep only its inputs for backward; for others see
+        ebb.checkpoint_wrap_each()."""
         blocks = self._blocks("gradient_checkpointing_enable")
         for block in blocks:
             _set_activation_checkpointing(block, True)
@@ -388,8 +388,8 @@ class Module(Ebb.Module):
     def _blocks(self, function):
         blocks = [module for module in self.get_modules() if isinstance(module, Ebb.TransformerBlock)]
         if not blocks:
-            raise ValueError(f"{function}(): {type(self).__name__} has no Ebb.TransformerBlock below it: write "
-                             "Ebb.checkpoint_wrap_each(model, YourBlock)")
+            raise ValueError(f"{function}(): {type(self).__name__} has no ebb.TransformerBlock below it: write "
+                             "ebb.checkpoint_wrap_each(model, YourBlock)")
         return blocks
 
     # types and places
@@ -497,7 +497,7 @@ class Sequential(_Container, Ebb.Sequential):
     def __init__(self, *modules):
         if len(modules) == 1 and isinstance(modules[0], (list, tuple)):
             raise TypeError(f"Sequential(): a {type(modules[0]).__name__} is no module: write "
-                            "Ebb.Sequential(*modules)")
+                            "ebb.Sequential(*modules)")
         super().__init__()
         for module in modules:
             self.append(module)

@@ -53,7 +53,7 @@ class Options:
 
     def _take(self, function, given):
         if not isinstance(given["options"], self.kind):
-            raise TypeError(f"{function}(): options is {given['options']!r}: must be an Ebb.{self.kind.__name__}")
+            raise TypeError(f"{function}(): options is {given['options']!r}: must be an ebb.{self.kind.__name__}")
         others = [name for name in given if name != "options"]
         if self.copy is not None:
             return self.copy(given["options"])
@@ -73,8 +73,8 @@ def _get_default(spec):
 
 def _check_store(store):
     if store is not None and not isinstance(store, Ebb.SavedTensorHooks):
-        raise TypeError(f"store: {store!r}: must be an Ebb.SavedTensorHooks, as are Ebb.HostStore(), "
-                        "Ebb.DiskStore(\"/tmp\"), Ebb.saved_tensor_hooks(pack, unpack) and objects of your own class")
+        raise TypeError(f"store: {store!r}: must be an ebb.SavedTensorHooks, as are ebb.HostStore(), "
+                        "ebb.DiskStore(\"/tmp\"), ebb.saved_tensor_hooks(pack, unpack) and objects of your own class")
     return store
 
 
@@ -149,7 +149,7 @@ def _set_policy_function(options, policy):
     def decide(op, ordinal, n_bytes):
         verdict = policy(op, ordinal, n_bytes)
         if not isinstance(verdict, Ebb.CheckpointPolicy):
-            raise TypeError(f"policy: {verdict!r} for {op!r}: must be an Ebb.CheckpointPolicy: {_verdicts}")
+            raise TypeError(f"policy: {verdict!r} for {op!r}: must be an ebb.CheckpointPolicy: {_verdicts}")
         return verdict
 
     options.set_policy(lambda *args: call_back(decide, *args[:3]))

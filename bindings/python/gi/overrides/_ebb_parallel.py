@@ -25,7 +25,7 @@ def no_sync():
 def _check(function, module, group):
     _check_module(function, "module", module)
     if group is not None and not isinstance(group, Ebb.ProcessGroup):
-        raise TypeError(f"{function}(): group is {group!r}: it must be an Ebb.ProcessGroup, or None for the default "
+        raise TypeError(f"{function}(): group is {group!r}: it must be an ebb.ProcessGroup, or None for the default "
                         "one")
 
 
@@ -36,9 +36,9 @@ _replicate_options = Options(Ebb.ReplicateOptions)
 def replicate(module, group=None, **options):
     """Has the ranks of a group train a module together, each on its own data; returns the same module.
 
-    group: None for Ebb.ProcessGroup.get_default(). bucket_bytes: how many bytes of gradients are reduced at once.
+    group: None for ebb.ProcessGroup.get_default(). bucket_bytes: how many bytes of gradients are reduced at once.
     unused_parameters: "error", or "zero" where some ranks may leave some out. broadcast: all ranks begin with the
-    weights of rank 0. options: an Ebb.ReplicateOptions in place of all others.
+    weights of rank 0. options: an ebb.ReplicateOptions in place of all others.
     """
     _check("replicate", module, group)
     _replicate(module, group, _replicate_options.make("replicate", options))
@@ -75,7 +75,7 @@ def fully_shard(module, group=None, **options):
     reduce_dtype: what parameters are gathered and gradients sent in. predivide_factor: gradients are divided by it
     before they are summed. offload: the parts are in host memory. replicate_group: ranks that hold the same part.
     prefetch: the next parameters are gathered ahead. synchronize_weights: all begin with the weights of rank 0.
-    options: an Ebb.FullyShardOptions in place of all others.
+    options: an ebb.FullyShardOptions in place of all others.
     """
     _check("fully_shard", module, group)
     return _fully_shard(module, group, _shard_options.make("fully_shard", options))
@@ -103,9 +103,9 @@ def fully_shard_auto_wrap(root, min_parameters, group=None, force_leaf_modules=N
                           **options):
     """Shards what has at least so many parameters by itself, without those in units below it; returns root.
 
-    force_leaf_modules: types below which nothing becomes a unit, nor they themselves; None: Ebb.MultiHeadAttention.
-    exclude_wrap_modules: types that become none themselves; None: Ebb.ModuleList and Ebb.Embedding. If root is
-    too small to be a unit, call Ebb.fully_shard(root): without it the gradients outside of units are not averaged.
+    force_leaf_modules: types below which nothing becomes a unit, nor they themselves; None: ebb.MultiHeadAttention.
+    exclude_wrap_modules: types that become none themselves; None: ebb.ModuleList and ebb.Embedding. If root is
+    too small to be a unit, call ebb.fully_shard(root): without it the gradients outside of units are not averaged.
     options: as of fully_shard().
     """
     _check("fully_shard_auto_wrap", root, group)

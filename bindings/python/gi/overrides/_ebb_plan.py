@@ -1,4 +1,4 @@
-"""Training within a budget of bytes: `Ebb.plan_memory(model, step, budget="1.5GiB").apply()`."""
+"""Training within a budget of bytes: `ebb.plan_memory(model, step, budget="1.5GiB").apply()`."""
 import json
 import traceback
 
@@ -22,7 +22,7 @@ _check_step = guard(Ebb.MemoryPlan.check_step)
 
 def _get_function(caller, training, step):
     if not isinstance(training, Ebb.TrainingState):
-        raise TypeError(f"{caller}(): training is {show(training)}: it must be an Ebb.TrainingState")
+        raise TypeError(f"{caller}(): training is {show(training)}: it must be an ebb.TrainingState")
 
     def attempt():
         try:
@@ -49,19 +49,19 @@ class MemoryPlan(Ebb.MemoryPlan):
         return json.loads(self.to_json())
 
     def lower(self):
-        """Makes it the next lower plan, which recomputes more; where none needs less it is an Ebb.Error."""
+        """Makes it the next lower plan, which recomputes more; where none needs less it is an ebb.Error."""
         _lower(self)
 
     def run_step(self, training, step):
         """Runs step(); where memory runs out in it, with lower plans again, and the same bits.
 
-        training: an Ebb.TrainingState of all that the step changes: the model, the optimizer, the data. A step that has
-        moved parameters already can't run again: then it is an Ebb.Error that says so.
+        training: an ebb.TrainingState of all that the step changes: the model, the optimizer, the data. A step that has
+        moved parameters already can't run again: then it is an ebb.Error that says so.
         """
         _run_step(self, training, _get_function("run_step", training, step), None)
 
     def check_step(self, step):
-        """Right after the second run_step(): an Ebb.Error names where that step was not as it was planned."""
+        """Right after the second run_step(): an ebb.Error names where that step was not as it was planned."""
         _check_step(self, make_step("check_step", step), None)
 
     __str__ = table
@@ -74,9 +74,9 @@ def plan_memory(model, step, budget, device=None, group=None, measured=False, st
     times, and reads no values. budget: bytes of the device, or a text as "1.5GiB". device: where the step is to run;
     None stands for the default device. group: the ranks that run the step together, which all call this and get the
     same plan. measured: the step runs for real, so it may read values: some tens of steps, which train, and of which
-    the first ones need the memory of a step without a plan; without a group. store: an Ebb.DiskStore or Ebb.HostStore
+    the first ones need the memory of a step without a plan; without a group. store: an ebb.DiskStore or ebb.HostStore
     to which blocks may move what they keep; without measured. A budget below the least that would do is
-    an Ebb.Error that names it.
+    an ebb.Error that names it.
     """
     function = run_step("plan_memory", model, step)
     device = Ebb.get_default_device() if device is None else to_device(device)

@@ -1,4 +1,4 @@
-"""Where time goes: `with Ebb.profile() as p:`, then `print(p.table())`."""
+"""Where time goes: `with ebb.profile() as p:`, then `print(p.table())`."""
 import contextlib
 import json
 
@@ -25,7 +25,7 @@ class Profiler(Ebb.Profiler):
         return self.get_table()
 
     def as_dict(self):
-        """The same as numbers: those of Ebb.Profiler.get_json()."""
+        """The same as numbers: those of ebb.Profiler.get_json()."""
         return json.loads(self.get_json())
 
     __str__ = table
@@ -33,7 +33,7 @@ class Profiler(Ebb.Profiler):
 
 @contextlib.contextmanager
 def profile(trace=None):
-    """Records what this thread computes inside; gives the Ebb.Profiler, whose table() shows it.
+    """Records what this thread computes inside; gives the ebb.Profiler, whose table() shows it.
 
     trace: a file that is written at the end, for chrome://tracing or ui.perfetto.dev.
     """

@@ -72,7 +72,7 @@ def run_ranks(n_ranks, function, *args, **kwargs):
     """Runs function(group, *args, **kwargs) on n_ranks threads, each a rank of one group, and waits for all.
 
     Returns what they returned, in the order of the ranks. An exception of a rank comes out of here; the other ranks get
-    an Ebb.Error that names it where they wait for that rank. What Python does itself runs on one thread at a time,
+    an ebb.Error that names it where they wait for that rank. What Python does itself runs on one thread at a time,
     and what Ebb does at once.
     """
     results, exceptions = [None] * n_ranks, {}

@@ -3,10 +3,11 @@ import copy
 import warnings
 
 from gi.module import get_introspection_module
+from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import construct
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_module import Module
-from gi.overrides._ebb_tensor import Tensor, to_device, to_dtype
+from gi.overrides._ebb_tensor import Device, Tensor, to_device, to_dtype
 from gi.repository import GLib, GObject
 
 Ebb = get_introspection_module("Ebb")
@@ -26,7 +27,7 @@ def _refuse_result(tensor, what):
 
 
 def _copy_tensor(tensor, memo):
-    key = "Ebb.Tensor", hash(tensor)  # the same tensor has many objects in Python
+    key = "a tensor", hash(tensor)  # the same tensor has many objects in Python
     if key not in memo:
         _refuse_result(tensor, "deepcopy")
         result = memo[key] = tensor.detach().clone()
@@ -102,6 +103,17 @@ def _make_like(module):
     return result
 
 
+def _copy_attribute(module, path, name, value, memo):
+    try:
+        return copy.deepcopy(value, memo)
+    except TypeError as error:
+        if str(error).startswith("deepcopy: "):
+            raise
+        label = f"deepcopy: {path.rstrip('.') or 'the module'}, a {type(module).__name__},"
+        raise TypeError(f"{label} has {show(value)} as {name!r}, of which there are no copies: delete the attribute, "
+                        "and assign it to the copy") from error
+
+
 def _fill(source, target, memo, persistent, path):
     """Gives target copies of what source has: parameters, buffers, children, and attributes of Python."""
     memo[id(source)] = target
@@ -131,7 +143,7 @@ def _fill(source, target, memo, persistent, path):
         _register_child(target, name, None)
     for name, value in source.__dict__.items():
         if name not in ("_hooks", "_pre_hooks"):  # hooks belong to the module that they were added to
-            target.__dict__[name] = copy.deepcopy(value, memo)
+            target.__dict__[name] = _copy_attribute(source, path, name, value, memo)
     target.set_training(source.get_training())
 
 
@@ -144,7 +156,26 @@ def _copy_module(module, memo):
 
 def _refuse_pickle(module, _protocol):
     raise TypeError(f"a {type(module).__name__} can't be pickled: pickle module.state_dict(), or write "
-                    "Ebb.save_model(model, folder)")
+                    "ebb.save_model(model, folder)")
 
 
-Module.__deepcopy__, Module.__reduce_ex__ = _copy_module, _refuse_pickle
+def _refuse_copy(module):
+    raise TypeError(f"copy: a {type(module).__name__} shares no parameters with another module: write "
+                    "copy.deepcopy(module)")
+
+
+Module.__deepcopy__, Module.__copy__, Module.__reduce_ex__ = _copy_module, _refuse_copy, _refuse_pickle
+
+
+# -- other objects, which modules may have as attributes ---------------------------------------------------------------
+
+def _refuse_optimizer(optimizer, *_):
+    name = type(optimizer).__name__
+    raise TypeError(f"deepcopy: the optimizer, {name}, moves the parameters that it was made with: write "
+                    f"{name}(copied_module, ...) and load_state_dict(optimizer.state_dict())")
+
+
+for _class in (Ebb.GptConfig, Ebb.BertConfig, Ebb.GenerationOptions):
+    _class.__copy__, _class.__deepcopy__ = _class.copy, lambda self, _memo: self.copy()
+Device.__copy__, Device.__deepcopy__ = lambda self: self, lambda self, _memo: self
+Ebb.Optimizer.__copy__ = Ebb.Optimizer.__deepcopy__ = _refuse_optimizer

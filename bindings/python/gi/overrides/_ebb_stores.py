@@ -1,4 +1,4 @@
-"""Activation stores: `Ebb.HostStore(byte_limit=1 << 30, when_full="spill", fallback=Ebb.DiskStore("/tmp"))`."""
+"""Activation stores: `ebb.HostStore(byte_limit=1 << 30, when_full="spill", fallback=ebb.DiskStore("/tmp"))`."""
 import json
 
 from gi.module import get_introspection_module
@@ -27,8 +27,8 @@ def _settings(cls):
 
 def _check_store(label, value):
     if value is not None and not isinstance(value, Ebb.ActivationStore):
-        raise TypeError(f"{label} is {value!r}: must be an Ebb.ActivationStore, as are Ebb.HostStore() and "
-                        "Ebb.DiskStore(\"/tmp\"), or None")
+        raise TypeError(f"{label} is {value!r}: must be an ebb.ActivationStore, as are ebb.HostStore() and "
+                        "ebb.DiskStore(\"/tmp\"), or None")
 
 
 @override
@@ -80,14 +80,14 @@ add_attributes(ActivationStore)
 
 def _check_hooks(function, store):
     if store is not None and not isinstance(store, Ebb.SavedTensorHooks):
-        raise TypeError(f"{function}(): store is {store!r}: must be an Ebb.SavedTensorHooks, as are Ebb.HostStore(), "
-                        "Ebb.DiskStore(\"/tmp\"), Ebb.saved_tensor_hooks(pack, unpack) and objects of your own class")
+        raise TypeError(f"{function}(): store is {store!r}: must be an ebb.SavedTensorHooks, as are ebb.HostStore(), "
+                        "ebb.DiskStore(\"/tmp\"), ebb.saved_tensor_hooks(pack, unpack) and objects of your own class")
 
 
 def offload_wrapper(module, store=None):
     """Has what a module's forward keeps for backward go to a store, without a recompute; returns the same module.
 
-    store: None for a host store of its own, which Ebb.offload_get_store(module) gives, to look at its report().
+    store: None for a host store of its own, which ebb.offload_get_store(module) gives, to look at its report().
     """
     _check_module("offload_wrapper", "module", module)
     _check_hooks("offload_wrapper", store)
@@ -113,9 +113,9 @@ def offload_wrap_each(root, type_or_callable, store=None):
 
 
 def save_on_host(**settings):
-    """A host store for what backward needs of a region: `with Ebb.save_on_host() as store: loss = model(x)`.
+    """A host store for what backward needs of a region: `with ebb.save_on_host() as store: loss = model(x)`.
 
-    settings: those of Ebb.HostStore(). Tensors of the CPU stay where they are.
+    settings: those of ebb.HostStore(). Tensors of the CPU stay where they are.
     """
     return _repository().HostStore(**{"in_flight": _GROUPS, "prefetch": _GROUPS, **settings})
 

@@ -23,12 +23,12 @@ _FLOATING = (DType.F32, DType.BF16, DType.F16)
 
 
 def to_dtype(value):
-    """An Ebb.DType from itself or from a name like "bf16" or "float32"."""
+    """An ebb.DType from itself or from a name like "bf16" or "float32"."""
     if isinstance(value, DType):
         return value
     if isinstance(value, str) and value in _NAMES:
         return _NAMES[value]
-    raise TypeError(f"{value!r} is no dtype: an Ebb.DType, or one of {', '.join(_NAMES)}")
+    raise TypeError(f"{value!r} is no dtype: an ebb.DType, or one of {', '.join(_NAMES)}")
 
 
 def split_targets(targets, dtype, device):
@@ -52,12 +52,12 @@ _OTHER_NAMES = (*_DOUBLES, "i8", "int8", "i16", "int16", "short", "u16", "uint16
 
 
 def to_device(value):
-    """An Ebb.Device from itself or a name; None stays None."""
+    """An ebb.Device from itself or a name; None stays None."""
     if isinstance(value, str):
         return _get_device(value)
     if value is None or isinstance(value, Ebb.Device):
         return value
-    raise TypeError(f"{value!r} is no device: an Ebb.Device or a name like \"cpu\"")
+    raise TypeError(f"{value!r} is no device: an ebb.Device or a name like \"cpu\"")
 
 
 _get_device = guard(Ebb.Device.get)
@@ -71,7 +71,7 @@ class Device(Ebb.Device):
         return self.get_name()
 
     def __repr__(self):
-        return f"Ebb.Device({self.get_name()!r})"
+        return f"ebb.Device({self.get_name()!r})"
 
     def __eq__(self, other):
         if isinstance(other, Ebb.Device):
@@ -107,7 +107,7 @@ def _binary(name, scalar_name=None, swapped=False):
             return scalar(self, float(other))
         # Said here, for Python's own words are of indices and numpy's of ufuncs. A list is equal to no tensor.
         if hasattr(other, "__array_interface__") or isinstance(other, (list, tuple)) and name not in ("eq", "ne"):
-            raise TypeError(f"{name}: {show(other)} is no tensor and no number: write Ebb.tensor() of it")
+            raise TypeError(f"{name}: {show(other)} is no tensor and no number: write ebb.tensor() of it")
         return NotImplemented
 
     return method
@@ -247,10 +247,10 @@ class Tensor(Ebb.Tensor):
     __array_ufunc__ = None  # numpy leaves operators with a tensor on the right to the tensor
 
     def __new__(cls, data=(), *more):
-        """Floats from numbers or lists of them, as PyTorch's torch.Tensor; Ebb.tensor() goes by their type."""
+        """Floats from numbers or lists of them, as PyTorch's torch.Tensor; ebb.tensor() goes by their type."""
         if more or isinstance(data, (int, float)):
             given = ", ".join(map(str, (data, *more)))
-            raise TypeError(f"Tensor(): {given} may be a shape or numbers: say Ebb.empty(), or Ebb.Tensor() of a list")
+            raise TypeError(f"Tensor(): {given} may be a shape or numbers: say ebb.empty(), or ebb.Tensor() of a list")
         from gi.overrides._ebb_functions import tensor
         return tensor(data, dtype=DType.F32)
 
@@ -393,6 +393,13 @@ class Tensor(Ebb.Tensor):
         if self.get_dtype() in _FLOATING:
             raise TypeError("only a tensor of integers can be an index")
         return int(self.item())
+
+    def __format__(self, form):
+        if not form:
+            return str(self)
+        if self.get_n_dims():
+            raise TypeError(f"a tensor of shape {self.shape} in the format {form!r}: format its item() or tolist()")
+        return format(self.item(), form)
 
     # operators
     __add__ = __radd__ = _binary("add")
@@ -574,8 +581,8 @@ class Tensor(Ebb.Tensor):
     sin, cos, tanh, relu, silu, sigmoid = map(_unary, ("sin", "cos", "tanh", "relu", "silu", "sigmoid"))
     norm, contiguous = _unary("norm"), _unary("contiguous")
 
-    def var(self, dim=None, correction=1, keepdim=False):
-        return _var(self, dimensions(dim), correction, keepdim)
+    def var(self, dim=None, correction=1, keepdim=False, unbiased=None):
+        return _var(self, dimensions(dim), correction if unbiased is None else int(unbiased), keepdim)
 
     def max(self, dim=None, keepdim=False):
         """The largest element, or along one dimension the largest ones and their indices."""

@@ -21,7 +21,7 @@ MODEL_PARALLEL_RNG = "model-parallel-rng"
 
 def _check_group(function, group):
     if group is not None and not isinstance(group, Ebb.ProcessGroup):
-        raise TypeError(f"{function}(): group is {group!r}: it must be an Ebb.ProcessGroup, or None for the default "
+        raise TypeError(f"{function}(): group is {group!r}: it must be an ebb.ProcessGroup, or None for the default "
                         "one")
 
 
@@ -44,7 +44,7 @@ def _check_pattern(pattern):
 def _to_style(pattern, style):
     if isinstance(style, Ebb.ParallelStyle):
         return style
-    known = f"it must be one of {', '.join(map(repr, _STYLES))}, or of Ebb.ParallelStyle"
+    known = f"it must be one of {', '.join(map(repr, _STYLES))}, or of ebb.ParallelStyle"
     if not isinstance(style, str):
         raise TypeError(f"parallelize(): the plan's style for {pattern!r} is {style!r}: {known}")
     if style.replace("-", "_") not in _STYLES:
@@ -57,8 +57,8 @@ def _to_plan(plan):
     if plan is None or isinstance(plan, Ebb.ParallelPlan):
         return plan
     if not isinstance(plan, dict):
-        raise TypeError(f"parallelize(): plan is {plan!r}: it must be an Ebb.ParallelPlan, a dict of patterns and "
-                        "styles, as {\"h.*.mlp.c_fc\": \"column\"}, or None for that of Ebb.Gpt and Ebb.Bert")
+        raise TypeError(f"parallelize(): plan is {plan!r}: it must be an ebb.ParallelPlan, a dict of patterns and "
+                        "styles, as {\"h.*.mlp.c_fc\": \"column\"}, or None for that of ebb.Gpt and ebb.Bert")
     made = Ebb.ParallelPlan.new()
     for pattern, style in plan.items():
         _add(made, _check_pattern(pattern), _to_style(pattern, style))
@@ -72,10 +72,10 @@ _parallel_options = Options(Ebb.ParallelOptions, converters={"plan": _to_plan})
 def parallelize(module, group=None, **options):
     """Has the ranks of a group share the layers of a module, in place; returns the same module.
 
-    group: None for Ebb.ProcessGroup.get_default(). sequence_parallel: they also share norms, dropout and what blocks
-    hand on, by tokens. plan: which layers are divided, and how: an Ebb.ParallelPlan, or a dict of patterns of names and
-    styles; None for that of an Ebb.Gpt or Ebb.Bert. synchronize_weights: all begin with the weights of rank 0.
-    options: an Ebb.ParallelOptions in place of all others.
+    group: None for ebb.ProcessGroup.get_default(). sequence_parallel: they also share norms, dropout and what blocks
+    hand on, by tokens. plan: which layers are divided, and how: an ebb.ParallelPlan, or a dict of patterns of names and
+    styles; None for that of an ebb.Gpt or ebb.Bert. synchronize_weights: all begin with the weights of rank 0.
+    options: an ebb.ParallelOptions in place of all others.
     """
     _check_module("parallelize", "module", module)
     _check_group("parallelize", group)
@@ -87,13 +87,13 @@ _attention, _mlp = guard(Ebb.parallel_attention_new), guard(Ebb.parallel_mlp_new
 
 
 def parallel_attention(width, heads, dropout=0.0, causal=False, group=None):
-    """An Ebb.MultiHeadAttention whose heads the ranks of a group share."""
+    """An ebb.MultiHeadAttention whose heads the ranks of a group share."""
     _check_group("parallel_attention", group)
     return _attention(width, heads, dropout, causal, group)
 
 
 def parallel_mlp(width, hidden, activation="gelu", group=None):
-    """An Ebb.Mlp whose hidden values the ranks of a group share."""
+    """An ebb.Mlp whose hidden values the ranks of a group share."""
     _check_group("parallel_mlp", group)
     return _mlp(width, hidden, choice(Ebb.Activation, activation), group)
 
@@ -172,14 +172,14 @@ def model_parallel_manual_seed(seed, mpu=None):
     """Seeds what the ranks that share a model draw alike, and, differently on each, the tracker's "model-parallel-rng".
 
     The first differs between models, the second does not. mpu: what knows the ranks that share the model, as
-    checkpointing_configure() takes it; None for those that parallelize(), initialize() or an Ebb.Mesh has made known.
+    checkpointing_configure() takes it; None for those that parallelize(), initialize() or an ebb.Mesh has made known.
     """
     return _manual_seed(seed, to_mpu(mpu, "model_parallel_manual_seed"))
 
 
 @override
 class GeneratorTracker(Ebb.GeneratorTracker):
-    """Named generators; `with Ebb.GeneratorTracker.get_default().fork():` draws from one of them."""
+    """Named generators; `with ebb.GeneratorTracker.get_default().fork():` draws from one of them."""
     __module__ = "gi.overrides.Ebb"
 
     @contextlib.contextmanager

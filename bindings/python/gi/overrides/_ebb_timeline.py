@@ -1,4 +1,4 @@
-"""Who holds which bytes when: `with Ebb.memory_timeline() as t:`, then `print(t)` or `t.save("step.html")`."""
+"""Who holds which bytes when: `with ebb.memory_timeline() as t:`, then `print(t)` or `t.save("step.html")`."""
 import contextlib
 import json
 import os
@@ -28,7 +28,7 @@ class MemoryTimeline(Ebb.MemoryTimeline):
         return self.get_table(holders)
 
     def as_dict(self, holders=10):
-        """The same as numbers: those of Ebb.MemoryTimeline.get_json()."""
+        """The same as numbers: those of ebb.MemoryTimeline.get_json()."""
         return json.loads(self.get_json(holders))
 
     def save(self, path, *others, budget=None):
@@ -41,7 +41,7 @@ class MemoryTimeline(Ebb.MemoryTimeline):
         path = os.fspath(path)
         for other in others:
             if not isinstance(other, Ebb.MemoryTimeline):
-                raise TypeError(f"save(): {show(other)} must be an Ebb.MemoryTimeline")
+                raise TypeError(f"save(): {show(other)} must be an ebb.MemoryTimeline")
         for ending, save in _save.items():
             if path.endswith(ending):
                 save([self, *others], get_bytes("save", 0 if budget is None else budget), path)
@@ -53,7 +53,7 @@ class MemoryTimeline(Ebb.MemoryTimeline):
 
 @contextlib.contextmanager
 def memory_timeline(name=None, device=None):
-    """Records who holds which bytes inside, as this thread sees it; gives the Ebb.MemoryTimeline.
+    """Records who holds which bytes inside, as this thread sees it; gives the ebb.MemoryTimeline.
 
     name: the title of its picture. device: whose memory; None stands for the default device.
     """

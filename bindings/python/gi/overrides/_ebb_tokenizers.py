@@ -1,4 +1,4 @@
-"""Tokenizers of folders: `Ebb.open_tokenizer(folder)`, and `tokenizer(texts)`, whose result a model takes."""
+"""Tokenizers of folders: `ebb.open_tokenizer(folder)`, and `tokenizer(texts)`, whose result a model takes."""
 from gi.module import get_introspection_module
 from gi.overrides._ebb_chat import encode_messages
 from gi.overrides._ebb_check import show
@@ -243,7 +243,7 @@ _OTHER_NAMES = {
     "get_vocab": "write {tokenizer.get_token(token): token for token in range(len(tokenizer))}",
     "all_special_ids": "write tokenizer.is_special(token)",
     "all_special_tokens": "write tokenizer.is_special(token)",
-    "save_pretrained": "Ebb.save_model(model, folder) copies the tokenizer of the model's folder",
+    "save_pretrained": "ebb.save_model(model, folder) copies the tokenizer of the model's folder",
     "model_max_length": "write model.config.context",
     "truncation_side": "texts are cut at their end",
 }

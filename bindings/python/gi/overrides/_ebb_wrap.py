@@ -51,7 +51,7 @@ _set_default_device = Ebb.set_default_device
 
 
 def set_default_device(device):
-    """Where this thread makes tensors and layers from now on: an Ebb.Device, a name like "sim", or None for the CPU."""
+    """Where this thread makes tensors and layers from now on: an ebb.Device, a name like "sim", or None for the CPU."""
     _set_default_device(to_device(device))
 
 
@@ -108,9 +108,9 @@ _tile_each = guard(Ebb.tile_wrap_each)
 
 def _check_module(function, name, module):
     if isinstance(module, (list, tuple)):
-        raise TypeError(f"{function}(): {name} is a {type(module).__name__}: write Ebb.Sequential(*modules)")
+        raise TypeError(f"{function}(): {name} is a {type(module).__name__}: write ebb.Sequential(*modules)")
     if not isinstance(module, Ebb.Module):
-        raise TypeError(f"{function}(): {name} is {show(module)}: it must be an Ebb.Module")
+        raise TypeError(f"{function}(): {name} is {show(module)}: it must be an ebb.Module")
 
 
 def _check_count(function, name, n, stack):
@@ -132,19 +132,19 @@ def checkpoint_wrapper(module, offload_to_cpu=False, maintain_forward_counter=Fa
     determinism_check: "default", "none" or "values": how a recompute is compared with its forward.
     early_stop: a recompute ends once backward has what it needs.
     policy: what is kept inside: "selective" (products that widen or narrow), "attention" (all but the attention core),
-        a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of (op, ordinal, n_bytes) that
-        returns an Ebb.CheckpointPolicy.
-    store: Ebb.SavedTensorHooks that keep the inputs.
+        a list of names from ebb.op_list_names(), ebb.save_nth_product(n), or a function of (op, ordinal, n_bytes) that
+        returns an ebb.CheckpointPolicy.
+    store: ebb.SavedTensorHooks that keep the inputs.
     retain_recomputed: where backward goes through a graph several times, the first recompute's result is kept.
     on_recompute: called as on_recompute(module, "begin") before each recompute and with "end" after it.
     synchronize: devices are waited for where each forward and backward begins and ends.
     profile: their times are logged as well.
-    options: an Ebb.CheckpointOptions in place of all others, as Ebb.checkpointing_get_options().
+    options: an ebb.CheckpointOptions in place of all others, as ebb.checkpointing_get_options().
 
     Returns: the same module, whose type, parameters and state dict stay what they were.
 
-    Raises: TypeError for an option that is unknown or of the wrong type, ValueError for one that can't be, Ebb.Error
-        for names of ops that don't exist. A recompute that differs from its forward is an Ebb.Error out of backward().
+    Raises: TypeError for an option that is unknown or of the wrong type, ValueError for one that can't be, ebb.Error
+        for names of ops that don't exist. A recompute that differs from its forward is an ebb.Error out of backward().
     """
     _check_module("checkpoint_wrapper", "module", module)
     for name, value in (("offload_to_cpu", offload_to_cpu), ("maintain_forward_counter", maintain_forward_counter)):
@@ -209,16 +209,16 @@ def checkpoint_wrap_each(root, type_or_callable, **options):
 
 def _check_rows(function, rows):
     if not isinstance(rows, int) or isinstance(rows, bool):
-        raise TypeError(f"{function}(): rows is {rows!r}: it must be an int, 0 for Ebb.tile_get_least_rows()")
+        raise TypeError(f"{function}(): rows is {rows!r}: it must be an int, 0 for ebb.tile_get_least_rows()")
     if not 0 <= rows < 2**63:
-        raise ValueError(f"{function}(): rows is {rows}: it must be 1 or more, or 0 for Ebb.tile_get_least_rows()")
+        raise ValueError(f"{function}(): rows is {rows}: it must be 1 or more, or 0 for ebb.tile_get_least_rows()")
 
 
 def tile_wrapper(module, rows=0):
-    """Calls a module that works row by row, as an Ebb.Mlp, on tiles of its rows; returns the same module.
+    """Calls a module that works row by row, as an ebb.Mlp, on tiles of its rows; returns the same module.
 
     Its inner activations exist for one tile at a time, forward and backward. rows: of a tile; 0 for
-    Ebb.tile_get_least_rows(), with which nothing changes by a bit on the CPU.
+    ebb.tile_get_least_rows(), with which nothing changes by a bit on the CPU.
     """
     _check_module("tile_wrapper", "module", module)
     _check_rows("tile_wrapper", rows)
@@ -285,7 +285,7 @@ def checkpoint_sequential(sequential, n_segments, *args, **options):
 def checkpoint_wrap_uniform(stack, n_layers_per_chunk, **options):
     """Makes each chunk of so many layers of a Sequential or ModuleList (a Gpt's h) one checkpoint; returns the stack.
 
-    A ModuleList must be called by its call_in_turn(). Ebb.checkpoint_unwrap(stack) takes it off.
+    A ModuleList must be called by its call_in_turn(). ebb.checkpoint_unwrap(stack) takes it off.
     """
     _check_module("checkpoint_wrap_uniform", "stack", stack)
     _check_count("checkpoint_wrap_uniform", "n_layers_per_chunk", n_layers_per_chunk, stack)
@@ -380,7 +380,7 @@ def _returning(kind, name, function):
     def call(self, *arguments):
         result = function(self, *arguments)
         if not isinstance(result, getattr(Ebb, kind)):
-            raise TypeError(f"{name} of {type(self).__name__} returned {result!r}: it must return an Ebb.{kind}")
+            raise TypeError(f"{name} of {type(self).__name__} returned {result!r}: it must return an ebb.{kind}")
         return result
 
     return call
@@ -437,7 +437,7 @@ class _FunctionHooks(SavedTensorHooks):
 def saved_tensor_hooks(pack, unpack=None):
     """Calls pack(tensor) for every tensor that backward needs; unpack gets what it returned, and returns the tensor.
 
-    One argument alone is a store, as Ebb.DiskStore("/tmp"): `with Ebb.saved_tensor_hooks(store): loss = model(x)`.
+    One argument alone is a store, as ebb.DiskStore("/tmp"): `with ebb.saved_tensor_hooks(store): loss = model(x)`.
     """
     if unpack is None and isinstance(pack, Ebb.SavedTensorHooks):
         return pack
