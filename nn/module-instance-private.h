@@ -53,6 +53,7 @@ typedef struct
   guint forward_counter;
   guint training : 1;
   guint is_built : 1;
+  guint is_adapter : 1; /* its parameters count as trained while they are frozen, too */
   guint in_default_forward : 1;
   pthread_mutex_t plan_lock;
 } EbbModulePrivate;

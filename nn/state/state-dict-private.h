@@ -13,16 +13,18 @@ void ebb_module_visit_state (EbbModule *self,
                              EbbStateVisitor visit,
                              gpointer user_data);
 
-/* What a training changes, and what it leaves as it is. */
+/* The tensors that a training changes, and those that it leaves as they are. */
 typedef enum
 {
   EBB_STATE_ALL,
-  EBB_STATE_TRAINED, /* parameters that require a gradient, and buffers */
+  EBB_STATE_TRAINED, /* parameters that require a gradient or are an adapter's, and buffers */
   EBB_STATE_FROZEN   /* the other parameters, and the buffers that are quantised weights */
 } EbbStatePart;
 
+/* @trained: a set of names that count as trained besides; NULL: none. */
 void ebb_module_visit_state_part (EbbModule *self,
                                   EbbStatePart part,
+                                  GHashTable *trained,
                                   EbbStateVisitor visit,
                                   gpointer user_data);
 

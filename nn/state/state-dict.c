@@ -16,12 +16,17 @@
 typedef struct
 {
   EbbStatePart part;
+  GHashTable *trained;
   EbbStateVisitor visit;
   gpointer user_data;
 } Visit;
 
 static void
-visit_registry (const EbbTensorRegistry *registry, gboolean has_parameters, const char *path, const Visit *visit)
+visit_registry (const EbbTensorRegistry *registry,
+                gboolean has_parameters,
+                gboolean is_adapter,
+                const char *path,
+                const Visit *visit)
 {
   for (guint i = 0; i < registry->n_items; i++)
     {
@@ -31,10 +36,11 @@ visit_registry (const EbbTensorRegistry *registry, gboolean has_parameters, cons
 
       if (item->tensor == NULL || !item->persistent)
         continue;
-      is_frozen = has_parameters ? !item->tensor->requires_grad : item->is_exact;
+      name = ebb_module_join_path (path, item->name);
+      is_frozen = (has_parameters ? !item->tensor->requires_grad && !is_adapter : item->is_exact)
+                  && (visit->trained == NULL || !g_hash_table_contains (visit->trained, name));
       if (visit->part != EBB_STATE_ALL && is_frozen != (visit->part == EBB_STATE_FROZEN))
         continue;
-      name = ebb_module_join_path (path, item->name);
       visit->visit (name, item->tensor, visit->user_data);
     }
 }
@@ -44,15 +50,19 @@ visit_module_state (EbbModule *module, const char *path, gpointer user_data)
 {
   EbbModulePrivate *priv = ebb_module_get_private (module);
 
-  visit_registry (&priv->parameters, TRUE, path, user_data);
-  visit_registry (&priv->buffers, FALSE, path, user_data);
+  visit_registry (&priv->parameters, TRUE, priv->is_adapter, path, user_data);
+  visit_registry (&priv->buffers, FALSE, FALSE, path, user_data);
   return TRUE;
 }
 
 void
-ebb_module_visit_state_part (EbbModule *self, EbbStatePart part, EbbStateVisitor visit, gpointer user_data)
+ebb_module_visit_state_part (EbbModule *self,
+                             EbbStatePart part,
+                             GHashTable *trained,
+                             EbbStateVisitor visit,
+                             gpointer user_data)
 {
-  Visit data = { part, visit, user_data };
+  Visit data = { part, trained, visit, user_data };
 
   ebb_module_visit_paths (self, visit_module_state, &data);
 }
@@ -60,7 +70,7 @@ ebb_module_visit_state_part (EbbModule *self, EbbStatePart part, EbbStateVisitor
 void
 ebb_module_visit_state (EbbModule *self, EbbStateVisitor visit, gpointer user_data)
 {
-  ebb_module_visit_state_part (self, EBB_STATE_ALL, visit, user_data);
+  ebb_module_visit_state_part (self, EBB_STATE_ALL, NULL, visit, user_data);
 }
 
 static void

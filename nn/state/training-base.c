@@ -2,6 +2,7 @@
 /* The checksum of what a training leaves as it is, by which a state without it knows the base that it belongs to. */
 #include "nn/state/training-state-private.h"
 
+#include "nn/args-private.h"
 #include "nn/state/state-dict-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/ops/pointwise.h"
@@ -69,31 +70,74 @@ add_tensor (const char *name,
 
 gboolean
 ebb_training_state_find_base (EbbTrainingState *self,
+                              GHashTable *trained,
                               GError **error)
 {
   g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
   Summing summing = { seen, 0, NULL };
 
-  if (!self->trained_only || self->module == NULL || self->has_base)
+  if (!self->trained_only || self->module == NULL)
     return TRUE;
   ebb_push_grad_enabled (FALSE);
-  ebb_module_visit_state_part (self->module, EBB_STATE_FROZEN, add_tensor, &summing);
+  ebb_module_visit_state_part (self->module, EBB_STATE_FROZEN, trained, add_tensor, &summing);
   ebb_pop_grad_enabled ();
   if (summing.error != NULL)
     {
       g_propagate_error (error, summing.error);
       return FALSE;
     }
-  ebb_training_state_set_base (self, summing.sum);
+  self->base = summing.sum;
   return TRUE;
 }
 
-void
-ebb_training_state_set_base (EbbTrainingState *self,
-                             guint64 sum)
+static void
+add_name (const char *name,
+          EbbTensor *tensor,
+          gpointer user_data)
 {
-  self->base = sum;
-  self->has_base = TRUE;
+  g_hash_table_add (user_data, g_strdup (name));
+}
+
+GHashTable *
+ebb_training_state_note_trained (EbbTrainingState *self)
+{
+  if (self->trained_only && self->module != NULL)
+    ebb_module_visit_state_part (self->module, EBB_STATE_TRAINED, NULL, add_name, self->trained);
+  return self->trained;
+}
+
+void
+ebb_training_state_add_trained (EbbTrainingState *self,
+                                EbbArgs *tree,
+                                GHashTable *names)
+{
+  GHashTableIter iter;
+  gpointer name;
+
+  if (!ebb_training_state_is_without_base (tree))
+    return;
+  g_hash_table_iter_init (&iter, names);
+  while (g_hash_table_iter_next (&iter, &name, NULL))
+    g_hash_table_add (self->trained, g_strdup (name));
+}
+
+GHashTable *
+ebb_training_state_list_saved (EbbArgs *tree)
+{
+  const int index = ebb_args_find (tree, "module");
+  EbbArgs *module = index >= 0 ? ebb_args_peek_args (tree, (guint) index) : NULL;
+  GHashTable *names = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
+
+  for (guint i = 0; module != NULL && i < ebb_args_get_length (module); i++)
+    if (ebb_args_get_key (module, i) != NULL)
+      g_hash_table_add (names, g_strdup (ebb_args_get_key (module, i)));
+  return names;
+}
+
+gboolean
+ebb_training_state_is_without_base (EbbArgs *tree)
+{
+  return ebb_args_find (tree, "base") >= 0;
 }
 
 gboolean
@@ -104,16 +148,12 @@ ebb_training_state_check_base (EbbTrainingState *self,
 {
   const int index = ebb_args_find (tree, "base");
 
-  if ((index >= 0) != (self->trained_only && self->module != NULL))
+  if (index >= 0 && !(self->trained_only && self->module != NULL))
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 index >= 0
-                     ? "the state saved in %s has only the weights that were trained: load it with trained-only, "
-                       "into the model whose others were frozen"
-                     : "the state saved in %s has all weights, and one with trained-only is wanted",
-                 folder);
+                 "the state saved in %s has only the weights that were trained: load it with trained-only", folder);
   else if (index >= 0
            && (ebb_args_get_value_kind (tree, (guint) index) != EBB_VALUE_INT
-               || (self->has_base && (guint64) ebb_args_get_int (tree, (guint) index) != self->base)))
+               || (guint64) ebb_args_get_int (tree, (guint) index) != self->base))
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                  "the state saved in %s is of a training over another base: its frozen weights are not those of this "
                  "model",

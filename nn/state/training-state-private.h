@@ -23,8 +23,8 @@ struct _EbbTrainingState
   guint keep;
   EbbTrainingMark *mark; /* of ebb_training_state_mark (); NULL: none */
   gboolean trained_only;
-  gboolean has_base;
-  guint64 base; /* the checksum of what trained_only leaves out, once it was needed */
+  GHashTable *trained; /* the names that states of trained_only have had: they stay in, frozen or not */
+  guint64 base;        /* the checksum of the tensors that trained_only leaves out, when it was last needed */
 };
 
 /* -- training-base.c */
@@ -43,12 +43,23 @@ gboolean ebb_training_base_add (guint64 *sum,
                                 EbbTensor *tensor,
                                 const EbbTrainingBasePart *part,
                                 GError **error);
-/* Computes the checksum of a module that is full here, if the state is one that has it, and hasn't yet. */
+/* Computes the checksum of the tensors that count as frozen beside @trained, of a module that is full here, if the
+ * state is one that has it. */
 gboolean ebb_training_state_find_base (EbbTrainingState *self,
+                                       GHashTable *trained,
                                        GError **error);
-void ebb_training_state_set_base (EbbTrainingState *self,
-                                  guint64 sum);
-/* Fails if the tree has more or less than trained-only says, or a checksum other than that which was set. */
+/* The names that a state to be saved has of the module, of those that it may leave out; not owned. */
+GHashTable *ebb_training_state_note_trained (EbbTrainingState *self);
+/* Of a state that was loaded: its names stay in those that are saved. */
+void ebb_training_state_add_trained (EbbTrainingState *self,
+                                     EbbArgs *tree,
+                                     GHashTable *names);
+/* The names of the tree's tensors of the module: a set. */
+GHashTable *ebb_training_state_list_saved (EbbArgs *tree);
+/* Whether the tree leaves out the base: then the parts of a module that it has are those that count as trained. */
+gboolean ebb_training_state_is_without_base (EbbArgs *tree);
+/* Fails if the tree leaves out the base and trained-only is not set, or has a checksum other than that which was
+ * found. */
 gboolean ebb_training_state_check_base (EbbTrainingState *self,
                                         EbbArgs *tree,
                                         const char *folder,

@@ -82,7 +82,7 @@ ebb_training_state_get_rest (EbbTrainingState *self,
     }
   if (self->values != NULL)
     ebb_args_add_args (tree, "values", self->values);
-  if (self->has_base)
+  if (self->trained_only && self->module != NULL)
     ebb_args_add_int (tree, "base", (gint64) self->base);
   return tree;
 }
@@ -99,11 +99,13 @@ add_alias (const char *name,
 
 /* The tensors of the module that a state has. */
 static EbbArgs *
-get_module_state (EbbTrainingState *self)
+get_module_state (EbbTrainingState *self,
+                  GHashTable *trained)
 {
   EbbArgs *state = ebb_args_new (EBB_ARGS_DICT);
 
-  ebb_module_visit_state_part (self->module, self->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, add_alias, state);
+  ebb_module_visit_state_part (self->module, self->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, trained, add_alias,
+                               state);
   return state;
 }
 
@@ -144,6 +146,7 @@ ebb_training_state_save (EbbTrainingState *self,
   g_autoptr (EbbArgs) tree = NULL;
   g_autoptr (EbbArgs) module = NULL;
   g_autoptr (EbbArgs) optimizer = NULL;
+  GHashTable *trained;
 
   if (!EBB_MAY_BEGIN (error, self, folder))
     return FALSE;
@@ -156,12 +159,13 @@ ebb_training_state_save (EbbTrainingState *self,
           || !ebb_module_check_not_tensor_parallel (self->module, "save it by ebb_training_state_save_sharded()",
                                                     error)))
     return FALSE;
-  if (!ebb_training_state_find_base (self, error))
+  trained = ebb_training_state_note_trained (self);
+  if (!ebb_training_state_find_base (self, trained, error))
     return FALSE;
   tree = ebb_training_state_get_rest (self, step);
   if (self->module != NULL)
     {
-      module = get_module_state (self);
+      module = get_module_state (self, trained);
       ebb_args_add_args (tree, "module", module);
     }
   if (self->optimizer != NULL)
@@ -419,8 +423,9 @@ ebb_training_state_load_tree (EbbTrainingState *self,
   g_autoptr (EbbArgs) module = NULL;
   g_autoptr (EbbArgs) optimizer = NULL;
   g_autoptr (EbbArgs) targets = NULL;
+  g_autoptr (GHashTable) saved = ebb_training_state_list_saved (tree);
 
-  if (!ebb_training_state_find_base (self, error)
+  if (!ebb_training_state_find_base (self, saved, error)
       || !ebb_training_state_check_rest (self, tree, folder, step, error))
     return FALSE;
   if (self->module != NULL && (module = read_part (tree, "module", folder, error)) == NULL)
@@ -430,12 +435,16 @@ ebb_training_state_load_tree (EbbTrainingState *self,
           || !ebb_optimizer_check_state (self->optimizer, optimizer, error)))
     return FALSE;
 
-  targets = self->module != NULL && self->trained_only ? get_module_state (self) : NULL;
+  if (self->module != NULL && ebb_training_state_is_without_base (tree))
+    targets = get_module_state (self, saved);
   if (self->module != NULL && !ebb_module_load_state_into (self->module, targets, module, TRUE, error))
     return FALSE;
   if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, optimizer, error))
     return FALSE;
-  return ebb_training_state_load_rest (self, tree, folder, error);
+  if (!ebb_training_state_load_rest (self, tree, folder, error))
+    return FALSE;
+  ebb_training_state_add_trained (self, tree, saved);
+  return TRUE;
 }
 
 /**
@@ -543,6 +552,7 @@ ebb_training_state_finalize (GObject *object)
   g_clear_object (&self->dataset);
   g_clear_pointer (&self->mark, ebb_training_mark_free);
   g_clear_pointer (&self->generators, g_hash_table_unref);
+  g_clear_pointer (&self->trained, g_hash_table_unref);
   g_clear_pointer (&self->values, ebb_args_unref);
   g_free (self->config);
   G_OBJECT_CLASS (ebb_training_state_parent_class)->finalize (object);
@@ -585,10 +595,10 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
   /**
    * EbbTrainingState:trained-only:
    *
-   * Whether of the module the parameters that require a gradient and the buffers are saved alone, as for adapters: not
-   * frozen parameters, nor quantised weights. Of these, the *base*, the state has a checksum. To go on, make the module
-   * over the same base, as from its folder; another one is an error. Parameters that are frozen while the state is
-   * saved are the base, so freeze before.
+   * Saves only parameters that require a gradient, and buffers; frozen parameters and quantised weights (the base) are
+   * left out. The state keeps a checksum of the base: load it into a model over the same base. The parameters of all
+   * adapters are saved, and those that an earlier state of this object has, even if they are frozen now. A state that
+   * was saved without it is loaded in full.
    */
   g_object_class_install_property (object_class, offsetof (EbbTrainingState, trained_only),
                                    g_param_spec_boolean ("trained-only", NULL, NULL, FALSE, flags));
@@ -621,6 +631,7 @@ static void
 ebb_training_state_init (EbbTrainingState *self)
 {
   self->generators = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_object_unref);
+  self->trained = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
 }
 
 /**

@@ -42,6 +42,7 @@ ebb_lora_factor_class_init (EbbLoraFactorClass *klass)
 static void
 ebb_lora_factor_init (EbbLoraFactor *self)
 {
+  ebb_module_get_private (EBB_MODULE (self))->is_adapter = TRUE;
   ebb_module_bind_parameter (EBB_MODULE (self), "weight", &self->weight);
 }
 

@@ -428,9 +428,217 @@ other_bases_are_refused (void)
   check_state_is_refused (other, folder, TRUE, "another base");
   check_state_is_refused (quantised, folder, TRUE, "another base");
   check_state_is_refused (model, folder, FALSE, "only the weights that were trained");
-  check_state_is_refused (model, full, TRUE, "has all weights");
   test_remove_tree (folder);
   test_remove_tree (full);
+}
+
+static EbbTensor *
+get_weight (EbbModule *model,
+            const char *path)
+{
+  g_autoptr (EbbModule) layer = ebb_module_get_child (model, path);
+
+  return ebb_module_get_parameter (layer, "weight");
+}
+
+static void
+fill (EbbTensor *tensor,
+      double value)
+{
+  g_autoptr (GError) error = NULL;
+
+  ebb_push_grad_enabled (FALSE);
+  g_assert_true (ebb_tensor_fill (tensor, value, &error));
+  ebb_pop_grad_enabled ();
+}
+
+static void
+fill_trained (EbbModule *model,
+              double value)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+
+  for (guint i = 0; i < n; i++)
+    {
+      if (ebb_tensor_get_requires_grad (parameters[i]))
+        fill (parameters[i], value);
+      ebb_tensor_unref (parameters[i]);
+    }
+}
+
+static void
+save_trained (EbbTrainingState *state,
+              const char *folder)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_object_set (state, "trained-only", TRUE, NULL);
+  g_assert_true (ebb_training_state_save (state, folder, 3, &error));
+  g_assert_no_error (error);
+}
+
+/* Loads the state into @other, which then has the tensors of @model, and is saved and loaded once more. */
+static void
+check_taken_over (EbbModule *model,
+                  EbbModule *other,
+                  const char *folder)
+{
+  g_autofree char *again = test_scratch_path ("again");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (other, NULL, NULL);
+  g_autoptr (EbbArgs) expected = ebb_module_get_state_dict (model);
+  g_autoptr (EbbArgs) tensors = ebb_module_get_state_dict (other);
+
+  g_object_set (state, "trained-only", TRUE, NULL);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_assert_true (ebb_training_state_load (state, i == 0 ? folder : again, NULL, &error));
+      g_assert_no_error (error);
+      test_assert_args_equal (tensors, expected);
+      save_trained (state, again);
+    }
+  test_remove_tree (again);
+}
+
+/* A layer that is unfrozen comes into the state, and stays in it when it is frozen again. The base is the other weights
+ * as they are when the state is saved. */
+static void
+states_follow_what_is_trained (void)
+{
+  g_autofree char *folder = test_scratch_path ("state");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = new_adapted ("*");
+  g_autoptr (EbbModule) unfrozen = new_adapted ("*");
+  g_autoptr (EbbModule) frozen = new_adapted ("*");
+  g_autoptr (EbbModule) changed = new_adapted ("*");
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (model, NULL, NULL);
+  g_autoptr (EbbTensor) weight = get_weight (model, "layers.1.mlp.down_proj");
+  g_autoptr (EbbTensor) norm = get_weight (model, "norm");
+  g_autoptr (EbbTensor) changed_norm = get_weight (changed, "norm");
+
+  save_trained (state, folder);
+  g_assert_true (ebb_tensor_set_requires_grad (weight, TRUE, &error));
+  fill_trained (model, 0.25);
+  save_trained (state, folder);
+  check_taken_over (model, unfrozen, folder);
+  g_assert_true (ebb_tensor_set_requires_grad (weight, FALSE, &error));
+  save_trained (state, folder);
+  check_taken_over (model, frozen, folder);
+  fill (norm, 0.5);
+  save_trained (state, folder);
+  check_state_is_refused (frozen, folder, TRUE, "another base");
+  fill (changed_norm, 0.5);
+  check_taken_over (model, changed, folder);
+  test_remove_tree (folder);
+}
+
+static EbbModule *
+new_with_two_adapters (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = new_adapted ("*");
+  g_autoptr (EbbLoraOptions) options = ebb_lora_options_new ();
+  g_autoptr (EbbModule) same = NULL;
+
+  g_object_set (options, "rank", 2, "adapter", "second", NULL);
+  same = ebb_lora_wrap (model, options, &error);
+  g_assert_no_error (error);
+  return g_steal_pointer (&model);
+}
+
+/* One that isn't chosen is no part of the base: its branches are saved, too. */
+static void
+states_have_all_adapters (void)
+{
+  g_autofree char *folder = test_scratch_path ("state");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = new_with_two_adapters ();
+  g_autoptr (EbbModule) before = new_with_two_adapters ();
+  g_autoptr (EbbModule) after = new_with_two_adapters ();
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (model, NULL, NULL);
+
+  fill_trained (model, 0.25);
+  g_assert_true (ebb_lora_set_adapter (model, "default", &error));
+  fill_trained (model, 0.5);
+  save_trained (state, folder);
+  check_taken_over (model, before, folder);
+  g_assert_true (ebb_lora_set_adapter (model, "second", &error));
+  fill_trained (model, 0.75);
+  save_trained (state, folder);
+  check_taken_over (model, after, folder);
+  test_remove_tree (folder);
+}
+
+/* With the property switched off a full state follows, which is loaded in full, with the property or not. */
+static void
+full_states_are_loaded_in_full (void)
+{
+  g_autofree char *folder = test_scratch_path ("state");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = new_adapted_in (&int8, EBB_DTYPE_F32, "*");
+  g_autoptr (EbbModule) other = new_adapted_in (&int8, EBB_DTYPE_F32, "*");
+  g_autoptr (EbbModule) full = new_adapted_in (&int8, EBB_DTYPE_F32, "*");
+  g_autoptr (EbbModule) with_more = new_with_two_adapters ();
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (model, NULL, NULL);
+  g_autoptr (EbbTrainingState) full_state = ebb_training_state_new (full, NULL, NULL);
+  g_autoptr (EbbTrainingState) other_state = ebb_training_state_new (other, NULL, NULL);
+  g_autoptr (EbbTrainingState) more_state = ebb_training_state_new (with_more, NULL, NULL);
+  g_autoptr (EbbTensor) norm = get_weight (model, "norm");
+  g_autoptr (EbbArgs) expected = ebb_module_get_state_dict (model);
+  g_autoptr (EbbArgs) tensors = ebb_module_get_state_dict (full);
+  g_autoptr (EbbArgs) other_tensors = ebb_module_get_state_dict (other);
+
+  save_trained (state, folder);
+  fill_trained (model, 0.25);
+  fill (norm, 0.5);
+  g_object_set (state, "trained-only", FALSE, NULL);
+  g_assert_true (ebb_training_state_save (state, folder, 3, &error));
+  g_assert_true (ebb_training_state_load (full_state, folder, NULL, &error));
+  g_assert_no_error (error);
+  test_assert_args_equal (tensors, expected);
+  g_object_set (other_state, "trained-only", TRUE, NULL);
+  g_assert_true (ebb_training_state_load_sharded (other_state, folder, NULL, &error));
+  g_assert_no_error (error);
+  test_assert_args_equal (other_tensors, expected);
+  fill (norm, 0.75);
+  g_assert_true (ebb_training_state_save (state, folder, 3, &error));
+  g_assert_true (ebb_training_state_load (other_state, folder, NULL, &error));
+  test_assert_args_equal (other_tensors, expected);
+  g_object_set (more_state, "trained-only", TRUE, NULL);
+  g_assert_false (ebb_training_state_load (more_state, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "missing", "lora_A.second");
+  g_clear_error (&error);
+  g_assert_false (ebb_training_state_load_sharded (more_state, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "missing", "lora_A.second");
+  test_remove_tree (folder);
+}
+
+/* No frozen weight may be missing of one. */
+static void
+full_states_have_all_weights (void)
+{
+  g_autofree char *folder = test_scratch_path ("state");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) module = ebb_linear_new (2, 3, FALSE, &error);
+  g_autoptr (EbbModule) with_bias = ebb_linear_new (2, 3, TRUE, &error);
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (module, NULL, NULL);
+  g_autoptr (EbbTrainingState) other = ebb_training_state_new (with_bias, NULL, NULL);
+
+  g_assert_true (ebb_module_set_requires_grad (with_bias, FALSE, &error));
+  g_object_set (other, "trained-only", TRUE, NULL);
+  g_assert_true (ebb_training_state_save (state, folder, 3, &error));
+  g_assert_false (ebb_training_state_load (other, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "missing", "bias");
+  g_clear_error (&error);
+  g_assert_false (ebb_training_state_load_sharded (other, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "missing", "bias");
+  g_clear_error (&error);
+  test_remove_tree (folder);
+  g_assert_true (ebb_training_state_save_sharded (state, folder, 3, &error));
+  g_assert_false (ebb_training_state_load_sharded (other, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "missing", "bias");
+  test_remove_tree (folder);
 }
 
 int
@@ -466,6 +674,10 @@ main (int argc,
   g_test_add_func ("/lora/goes-on-over-bf16-weights", goes_on_over_bf16_weights);
   g_test_add_func ("/lora/goes-on-over-quantised-weights", goes_on_over_quantised_weights);
   g_test_add_func ("/lora/other-bases-are-refused", other_bases_are_refused);
+  g_test_add_func ("/lora/states-follow-what-is-trained", states_follow_what_is_trained);
+  g_test_add_func ("/lora/states-have-all-adapters", states_have_all_adapters);
+  g_test_add_func ("/lora/full-states-are-loaded-in-full", full_states_are_loaded_in_full);
+  g_test_add_func ("/lora/full-states-have-all-weights", full_states_have_all_weights);
   result = g_test_run ();
   test_scratch_end ();
   return result;

@@ -55,7 +55,7 @@ sum_own (GArray *entries,
 
 gboolean
 ebb_state_find_base (EbbTrainingState *training,
-                     EbbModule *module,
+                     GHashTable *trained,
                      EbbProcessGroup *group,
                      GError **error)
 {
@@ -65,10 +65,13 @@ ebb_state_find_base (EbbTrainingState *training,
   g_auto (GStrv) texts = NULL;
   GError *failure = NULL;
   guint64 sum = 0, total = 0;
+  const gboolean is_left_out = training->trained_only && training->module != NULL;
 
-  if (!training->trained_only || module == NULL || training->has_base)
+  if (!ebb_agree_same_text (group, "trained-only", is_left_out ? "TRUE" : "FALSE", error))
+    return FALSE;
+  if (!is_left_out)
     return TRUE;
-  entries = ebb_state_entries_new_part (module, EBB_STATE_FROZEN);
+  entries = ebb_state_entries_new_part (training->module, EBB_STATE_FROZEN, trained);
   if (ebb_state_check_released (entries, &failure))
     ebb_state_reshard (entries, NULL, &failure);
   if (!ebb_agree_no_failure (group, failure, error))
@@ -88,6 +91,6 @@ ebb_state_find_base (EbbTrainingState *training,
     return FALSE;
   for (guint r = 0; texts[r] != NULL; r++)
     total += g_ascii_strtoull (texts[r], NULL, 10);
-  ebb_training_state_set_base (training, total);
+  training->base = total;
   return TRUE;
 }

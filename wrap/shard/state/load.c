@@ -73,6 +73,7 @@ ebb_load_sharded_state (EbbModule *module,
  * those of the tracker keep their seeds and continue from the saved position.
  *
  * Of a state that a single process saved, each rank reads all and takes its shards, as if one rank had saved it here.
+ * If the folder has both kinds, that of the greater step is loaded.
  *
  * Returns: %FALSE with an error as by ebb_load_sharded_state()
  */
@@ -92,8 +93,6 @@ ebb_training_state_load_sharded (EbbTrainingState *self,
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
   g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
-  if (!ebb_state_find_base (self, module, ebb_process_group_get_default (), error))
-    return FALSE;
   return load_state (module, optimizer, self, folder, step, error);
 }
 
@@ -140,7 +139,9 @@ typedef struct
   EbbShardMesh mesh; /* of the ranks here */
   EbbArgs *optimizer_state;
   EbbArgs *rest;     /* of the training */
-  GArray *transfers; /* of the module, of a state that one process saved; then there is no source */
+  EbbArgs *tree;     /* of a state that one process saved, until it was checked; then there is no source */
+  GArray *transfers; /* of the module, from it */
+  GHashTable *saved; /* the names that the state has of the module: a set */
   gint64 step;
 } Loading;
 
@@ -417,10 +418,13 @@ find_predecessor (Loading *self)
   return 0;
 }
 
-/* Returns @rest with the tracker's states advanced for a rank that takes over another one's. */
+/* Returns the members of @rest but those of the module and the optimizer, with the tracker's states advanced unless
+ * they are this rank's own. */
 static EbbArgs *
-advance_tracker (EbbArgs *rest)
+take_rest (EbbArgs *rest,
+           gboolean is_own)
 {
+  static const char *const parts[] = { "module", "optimizer", NULL };
   EbbArgs *moved = ebb_args_new (EBB_ARGS_DICT);
 
   for (guint i = 0; i < ebb_args_get_length (rest); i++)
@@ -428,7 +432,9 @@ advance_tracker (EbbArgs *rest)
       const char *key = ebb_args_get_key (rest, i);
       EbbArgs *saved = ebb_args_peek_args (rest, i);
 
-      if (saved != NULL && g_strcmp0 (key, EBB_TRAINING_STATE_NAMED_GENERATORS) == 0)
+      if (key != NULL && g_strv_contains (parts, key))
+        continue;
+      if (!is_own && saved != NULL && g_strcmp0 (key, EBB_TRAINING_STATE_NAMED_GENERATORS) == 0)
         {
           g_autoptr (EbbArgs) states = ebb_rng_tracker_state_advance (saved);
 
@@ -438,6 +444,17 @@ advance_tracker (EbbArgs *rest)
         ebb_args_add_value (moved, key, rest, i);
     }
   return moved;
+}
+
+/* A state that has the base, too, must have all of the module. */
+static void
+want_all (Loading *self,
+          EbbArgs *tree)
+{
+  if (self->entries == NULL || ebb_training_state_is_without_base (tree))
+    return;
+  g_array_unref (self->entries);
+  self->entries = ebb_state_entries_new (self->module);
 }
 
 static gboolean
@@ -453,7 +470,8 @@ read_rest (Loading *self,
   ebb_generator_tracker_get_default (); /* creates the tracker, which checks its own states */
   if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->shown, &self->step, error))
     return FALSE;
-  self->rest = has_own ? ebb_args_ref (rest) : advance_tracker (rest);
+  want_all (self, rest);
+  self->rest = take_rest (rest, has_own);
   return TRUE;
 }
 
@@ -477,19 +495,19 @@ open_source (EbbProcessGroup *group,
   return texts != NULL ? ebb_shard_source_new (folder, texts[0], error) : NULL;
 }
 
-/* Reads and checks a state that one process saved. */
+/* Checks a state that one process saved, and takes from it what this rank needs. */
 static gboolean
-prepare_whole (Loading *self,
-               const char *folder,
-               const char *shown,
-               GError **error)
+prepare_full (Loading *self,
+              const char *shown,
+              GError **error)
 {
-  g_autoptr (EbbArgs) tree = ebb_state_folder_read (folder, error);
+  g_autoptr (EbbArgs) tree = g_steal_pointer (&self->tree);
   EbbArgs *part;
 
   ebb_generator_tracker_get_default (); /* creates the tracker, which checks its own states */
-  if (tree == NULL || !ebb_training_state_check_rest (self->training, tree, shown, &self->step, error))
+  if (!ebb_training_state_check_rest (self->training, tree, shown, &self->step, error))
     return FALSE;
+  want_all (self, tree);
   if (self->entries != NULL)
     {
       part = peek_part (tree, "module", shown, error);
@@ -504,7 +522,7 @@ prepare_whole (Loading *self,
       if (self->optimizer_state == NULL || !ebb_optimizer_check_state (self->optimizer, self->optimizer_state, error))
         return FALSE;
     }
-  self->rest = self->mesh.n_tensor == 1 && self->mesh.own.data == 0 ? ebb_args_ref (tree) : advance_tracker (tree);
+  self->rest = take_rest (tree, self->mesh.n_tensor == 1 && self->mesh.own.data == 0);
   return TRUE;
 }
 
@@ -560,28 +578,98 @@ apply (Loading *self,
     return TRUE;
   if (!ebb_training_state_load_rest (self->training, self->rest, shown, error))
     return FALSE;
+  ebb_training_state_add_trained (self->training, self->rest, self->saved);
   /* Tensor-parallel ranks must draw the same numbers. */
   if (self->mesh.own.data >= count_data_ranks (self))
     ebb_training_state_reseed (self->training, self->mesh.own.data);
   return TRUE;
 }
 
-/* Whether one process saved the newest state in the folder, as rank 0 sees it. */
+/* The step of a training's state; -1: it has none. */
+static gint64
+get_step (EbbArgs *rest)
+{
+  const int index = rest != NULL ? ebb_args_find (rest, "step") : -1;
+
+  return index >= 0 && ebb_args_get_value_kind (rest, (guint) index) == EBB_VALUE_INT
+             ? ebb_args_get_int (rest, (guint) index)
+             : -1;
+}
+
+/* The step of the folder's sharded state, as its rank 0 has it; -1 if it has none, as that of a module alone. */
 static gboolean
-find_whole (Loading *self,
-            const char *folder,
-            gboolean *is_whole,
-            GError **error)
+read_sharded_step (const char *folder,
+                   gint64 *step,
+                   GError **error)
+{
+  g_autofree char *text = ebb_shard_source_read_index (folder, error);
+  g_autoptr (EbbShardSource) source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
+  g_autoptr (EbbArgs) tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
+  const int index = tree != NULL ? ebb_args_find (tree, "training") : -1;
+
+  *step = get_step (index >= 0 ? ebb_args_peek_args (tree, (guint) index) : NULL);
+  return tree != NULL;
+}
+
+/* Whether to load the state that one process saved: there is no other in the folder, or that is of an earlier step. */
+static gboolean
+choose_full (Loading *self,
+             const char *folder,
+             gboolean *is_full,
+             GError **error)
 {
   g_autofree char *path = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
-  g_auto (GStrv) texts = NULL;
+  gint64 sharded = -1;
 
-  *is_whole = self->training != NULL && !g_file_test (path, G_FILE_TEST_EXISTS) && ebb_state_folder_has_state (folder);
-  texts = ebb_agree_gather_texts (self->group, *is_whole ? "whole" : "", error);
+  *is_full = self->training != NULL && ebb_state_folder_has_state (folder);
+  if (!*is_full || !g_file_test (path, G_FILE_TEST_EXISTS))
+    return TRUE;
+  if (!read_sharded_step (folder, &sharded, error) || (self->tree = ebb_state_folder_read (folder, error)) == NULL)
+    return FALSE;
+  *is_full = get_step (self->tree) > sharded;
+  if (!*is_full)
+    g_clear_pointer (&self->tree, ebb_args_unref);
+  return TRUE;
+}
+
+/* Opens the state as rank 0 chooses it: its source, or the tree if one process saved it. */
+static gboolean
+open_state (Loading *self,
+            const char *folder,
+            GError **error)
+{
+  g_auto (GStrv) texts = NULL;
+  GError *failure = NULL;
+  gboolean is_full = FALSE;
+
+  if (ebb_process_group_get_rank (self->group) == 0)
+    choose_full (self, folder, &is_full, &failure);
+  if (!ebb_agree_no_failure (self->group, failure, error))
+    return FALSE;
+  failure = NULL;
+  texts = ebb_agree_gather_texts (self->group, is_full ? "full" : "", error);
   if (texts == NULL)
     return FALSE;
-  *is_whole = *texts[0] != '\0';
-  return TRUE;
+  if (*texts[0] == '\0')
+    return (self->source = open_source (self->group, folder, error)) != NULL;
+  if (self->tree == NULL)
+    self->tree = ebb_state_folder_read (folder, &failure);
+  return ebb_agree_no_failure (self->group, failure, error);
+}
+
+static GHashTable *
+list_saved (Loading *self)
+{
+  GPtrArray *records;
+  GHashTable *names;
+
+  if (self->tree != NULL)
+    return ebb_training_state_list_saved (self->tree);
+  names = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
+  records = self->source->index->records[EBB_SHARD_FILE_MODEL];
+  for (guint i = 0; i < records->len; i++)
+    g_hash_table_add (names, g_strdup (((EbbShardRecord *) g_ptr_array_index (records, i))->name));
+  return names;
 }
 
 static gboolean
@@ -590,22 +678,21 @@ load (Loading *self,
       GError **error)
 {
   g_autofree char *shown = ebb_escape_text (folder);
+  const gboolean trained_only = self->training != NULL && self->training->trained_only;
   GError *failure = NULL;
-  gboolean is_whole;
 
-  if (!find_whole (self, folder, &is_whole, error))
+  if (!open_state (self, folder, error))
     return FALSE;
-  if (!is_whole)
-    self->source = open_source (self->group, folder, error);
-  if (!is_whole && self->source == NULL)
+  self->saved = list_saved (self);
+  if (self->training != NULL && !ebb_state_find_base (self->training, self->saved, self->group, error))
     return FALSE;
   if (self->module != NULL)
-    self->entries = ebb_state_entries_new_part (
-        self->module, self->training != NULL && self->training->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL);
+    self->entries =
+        ebb_state_entries_new_part (self->module, trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, self->saved);
   if (!ebb_shard_mesh_init (&self->mesh, self->group, self->entries, self->optimizer, "", NULL, error))
     return FALSE;
   if (ebb_state_reshard (self->entries, self->optimizer, &failure))
-    (void) (is_whole ? prepare_whole (self, folder, shown, &failure) : prepare (self, &failure));
+    (void) (self->tree != NULL ? prepare_full (self, shown, &failure) : prepare (self, &failure));
   if (!ebb_agree_no_failure (self->group, failure, error))
     return FALSE;
   failure = NULL;
@@ -635,7 +722,9 @@ load_state (EbbModule *module,
   if (ok && step != NULL)
     *step = self.step;
   g_clear_pointer (&self.entries, g_array_unref);
+  g_clear_pointer (&self.tree, ebb_args_unref);
   g_clear_pointer (&self.transfers, g_array_unref);
+  g_clear_pointer (&self.saved, g_hash_table_unref);
   g_free (self.mesh.ranks);
   g_clear_pointer (&self.optimizer_state, ebb_args_unref);
   g_clear_pointer (&self.rest, ebb_args_unref);

@@ -20,9 +20,10 @@
  * files all exist. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without an index
  * belong to a first save that was interrupted, and not to a state whose index was lost. */
 
-/* @training: a tree of this rank's, or NULL. @part: of the module. */
+/* @training: a tree of this rank's, or NULL. @part: of the module, beside the names in @trained. */
 static gboolean save_state (EbbModule *module,
                             EbbStatePart part,
+                            GHashTable *trained,
                             EbbOptimizer *optimizer,
                             EbbArgs *training,
                             const char *folder,
@@ -60,7 +61,7 @@ ebb_save_sharded_state (EbbModule *module,
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
   g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
 
-  return save_state (module, EBB_STATE_ALL, optimizer, NULL, folder, error);
+  return save_state (module, EBB_STATE_ALL, NULL, optimizer, NULL, folder, error);
 }
 
 /**
@@ -85,6 +86,7 @@ ebb_training_state_save_sharded (EbbTrainingState *self,
   g_autoptr (EbbModule) module = NULL;
   g_autoptr (EbbOptimizer) optimizer = NULL;
   g_autoptr (EbbArgs) rest = NULL;
+  GHashTable *trained;
 
   if (!EBB_MAY_BEGIN (error, self, folder))
     return FALSE;
@@ -93,10 +95,12 @@ ebb_training_state_save_sharded (EbbTrainingState *self,
   if (!ebb_training_state_check_step (step, error))
     return FALSE;
   g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
-  if (!ebb_state_find_base (self, module, ebb_process_group_get_default (), error))
+  trained = ebb_training_state_note_trained (self);
+  if (!ebb_state_find_base (self, trained, ebb_process_group_get_default (), error))
     return FALSE;
   rest = ebb_training_state_get_rest (self, step);
-  return save_state (module, self->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, optimizer, rest, folder, error);
+  return save_state (module, self->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, trained, optimizer, rest, folder,
+                     error);
 }
 
 typedef struct
@@ -443,6 +447,7 @@ end (Saving *self)
 static gboolean
 save_state (EbbModule *module,
             EbbStatePart part,
+            GHashTable *trained,
             EbbOptimizer *optimizer,
             EbbArgs *training,
             const char *folder,
@@ -469,7 +474,7 @@ save_state (EbbModule *module,
     }
   self.index = ebb_shard_index_new (number, self.n_ranks);
   self.written = g_ptr_array_new_with_free_func (g_free);
-  self.entries = module != NULL ? ebb_state_entries_new_part (module, part) : NULL;
+  self.entries = module != NULL ? ebb_state_entries_new_part (module, part, trained) : NULL;
   self.items = ebb_optimizer_items_new ();
   ok = save (&self, error);
   if (self.file.fd >= 0)

@@ -37,19 +37,20 @@ add_entry (const char *name,
 
 GArray *
 ebb_state_entries_new_part (EbbModule *module,
-                            EbbStatePart part)
+                            EbbStatePart part,
+                            GHashTable *trained)
 {
   GArray *entries = g_array_new (FALSE, FALSE, sizeof (EbbStateEntry));
 
   g_array_set_clear_func (entries, entry_clear);
-  ebb_module_visit_state_part (module, part, add_entry, entries);
+  ebb_module_visit_state_part (module, part, trained, add_entry, entries);
   return entries;
 }
 
 GArray *
 ebb_state_entries_new (EbbModule *module)
 {
-  return ebb_state_entries_new_part (module, EBB_STATE_ALL);
+  return ebb_state_entries_new_part (module, EBB_STATE_ALL, NULL);
 }
 
 void

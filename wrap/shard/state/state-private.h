@@ -26,7 +26,8 @@ typedef struct
 /* An array of EbbStateEntry, in the order of the state dict; valid as long as the module stays as it is. */
 GArray *ebb_state_entries_new (EbbModule *module);
 GArray *ebb_state_entries_new_part (EbbModule *module,
-                                    EbbStatePart part);
+                                    EbbStatePart part,
+                                    GHashTable *trained);
 /* Lists them in @index with the ranges that @rank holds. */
 void ebb_state_entries_describe (GArray *entries,
                                  guint rank,
@@ -58,9 +59,10 @@ EbbTensor *ebb_broadcast_full (EbbProcessGroup *group,
 
 /* -- base.c */
 
-/* As ebb_training_state_find_base (), of a module that is split over the ranks of @group, which call it together. */
+/* As ebb_training_state_find_base (), of a module that is split over the ranks of @group, which call it together. Fails
+ * on all of them if they differ in whether a base is left out. */
 gboolean ebb_state_find_base (EbbTrainingState *training,
-                              EbbModule *module,
+                              GHashTable *trained,
                               EbbProcessGroup *group,
                               GError **error);
 
