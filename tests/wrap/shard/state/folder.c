@@ -284,6 +284,65 @@ test_resume_elsewhere (void)
   test_remove_folder (folder);
 }
 
+/* A folder may have both kinds of states: that of the greater step is loaded. */
+static void
+test_both_kinds (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) module = ebb_linear_new (2, 3, FALSE, &error);
+  g_autoptr (EbbTrainingState) training = ebb_training_state_new (module, NULL, NULL);
+  g_autoptr (EbbTensor) weight = ebb_module_get_parameter (module, "weight");
+
+  ebb_push_grad_enabled (FALSE);
+  for (gint64 i = 1; i < 4; i++)
+    {
+      gint64 step = 0;
+
+      g_assert_true (ebb_tensor_fill (weight, (double) i, &error));
+      g_assert_true (i == 2 ? ebb_training_state_save (training, folder, i, &error)
+                            : ebb_training_state_save_sharded (training, folder, i, &error));
+      g_assert_true (ebb_tensor_fill (weight, 0, &error));
+      g_assert_true (ebb_training_state_load_sharded (training, folder, &step, &error));
+      g_assert_no_error (error);
+      g_assert_cmpint (step, ==, i);
+      g_assert_cmpfloat (test_at (weight, 0), ==, i);
+    }
+  ebb_pop_grad_enabled ();
+  test_remove_folder (folder);
+}
+
+static gboolean
+differ_in_what_they_save (EbbProcessGroup *group,
+                          gpointer user_data,
+                          GError **error)
+{
+  const gboolean is_first = ebb_process_group_get_rank (group) == 0;
+  g_autoptr (EbbModule) module = ebb_linear_new (2, 3, FALSE, error);
+  g_autoptr (EbbTrainingState) training = ebb_training_state_new (module, NULL, NULL);
+  g_autoptr (GError) refused = NULL;
+
+  g_object_set (training, "trained-only", TRUE, NULL);
+  if (!ebb_training_state_save_sharded (training, user_data, 1, error))
+    return FALSE;
+  g_object_set (training, "trained-only", is_first, NULL);
+  g_assert_false (ebb_training_state_save_sharded (training, user_data, 1, &refused));
+  g_assert_nonnull (strstr (refused->message, "trained-only"));
+  g_clear_error (&refused);
+  g_assert_false (ebb_training_state_load_sharded (training, user_data, NULL, &refused));
+  g_assert_nonnull (strstr (refused->message, "trained-only"));
+  return TRUE;
+}
+
+static void
+test_ranks_that_differ (void)
+{
+  g_autofree char *folder = test_make_folder ();
+
+  test_run_ranks (2, differ_in_what_they_save, folder);
+  test_remove_folder (folder);
+}
+
 /* Eight bits follow the elements of a rank: the same ranges are needed. */
 static gboolean
 save_8bit (EbbProcessGroup *group,
@@ -556,6 +615,8 @@ main (int argc,
   g_test_add_func ("/shard-folder/loads-in-a-plain-process", test_plain_process);
   g_test_add_func ("/shard-folder/a-training-goes-on-bit-for-bit", test_resume);
   g_test_add_func ("/shard-folder/a-training-goes-on-elsewhere", test_resume_elsewhere);
+  g_test_add_func ("/shard-folder/the-state-of-the-greater-step-is-loaded", test_both_kinds);
+  g_test_add_func ("/shard-folder/ranks-agree-on-whether-a-base-is-left-out", test_ranks_that_differ);
   g_test_add_func ("/shard-folder/moments-in-8-bits-need-the-same-ranges", test_8bit);
   g_test_add_func ("/shard-folder/replicas-save-once", test_hybrid);
   g_test_add_func ("/shard-folder/a-failure-leaves-the-state-before", test_failures);
