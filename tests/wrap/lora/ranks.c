@@ -370,7 +370,8 @@ replicas_train_alike (void)
 typedef struct
 {
   gboolean replicates, flattens, checkpoints, is_frozen_first;
-  gboolean is_bf16; /* the base; branches are in f32 */
+  gboolean is_bf16;         /* the base; branches are in f32 */
+  gboolean is_trained_only; /* states leave out the base */
 } How;
 
 static gboolean
@@ -477,6 +478,34 @@ begin (const How *how,
 static const char *state_folder;
 
 static gboolean
+save_state (const How *how,
+            EbbModule *gpt,
+            EbbOptimizer *optimizer,
+            GError **error)
+{
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (gpt, optimizer, NULL);
+
+  g_object_set (state, "trained-only", how->is_trained_only, NULL);
+  return how->is_trained_only ? ebb_training_state_save_sharded (state, state_folder, 2, error)
+                              : ebb_save_sharded_state (gpt, optimizer, state_folder, error);
+}
+
+static gboolean
+load_state (const How *how,
+            EbbModule *gpt,
+            EbbOptimizer *optimizer,
+            GError **error)
+{
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (gpt, optimizer, NULL);
+
+  g_object_set (state, "trained-only", how->is_trained_only, NULL);
+  return how->is_trained_only ? ebb_training_state_load_sharded (state, state_folder, NULL, error)
+                              : ebb_load_sharded_state (gpt, optimizer, state_folder, error);
+}
+
+static EbbArgs *saved_tensors; /* full, as the ranks that saved had them */
+
+static gboolean
 go_on (EbbProcessGroup *group,
        gpointer user_data,
        GError **error)
@@ -486,17 +515,37 @@ go_on (EbbProcessGroup *group,
   g_autoptr (EbbModule) other = NULL;
   g_autoptr (EbbOptimizer) optimizer = NULL;
   g_autoptr (EbbOptimizer) other_optimizer = NULL;
+  g_autoptr (EbbArgs) tensors = NULL;
 
   if (!begin (how, group, &gpt, &optimizer, error) || !step (gpt, optimizer, 0, 2, group, error)
-      || !ebb_save_sharded_state (gpt, optimizer, state_folder, error) || !step (gpt, optimizer, 2, 4, group, error)
-      || !begin (how, group, &other, &other_optimizer, error)
-      || !ebb_load_sharded_state (other, other_optimizer, state_folder, error)
+      || !save_state (how, gpt, optimizer, error) || (tensors = ebb_get_full_state_dict (gpt, TRUE, error)) == NULL
+      || !step (gpt, optimizer, 2, 4, group, error) || !begin (how, group, &other, &other_optimizer, error)
+      || !load_state (how, other, other_optimizer, error)
       || !step (other, other_optimizer, 2, 4, group, error))
     return FALSE;
   g_assert_cmpuint (test_ranks_hash (other), ==, test_ranks_hash (gpt));
+  if (ebb_process_group_get_rank (group) == 0)
+    saved_tensors = g_steal_pointer (&tensors);
   return TRUE;
 }
 
+static gboolean
+take_over (EbbProcessGroup *group,
+           gpointer user_data,
+           GError **error)
+{
+  g_autoptr (EbbModule) gpt = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbArgs) tensors = NULL;
+
+  if (!begin (user_data, group, &gpt, &optimizer, error) || !load_state (user_data, gpt, optimizer, error)
+      || (tensors = ebb_get_full_state_dict (gpt, FALSE, error)) == NULL)
+    return FALSE;
+  test_assert_args_equal (tensors, saved_tensors);
+  return TRUE;
+}
+
+/* With three ranks, no rank has the shards that one had. */
 static void
 sharded_trainings_go_on_where_they_were (gconstpointer data)
 {
@@ -504,6 +553,9 @@ sharded_trainings_go_on_where_they_were (gconstpointer data)
 
   state_folder = folder;
   test_ranks_run (2, go_on, (gpointer) data);
+  test_ranks_run (1, take_over, (gpointer) data);
+  test_ranks_run (3, take_over, (gpointer) data);
+  g_clear_pointer (&saved_tensors, ebb_args_unref);
   test_remove_tree (folder);
 }
 
@@ -614,6 +666,7 @@ static const How sharded = { .flattens = FALSE };
 static const How flattened = { .flattens = TRUE };
 static const How checkpointed = { .checkpoints = TRUE, .is_frozen_first = TRUE };
 static const How flattened_and_checkpointed = { .flattens = TRUE, .checkpoints = TRUE, .is_frozen_first = TRUE };
+static const How trained_only = { .flattens = TRUE, .is_trained_only = TRUE };
 static const How flattened_bf16 = { .flattens = TRUE, .is_bf16 = TRUE };
 
 int
@@ -649,6 +702,8 @@ main (int argc,
                         ranks_train_as_one);
   g_test_add_data_func ("/lora/ranks-train-as-one/flattened-with-a-base-in-bf16", &flattened_bf16, ranks_train_as_one);
   g_test_add_data_func ("/lora/sharded-trainings-go-on-where-they-were/rows", &sharded,
+                        sharded_trainings_go_on_where_they_were);
+  g_test_add_data_func ("/lora/sharded-trainings-go-on-where-they-were/trained-only", &trained_only,
                         sharded_trainings_go_on_where_they_were);
   g_test_add_data_func ("/lora/sharded-trainings-go-on-where-they-were/flattened", &flattened_and_checkpointed,
                         sharded_trainings_go_on_where_they_were);
