@@ -1,4 +1,4 @@
-"""What PyTorch's users try in Python works, or says what to use."""
+"""Names and habits of PyTorch's users work in Python, or an error says which code to write instead."""
 import copy
 import operator
 import os

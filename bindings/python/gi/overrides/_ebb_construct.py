@@ -15,7 +15,7 @@ from gi.repository import Gio, GObject
 
 Ebb = get_introspection_module("Ebb")
 
-# What is given by name as a property is, but goes through a method.
+# Settings that are given by name as properties are, but go through a method.
 OTHER_SETTINGS = {"filter": "set_filter", "fallback": "set_fallback"}
 
 _init = guard(Gio.Initable.init)

@@ -1,4 +1,4 @@
-"""Modules: attributes that C owns, a forward in Python, and what PyTorch's users look for."""
+"""Modules: attributes that C owns, a forward in Python, and names of PyTorch."""
 import functools
 import weakref
 
@@ -47,7 +47,7 @@ _last_kind = {}  # by name: where it was found last, which is where it will be
 _call = guard(Ebb.Module.call)
 
 
-# What users of transformers look for, and what to write instead.
+# Names that modules of PyTorch and transformers have and these lack: the code to write instead.
 _OTHER_NAMES = {
     "save_pretrained": "write ebb.save_model(model, folder)",
     "generate": "an ebb.Gpt continues text, other modules don't",
