@@ -8,9 +8,6 @@
 #include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <pthread.h>
 #include <math.h>
 #include <stdlib.h>
@@ -733,12 +730,8 @@ ebb_memory_get_available (EbbDevice *device)
 void
 ebb_memory_trim (EbbDevice *device)
 {
-  if (device != NULL && !device->backend->host_memory)
-    return;
-  ebb_host_heap_trim (ebb_host_heap_get_own ());
-#ifdef __GLIBC__
-  malloc_trim (0);
-#endif
+  if (device == NULL || device->backend->host_memory)
+    ebb_host_trim ();
 }
 
 /* -- sizes as people write them ------------------------------------------------------------------------------------ */

@@ -44,6 +44,7 @@ EbbStorage *ebb_storage_new (EbbDevice *device,
                              gsize size,
                              GError **error);
 EbbStorage *ebb_storage_new_foreign (EbbDevice *device,
+                                     EbbPurpose purpose,
                                      void *data,
                                      gsize size,
                                      GDestroyNotify destroy,

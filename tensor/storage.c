@@ -71,6 +71,7 @@ keep_foreign (gpointer data)
 
 EbbStorage *
 ebb_storage_new_foreign (EbbDevice *device,
+                         EbbPurpose purpose,
                          void *data,
                          gsize size,
                          GDestroyNotify destroy,
@@ -81,7 +82,8 @@ ebb_storage_new_foreign (EbbDevice *device,
   self->destroy = destroy ? destroy : keep_foreign;
   self->destroy_data = destroy_data;
   self->pinned = TRUE;
-  ebb_device_change (device, data, EBB_N_PURPOSES, EBB_PURPOSE_WORKSPACE, size, self->account);
+  self->purpose = (guint8) purpose;
+  ebb_device_change (device, data, EBB_N_PURPOSES, (guint8) purpose, size, self->account);
   return self;
 }
 

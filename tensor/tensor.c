@@ -338,7 +338,8 @@ ebb_tensor_new_over_memory (EbbDevice *device,
    * from the view, also when its storage has left the device and come back to another address. */
   if (!device->backend->host_memory && size > 0)
     before = (gsize) address % EBB_DEVICE_ALIGNMENT;
-  storage = ebb_storage_new_foreign (device, (void *) ((gsize) address - before), size + before, destroy, user_data);
+  storage = ebb_storage_new_foreign (device, EBB_PURPOSE_WORKSPACE, (void *) ((gsize) address - before), size + before,
+                                     destroy, user_data);
   self = ebb_tensor_new_view (storage, (gint64) (before / ebb_dtype_get_size (dtype)), shape,
                               n_strides ? strides : NULL, n_dims, dtype);
   ebb_storage_unref (storage);

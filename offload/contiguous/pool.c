@@ -481,8 +481,9 @@ show (EbbBufferPart *self)
   *shown = (Shown){ .part = self };
   self->n_refs++;
   __atomic_add_fetch (&buffer->ref_count, 1, __ATOMIC_RELAXED);
-  self->shown = shown->storage = ebb_storage_new_foreign (
-      buffer->kind.device, buffer->data + get_offset (self), buffer->kind.size, shown_free, shown);
+  self->shown = shown->storage =
+      ebb_storage_new_foreign (buffer->kind.device, EBB_PURPOSE_ACTIVATION, buffer->data + get_offset (self),
+                               buffer->kind.size, shown_free, shown);
   /* What the store keeps is saved whether it is shown or not: how long a collective shows it is a matter of time. */
   ebb_storage_hold_saved (self->shown);
   return self->shown;

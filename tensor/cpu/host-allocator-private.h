@@ -19,6 +19,8 @@ void ebb_host_allow_huge_pages (void *data,
 /* The same for all memory that was never handed out. Making many large tensors that nobody writes yet touches a few
  * bytes in front of each, and a huge page for these costs far more. */
 void ebb_host_allow_huge_pages_ahead (gboolean allow);
+/* Gives the memory of the process that nobody uses back to the system: its heap's, and malloc ()'s. */
+void ebb_host_trim (void);
 /* Bytes ever taken from the system and not given back; how often it was asked. */
 guint64 ebb_host_get_reserved (void);
 guint64 ebb_host_get_system_calls (void);
@@ -44,10 +46,10 @@ void ebb_host_heap_release (EbbHostHeap *heap,
  * an allocation would pass it. At first there is no bound. */
 void ebb_host_heap_set_bound (EbbHostHeap *heap,
                               guint64 n_bytes);
-/* Gives the huge pages of free blocks back to the system. */
-void ebb_host_heap_trim (EbbHostHeap *heap);
 /* Bytes that may be resident: the huge pages in which blocks lie, or lay and which weren't given back since. */
 guint64 ebb_host_heap_get_resident (EbbHostHeap *heap);
+/* Gives the huge pages of free blocks back to the system. */
+void ebb_host_heap_trim (EbbHostHeap *heap);
 /* The most bytes that were needed at one time: of the huge pages in which blocks lay. */
 guint64 ebb_host_heap_get_extent (EbbHostHeap *heap);
 

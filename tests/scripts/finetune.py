@@ -104,7 +104,7 @@ class Finetune(unittest.TestCase):
             shutil.rmtree(self.path("planned"))
 
     def test_no_step_leaves_bytes_behind(self):
-        """Of a step that packs chats and masks targets, the plan counts all bytes, and they are the last step's, too."""
+        """Of a step that packs chats, the plan counts all bytes, and they are the last step's, too."""
         for words in [], LORA:
             report = self.train("--steps", 24, *words, "--memory", "200MiB")
             self.assertEqual(report["peak_bytes"], report["predicted_peak_bytes"])

@@ -266,6 +266,14 @@ in_use_for (EbbPurpose purpose)
   return ebb_memory_stats_get_current (stats, purpose);
 }
 
+static guint64
+peak_for (EbbPurpose purpose)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+
+  return ebb_memory_stats_get_peak (stats, purpose);
+}
+
 static void
 bytes_are_counted_once (void)
 {
@@ -279,7 +287,9 @@ bytes_are_counted_once (void)
   ebb_tensor_unref (x);
   g_assert_cmpuint (test_bytes_in_use (), ==, before + 3 * size);
   g_assert_cmpuint (in_use_for (EBB_PURPOSE_ACTIVATION), ==, size);
+  ebb_memory_reset_peaks (NULL);
   back = test_unpack (store, handle); /* no memory is needed for that */
+  g_assert_cmpuint (peak_for (EBB_PURPOSE_WORKSPACE), ==, in_use_for (EBB_PURPOSE_WORKSPACE));
   g_assert_cmpuint (test_bytes_in_use (), ==, before + 3 * size);
   g_assert_cmpuint (in_use_for (EBB_PURPOSE_ACTIVATION), ==, size);
   copy = test_unpack (store, handle);

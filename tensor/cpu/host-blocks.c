@@ -1,0 +1,583 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Finds room for blocks in reserved address space, and counts and gives back its huge pages.
+ *
+ * Two-level segregated fit (Masmano et al., 2004): free blocks hang in lists by size, 32 lists for each power of two,
+ * so finding, splitting and merging take constant time and waste at most 3 %, or a unit of 4 KiB. Blocks lie in
+ * segments of address space that is reserved at once and becomes real page by page as the top of a segment rises;
+ * neighbours that are free merge, so what one step used serves the next whatever the order of its sizes.
+ *
+ * A training step asks for the same blocks again and again, and must find them from its second time on. So where a
+ * block comes from depends on which blocks are free, not on which was freed last: the lowest free block of a size is
+ * taken, and the free block at the top of a segment, which grows on demand, only if no other fits.
+ *
+ * Small blocks come in chunks from separate segments. Chunks are never freed, so they must not lie between large
+ * blocks. Medium blocks have segments and lists of their own: between large ones they would hold huge pages.
+ *
+ * Memory counts as resident in huge pages: one is from when a block first lies in it until it is given
+ * back. A heap with a bound gives back pages that lie in free blocks before an allocation would pass the bound. Where
+ * blocks lie doesn't depend on it, so a dry run knows how many bytes a bounded heap needs: its extent. */
+
+#include "tensor/cpu/host-blocks-private.h"
+
+#include <sys/mman.h>
+
+#define ALIGNMENT EBB_HOST_ALIGNMENT
+#define FINE_BITS EBB_HOST_FINE_BITS
+#define N_FINE EBB_HOST_N_FINE
+#define MIN_SHIFT EBB_HOST_MIN_SHIFT
+#define N_COARSE EBB_HOST_N_COARSE
+#define HUGE_PAGE EBB_HOST_HUGE_PAGE
+#define MEDIUM_LIMIT EBB_HOST_MEDIUM_LIMIT
+#define LARGE EBB_HOST_LARGE
+#define MEDIUM EBB_HOST_MEDIUM
+#define MAX_WALK 32
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SEGMENT_SIZE (4ul << 30)
+#else
+#define SEGMENT_SIZE (256ul << 30)
+#endif
+
+typedef EbbHostBlock Block;
+typedef EbbHostPool Pool;
+typedef EbbHostSegment Segment;
+
+/* The shadow of a dry run's blocks would cost memory. */
+static void
+poison (EbbHostHeap *heap,
+        void *data,
+        gsize size)
+{
+  if (!heap->is_dry)
+    ASAN_POISON_MEMORY_REGION (data, size);
+}
+
+static void
+unpoison (EbbHostHeap *heap,
+          void *data,
+          gsize size)
+{
+  if (!heap->is_dry)
+    ASAN_UNPOISON_MEMORY_REGION (data, size);
+}
+
+/* -- lists of free blocks ------------------------------------------------------------------------------------------ */
+
+static void
+size_to_list (gsize size,
+              guint *coarse,
+              guint *fine)
+{
+  guint shift = 63 - (guint) __builtin_clzl (size);
+
+  *coarse = shift - MIN_SHIFT;
+  *fine = (guint) (size >> (shift - FINE_BITS)) & (N_FINE - 1);
+}
+
+/* By address, as far as that is cheap. */
+static void
+list_insert (Block *block)
+{
+  Pool *pool = block->segment->pool;
+  guint c, f;
+  Block *below = NULL, *above;
+
+  size_to_list (block->size, &c, &f);
+  above = pool->free_lists[c][f];
+  for (guint i = 0; above != NULL && above->data < block->data && i < MAX_WALK; i++)
+    {
+      below = above;
+      above = above->next_free;
+    }
+  block->previous_free = below;
+  block->next_free = above;
+  if (above)
+    above->previous_free = block;
+  if (below)
+    below->next_free = block;
+  else
+    pool->free_lists[c][f] = block;
+  pool->coarse_map |= 1ul << c;
+  pool->fine_maps[c] |= 1u << f;
+}
+
+static void
+list_remove (Block *block)
+{
+  Pool *pool = block->segment->pool;
+  guint c, f;
+
+  size_to_list (block->size, &c, &f);
+  if (block->next_free)
+    block->next_free->previous_free = block->previous_free;
+  if (block->previous_free)
+    block->previous_free->next_free = block->next_free;
+  else
+    {
+      pool->free_lists[c][f] = block->next_free;
+      if (block->next_free == NULL)
+        {
+          pool->fine_maps[c] &= ~(1u << f);
+          if (pool->fine_maps[c] == 0)
+            pool->coarse_map &= ~(1ul << c);
+        }
+    }
+}
+
+static char *
+round_up (char *data)
+{
+  return (char *) (((gsize) data + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
+}
+
+static char *
+round_down (char *data)
+{
+  return (char *) ((gsize) data & ~(HUGE_PAGE - 1));
+}
+
+static gsize
+page_of (const Segment *segment,
+         const char *data)
+{
+  return (gsize) (data - segment->start) / HUGE_PAGE;
+}
+
+static char *
+block_end (Block *block)
+{
+  return block->data + block->size;
+}
+
+/* Where the huge pages end that a free block could give back: nothing lies above the uppermost block. */
+static char *
+find_last_page (Block *block)
+{
+  return block->segment->last == block ? round_up (block_end (block)) : round_down (block_end (block));
+}
+
+/* The huge pages of @block from @from on. */
+static gsize
+count_pages_from (Block *block,
+                  char *from)
+{
+  char *start = round_up (from), *end = find_last_page (block);
+
+  return end > start ? (gsize) (end - start) / HUGE_PAGE : 0;
+}
+
+static gsize
+count_free_pages (Block *block)
+{
+  return count_pages_from (block, block->data);
+}
+
+/* The uppermost block of a segment hangs in no list. */
+static void
+block_release (Block *block)
+{
+  block->is_free = TRUE;
+  block->segment->pool->heap->n_free += count_free_pages (block);
+  if (block->segment->last != block)
+    list_insert (block);
+}
+
+static void
+block_claim (Block *block)
+{
+  if (block->segment->last != block)
+    list_remove (block);
+  block->segment->pool->heap->n_free -= count_free_pages (block);
+  block->is_free = FALSE;
+}
+
+/* A free block of at least @size, taken off its list; NULL if there is none. */
+static Block *
+list_take (Pool *pool,
+           gsize size)
+{
+  guint c, f, shift = 63 - (guint) __builtin_clzl (size);
+  guint32 fine;
+  guint64 coarse;
+  Block *block;
+
+  /* With the size rounded up to a list's least, every block of the list fits. */
+  size_to_list (size + (1ul << (shift - FINE_BITS)) - 1, &c, &f);
+  fine = pool->fine_maps[c] & (~0u << f);
+  if (fine == 0)
+    {
+      coarse = pool->coarse_map & (~0ul << (c + 1));
+      if (coarse == 0)
+        return NULL;
+      c = (guint) __builtin_ctzl (coarse);
+      fine = pool->fine_maps[c];
+    }
+  block = pool->free_lists[c][__builtin_ctz (fine)];
+  block_claim (block);
+  return block;
+}
+
+/* -- segments ------------------------------------------------------------------------------------------------------ */
+
+/* Where the blocks of a segment of @size bytes will be found; its pages are made as they are touched. */
+static gboolean
+segment_make_table (Segment *self,
+                    gsize size)
+{
+  void *table;
+
+  if (self->pool == NULL)
+    return TRUE;
+  self->blocks_size = ((size >> self->pool->unit_shift) + 1) * sizeof (Block *);
+  table = mmap (NULL, self->blocks_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (table == MAP_FAILED)
+    return FALSE;
+  madvise (table, self->blocks_size, MADV_NOHUGEPAGE);
+  self->blocks = table;
+  return TRUE;
+}
+
+/* Of limited address space at most half of what is left is taken
+ * at once, unless one block needs more. */
+Segment *
+ebb_host_segment_new (EbbHostHeap *heap,
+                      Pool *pool,
+                      gsize part,
+                      gsize least)
+{
+  const gsize space = ebb_host_get_address_space ();
+  Segment *segment;
+  gsize size = MAX (MIN (SEGMENT_SIZE, space / 2) / part, least + 2 * HUGE_PAGE);
+  char *start = MAP_FAILED;
+  Segment **list = pool != NULL ? &pool->segments : &heap->small_segments;
+
+  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < size)
+    size = least + 2 * HUGE_PAGE;
+  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < size)
+    return NULL;
+  /* Not all that is there may be in one piece: ask for less down to what is needed. */
+  while (start == MAP_FAILED)
+    {
+      __atomic_add_fetch (&heap->system_calls, 1, __ATOMIC_RELAXED);
+      start = mmap (NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (start != MAP_FAILED)
+        break;
+      if (size <= least + 2 * HUGE_PAGE)
+        return NULL;
+      size = MAX (size / 4, least + 2 * HUGE_PAGE);
+    }
+  segment = g_new0 (Segment, 1);
+  segment->pool = pool;
+  if (!segment_make_table (segment, size))
+    {
+      munmap (start, size);
+      g_free (segment);
+      return NULL;
+    }
+  segment->mapped = start;
+  segment->mapped_size = size;
+  segment->start = round_up (start);
+  segment->top = segment->start;
+  segment->end = round_down (start + size);
+  segment->resident = g_new0 (guint64, page_of (segment, segment->end) / 64 + 1);
+  segment->next = *list;
+  *list = segment;
+  madvise (segment->start, (gsize) (segment->end - segment->start),
+           heap->has_small_pages_ahead ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+  return segment;
+}
+
+/* -- resident pages ------------------------------------------------------------------------------------------------ */
+
+static gboolean
+is_resident (const Segment *segment,
+             gsize page)
+{
+  return (segment->resident[page / 64] >> page % 64 & 1) != 0;
+}
+
+/* Gives at most @n resident pages of a free block back, the uppermost first: its front is used again before its end.
+ * Returns how many. */
+static gsize
+block_give_back (Block *block,
+                 gsize n)
+{
+  Segment *segment = block->segment;
+  gsize given = 0, first, page;
+
+  if (count_free_pages (block) == 0)
+    return 0;
+  first = page_of (segment, round_up (block->data));
+  page = page_of (segment, find_last_page (block));
+  while (page > first && given < n)
+    {
+      const gsize above = page;
+
+      while (page > first && given < n && is_resident (segment, page - 1))
+        {
+          page--;
+          segment->resident[page / 64] &= ~(1ul << page % 64);
+          given++;
+        }
+      if (page == above)
+        {
+          page--;
+          continue;
+        }
+      __atomic_add_fetch (&segment->pool->heap->system_calls, 1, __ATOMIC_RELAXED);
+      madvise (segment->start + page * HUGE_PAGE, (above - page) * HUGE_PAGE, MADV_DONTNEED);
+    }
+  segment->pool->heap->n_resident -= given;
+  return given;
+}
+
+static gsize
+pool_give_back (Pool *pool,
+                gsize n)
+{
+  gsize given = 0;
+
+  for (Segment *segment = pool->segments; segment != NULL; segment = segment->next)
+    if (segment->last != NULL && segment->last->is_free)
+      given += block_give_back (segment->last, n - given);
+  for (guint c = N_COARSE; c-- > 0 && given < n;)
+    for (guint f = N_FINE; f-- > 0 && given < n;)
+      for (Block *block = pool->free_lists[c][f]; block != NULL; block = block->next_free)
+        given += block_give_back (block, n - given);
+  return given;
+}
+
+void
+ebb_host_blocks_give_back (EbbHostHeap *heap,
+                           gsize n)
+{
+  const gsize given = pool_give_back (&heap->pools[LARGE], n);
+
+  if (given < n)
+    pool_give_back (&heap->pools[MEDIUM], n - given);
+}
+
+gsize
+ebb_host_blocks_get_most_resident (const EbbHostHeap *self)
+{
+  return self->max_resident == G_MAXSIZE ? G_MAXSIZE : MIN (self->max_resident, self->n_needed);
+}
+
+/* [@from, @to) is about to be written. */
+static void
+make_resident (Segment *segment,
+               char *from,
+               char *to)
+{
+  EbbHostHeap *heap = segment->pool->heap;
+  const gsize first = page_of (segment, from), last = page_of (segment, to - 1);
+  gsize n = 0;
+
+  for (gsize page = first; page <= last; page++)
+    n += !is_resident (segment, page);
+  if (n == 0)
+    return;
+  if (heap->n_resident + n > ebb_host_blocks_get_most_resident (heap))
+    ebb_host_blocks_give_back (heap, heap->n_resident + n - ebb_host_blocks_get_most_resident (heap));
+  for (gsize page = first; page <= last; page++)
+    segment->resident[page / 64] |= 1ul << page % 64;
+  heap->n_resident += n;
+}
+
+/* -- large blocks -------------------------------------------------------------------------------------------------- */
+
+static Block **
+find_place (Segment *segment,
+            const char *data)
+{
+  return &segment->blocks[(gsize) (data - segment->start) >> segment->pool->unit_shift];
+}
+
+/* Between @below and the block that is above it now. */
+static Block *
+block_new (Segment *segment,
+           Block *below,
+           char *data,
+           gsize size)
+{
+  Block *block = g_new (Block, 1);
+
+  *block = (Block){ .data = data, .size = size, .below = below, .segment = segment };
+  if (below != NULL)
+    {
+      block->above = below->above;
+      below->above = block;
+    }
+  if (block->above != NULL)
+    block->above->below = block;
+  else
+    segment->last = block;
+  *find_place (segment, data) = block;
+  return block;
+}
+
+/* Adds @above, which is free and hangs in no list, to the block below it. */
+static void
+block_merge (Block *above)
+{
+  Block *block = above->below;
+
+  block->size += above->size;
+  block->above = above->above;
+  if (block->above != NULL)
+    block->above->below = block;
+  else
+    block->segment->last = block;
+  *find_place (above->segment, above->data) = NULL;
+  g_free (above);
+}
+
+/* The block at the top of @segment, if it is free and large enough or can be made so, or a new one there. */
+static Block *
+segment_take (Segment *segment,
+              gsize size)
+{
+  Block *block = segment->last;
+  gboolean is_free = block != NULL && block->is_free;
+  gsize missing = size;
+
+  if (is_free)
+    missing = size > block->size ? size - block->size : 0;
+  if ((gsize) (segment->end - segment->top) < missing)
+    return NULL;
+  if (is_free)
+    {
+      block_claim (block);
+      block->size += missing;
+    }
+  else
+    block = block_new (segment, segment->last, segment->top, size);
+  if (missing > 0)
+    {
+      segment->pool->heap->n_pages += (gsize) (round_up (segment->top + missing) - round_up (segment->top)) / HUGE_PAGE;
+      segment->top += missing;
+      __atomic_add_fetch (&segment->pool->heap->reserved, missing, __ATOMIC_RELAXED);
+      /* The pages are made by the system as they are first touched. */
+      __atomic_add_fetch (&segment->pool->heap->system_calls, 1, __ATOMIC_RELAXED);
+    }
+  return block;
+}
+
+static Block *
+segments_take (Pool *pool,
+               gsize size)
+{
+  Segment *segment;
+  Block *block = NULL;
+
+  for (segment = pool->segments; block == NULL && segment != NULL; segment = segment->next)
+    block = segment_take (segment, size);
+  if (block != NULL)
+    return block;
+  segment = ebb_host_segment_new (pool->heap, pool, pool == &pool->heap->pools[LARGE] ? 1 : 16, size);
+  return segment != NULL ? segment_take (segment, size) : NULL;
+}
+
+static gboolean
+is_worth_a_split (const Block *block,
+                  gsize size)
+{
+  return block->size >= size + (1ul << block->segment->pool->unit_shift);
+}
+
+/* The huge pages that will be free in the rest of @block. */
+static gsize
+count_rest (Block *block,
+            gsize size)
+{
+  return is_worth_a_split (block, size) ? count_pages_from (block, block->data + size) : 0;
+}
+
+/* Cuts what @block has beyond @size off as a free block. */
+static void
+block_split (Block *block,
+             gsize size)
+{
+  Block *rest;
+
+  if (!is_worth_a_split (block, size))
+    return;
+  rest = block_new (block->segment, block, block->data + size, block->size - size);
+  block->size = size;
+  block_release (rest);
+}
+
+void *
+ebb_host_blocks_alloc (EbbHostHeap *heap,
+                       gsize n_bytes)
+{
+  const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
+  Pool *pool = &heap->pools[size <= MEDIUM_LIMIT ? MEDIUM : LARGE];
+  Block *block = list_take (pool, size);
+
+  if (block == NULL)
+    block = segments_take (pool, size);
+  if (block == NULL)
+    return NULL;
+  heap->n_needed = MAX (heap->n_needed, heap->n_pages - heap->n_free - count_rest (block, size));
+  make_resident (block->segment, block->data, block->data + size);
+  block_split (block, size);
+  unpoison (heap, block->data, block->size);
+  return block->data;
+}
+
+static Block *
+find_block (Pool *pool,
+            const char *data)
+{
+  Segment *segment = pool->segments;
+
+  while (data < segment->start || data >= segment->top)
+    segment = segment->next;
+  return *find_place (segment, data);
+}
+
+void
+ebb_host_blocks_free (EbbHostHeap *heap,
+                      void *data,
+                      gsize n_bytes)
+{
+  const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
+  Block *block = find_block (&heap->pools[size <= MEDIUM_LIMIT ? MEDIUM : LARGE], data);
+
+  poison (heap, data, block->size);
+  if (block->above != NULL && block->above->is_free)
+    {
+      block_claim (block->above);
+      block_merge (block->above);
+    }
+  if (block->below != NULL && block->below->is_free)
+    {
+      block = block->below;
+      block_claim (block);
+      block_merge (block->above);
+    }
+  block_release (block);
+}
+
+void
+ebb_host_segments_free (Segment *segment)
+{
+  while (segment != NULL)
+    {
+      Segment *next = segment->next;
+
+      while (segment->last != NULL)
+        {
+          Block *below = segment->last->below;
+
+          g_free (segment->last);
+          segment->last = below;
+        }
+      if (segment->blocks != NULL)
+        munmap (segment->blocks, segment->blocks_size);
+      munmap (segment->mapped, segment->mapped_size);
+      g_free (segment->resident);
+      g_free (segment);
+      segment = next;
+    }
+}
