@@ -3,7 +3,7 @@ writing."""
 import operator
 
 from gi.module import get_introspection_module
-from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_errors import Error, guard
 
 Ebb = get_introspection_module("Ebb")
 DType = Ebb.DType
@@ -83,17 +83,27 @@ def _wrap(indices, size):
     return _where(indices < 0, indices + size, indices)
 
 
+def _count_from_start(indices, size):
+    """Indices from the end counted from the beginning. Those out of range stay as they are, for the op to name: no
+    device is waited for."""
+    return _where((indices < 0) & (indices >= -size), indices + size, indices)
+
+
 def _read_by_tensors(tensor, dim, picks):
     """The elements at indices of one or more dimensions, which are broadcast."""
     shape = tensor.get_shape()
-    # Those out of range stay as they are, for the op to name: no device is waited for here.
-    indices = _where((picks[0] < 0) & (picks[0] >= -shape[dim]), picks[0] + shape[dim], picks[0])
+    indices = picks[0]
     if len(picks) > 1:
-        indices = _wrap(picks[0].long(), shape[dim])
+        indices = _wrap(indices.long(), shape[dim])
         for i, pick in enumerate(picks[1:], dim + 1):
             indices = indices * shape[i] + _wrap(pick.long(), shape[i])
         tensor = _flatten_dims(tensor, dim, len(picks))
-    picked = _index_select(tensor, dim, _reshape(indices, [-1]))
+    elif indices.get_device().get_name() != "cpu":
+        indices = _count_from_start(indices, shape[dim])
+    try:
+        picked = _index_select(tensor, dim, _reshape(indices, [-1]))
+    except Error:  # the CPU refuses indices from the end at once, which are rare
+        picked = _index_select(tensor, dim, _reshape(_count_from_start(indices, tensor.get_dim(dim)), [-1]))
     if indices.get_n_dims() == 1:
         return picked
     return _reshape(picked, [*shape[:dim], *indices.get_shape(), *shape[dim + len(picks):]])
