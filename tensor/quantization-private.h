@@ -21,7 +21,8 @@ typedef struct
   /* Of a shard of nf4, whose nested tensors are the full weight's: groups of so many of its blocks have one nested
    * absmax, of the number that nested_index says. */
   EbbTensor *nested_index; /* i32 [groups]; NULL: this is no shard */
-  gint64 group, n_full;    /* blocks of a group, and elements of the full weight */
+  gint64 blocks_per_scale; /* blocks of a group */
+  gint64 n_full;           /* elements of the full weight */
 } EbbQuantizedWeight;
 
 #define EBB_QUANTIZED_TENSORS 5

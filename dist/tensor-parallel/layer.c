@@ -124,15 +124,15 @@ index_blocks (EbbQuantizedWeight *shard,
               gint64 stride,
               GError **error)
 {
-  const gint64 group = find_common_divisor (
+  const gint64 blocks_per_scale = find_common_divisor (
       EBB_NF4_NESTED_BLOCK, find_common_divisor (run, find_common_divisor (first, stride)));
-  const gint64 in_run = run / group, n = n_runs * in_run;
+  const gint64 in_run = run / blocks_per_scale, n = n_runs * in_run;
   g_autofree gint32 *index = g_new (gint32, n);
   g_autoptr (EbbTensor) host = NULL;
 
   for (gint64 i = 0; i < n; i++)
-    index[i] = (gint32) ((i / in_run * stride + first + i % in_run * group) / EBB_NF4_NESTED_BLOCK);
-  shard->group = group;
+    index[i] = (gint32) ((i / in_run * stride + first + i % in_run * blocks_per_scale) / EBB_NF4_NESTED_BLOCK);
+  shard->blocks_per_scale = blocks_per_scale;
   shard->n_full = weight->n_rows * weight->n_columns;
   shard->nested_index = ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_I32, weight->codes->storage->device, error);
   return shard->nested_index != NULL && ebb_tensor_upload (shard->nested_index, index, error);

@@ -135,7 +135,7 @@ ebb_linear_take_quantized (EbbLinear *self,
   self->quantized = (EbbQuantizedWeight){ .quantization = weight->quantization,
                                           .n_rows = weight->n_rows,
                                           .n_columns = weight->n_columns,
-                                          .group = weight->group,
+                                          .blocks_per_scale = weight->blocks_per_scale,
                                           .n_full = weight->n_full };
   for (guint i = 0;
        ebb_quantized_describe (weight->quantization, i, weight->n_rows, weight->n_columns, &tensor); i++)

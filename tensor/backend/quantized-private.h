@@ -22,6 +22,13 @@
  * of all of the weight [N, K], rounded to the dtype of x, for M up to 16: the bits of EBB_KERNEL_MATMUL for so few
  * rows. Backends with the CPU's kernels have it; others dequantise panels. */
 
+/* Whether a product of @m rows with a weight of [n, k] has so few rows that one for few rows computes it: it is bound
+ * by reading the weight, for which oneDNN needs up to several times as long (tests/bench/few-rows.c). */
+#define EBB_FEW_ROWS 16
+#define EBB_FEW_ROWS_WEIGHT 32768
+#define EBB_HAS_FEW_ROWS(m, n, k) \
+  ((m) <= EBB_FEW_ROWS && (n) > 1 && (k) > 1 && (n) >= EBB_FEW_ROWS_WEIGHT / (k))
+
 /* The published code book. */
 #define EBB_NF4_CODES                                                                                   \
   {                                                                                                     \

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "tensor/backend/quantized-private.h"
 #include "tensor/cpu/matmul-private.h"
 #include "tensor/cpu/parallel-private.h"
 #include "tensor/util/half-private.h"
@@ -312,16 +313,10 @@ run_direct (const EbbProduct *p,
 
 /* -- products with few rows ---------------------------------------------------------------------------------------- */
 
-/* With so many rows of a and no more, and a weight of so many elements or more, the product is bound by reading the
- * weight, for which oneDNN needs up to several times as long (tests/bench/few-rows.c). */
-#define FEW_ROWS 16
-#define FEW_ROWS_WEIGHT 32768
-
 static gboolean
 has_few_rows (const EbbProduct *p)
 {
-  return p->n_batch == 0 && p->m <= FEW_ROWS && p->n > 1 && p->k > 1 && p->n >= FEW_ROWS_WEIGHT / p->k
-         && p->a_column == 1 && p->b_row == 1;
+  return p->n_batch == 0 && EBB_HAS_FEW_ROWS (p->m, p->n, p->k) && p->a_column == 1 && p->b_row == 1;
 }
 
 /* The product as a launch of their kernel. */

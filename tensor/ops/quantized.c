@@ -40,7 +40,7 @@ typedef struct
 {
   EbbDevice *device;
   EbbTensor *const *weight; /* N_WEIGHT of them, NULL where there is none */
-  gint64 n_rows, n_columns, group;
+  gint64 n_rows, n_columns, blocks_per_scale;
   EbbTensor *scales; /* of a shard of nf4: the nested absmax of each group of its blocks, owned; NULL: not picked */
 } Weight;
 
@@ -91,7 +91,7 @@ view_weight (const Weight *weight,
     weight->scales->view.data,
     EBB_DTYPE_F32,
     2,
-    { weight->scales->n_elements, weight->group },
+    { weight->scales->n_elements, weight->blocks_per_scale },
     { 1, 0 }
   };
   views[2] = groups;
@@ -120,17 +120,12 @@ is_host (EbbDevice *device)
   return device->backend->host_memory || device->backend->row_block > 0;
 }
 
-/* As the products of tensor/cpu/matmul.c choose the kernel for few rows, whose bits these are. */
-#define FEW_ROWS 16
-#define FEW_ROWS_WEIGHT 32768
-
 /* TRUE if codes are multiplied one by one, without a panel. */
 static gboolean
 has_few_rows (const Weight *weight,
               const EbbView *left)
 {
-  return is_host (weight->device) && left->shape[0] <= FEW_ROWS && weight->n_rows > 1 && weight->n_columns > 1
-         && weight->n_rows >= FEW_ROWS_WEIGHT / weight->n_columns;
+  return is_host (weight->device) && EBB_HAS_FEW_ROWS (left->shape[0], weight->n_rows, weight->n_columns);
 }
 
 static gboolean
@@ -195,7 +190,7 @@ multiply_panels (const Weight *weight,
 
   if (n == 0 || result->shape[0] == 0)
     return TRUE;
-  if (transposed && has_few_rows (weight, left))
+  if (transposed && !accumulate && has_few_rows (weight, left))
     return launch_few_rows (weight, left, bias, result, error);
   memory = ebb_tensor_new_uninitialized (shape, 2, left->dtype, weight->device, error);
   for (gint64 first = 0; memory != NULL && first < n; first += step)
@@ -352,7 +347,7 @@ ebb_quantized_linear (EbbTensor *x,
   call.extra.i[LINEAR_DTYPE_X] = x->view.dtype;
   call.extra.i[LINEAR_ROWS] = weight->n_rows;
   call.extra.i[LINEAR_COLUMNS] = weight->n_columns;
-  call.extra.i[LINEAR_GROUP] = weight->group;
+  call.extra.i[LINEAR_GROUP] = weight->blocks_per_scale;
   memcpy (shape, x->view.shape, sizeof shape);
   shape[x->view.n_dims - 1] = weight->n_rows;
   if (!ebb_op_cast_for_product (&call, 1, &dtype, error) || !ebb_op_contiguous (&call, INPUT_X, error))
@@ -374,7 +369,7 @@ ebb_quantized_decode (const EbbQuantizedWeight *weight,
 {
   EbbTensor *const tensors[] = { weight->codes, weight->absmax, weight->nested_absmax, weight->nested_map,
                                  weight->nested_offset, weight->nested_index };
-  Weight all = { NULL, tensors, weight->n_rows, weight->n_columns, weight->group, NULL };
+  Weight all = { NULL, tensors, weight->n_rows, weight->n_columns, weight->blocks_per_scale, NULL };
   g_autoptr (EbbTensor) decoded = NULL;
   gboolean ok;
 
