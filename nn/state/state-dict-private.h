@@ -35,14 +35,14 @@ typedef struct
 } EbbStateTransfer;
 
 /* The shape that the state has for @target, which may hold a part of it. */
-typedef const gint64 *(*EbbWholeShapeFunc) (EbbTensor *target,
-                                            guint *n_dims);
+typedef const gint64 *(*EbbFullShapeFunc) (EbbTensor *target,
+                                           guint *n_dims);
 /* The copies that ebb_module_load_state_dict () makes; NULL with its errors. @targets as below. */
 GArray *ebb_module_match_state (EbbModule *self,
                                 EbbArgs *targets,
                                 EbbArgs *state,
                                 gboolean strict,
-                                EbbWholeShapeFunc get_whole_shape,
+                                EbbFullShapeFunc get_full_shape,
                                 GError **error);
 /* Copies; sources may have been replaced by others of the targets' shapes. */
 gboolean ebb_state_transfers_run (GArray *transfers,

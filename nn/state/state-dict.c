@@ -114,9 +114,9 @@ transfer_clear (gpointer data)
 
 typedef struct
 {
-  EbbWholeShapeFunc get_whole_shape; /* NULL: a target has the shape that it has */
-  GHashTable *unused;                /* name -> tensor of the state, until it is asked for */
-  GHashTable *received;              /* tensors of the module that the state has under one of their names */
+  EbbFullShapeFunc get_full_shape; /* NULL: a target has the shape that it has */
+  GHashTable *unused;              /* name -> tensor of the state, until it is asked for */
+  GHashTable *received;            /* tensors of the module that the state has under one of their names */
   GArray *transfers;
   GPtrArray *absent; /* names that the state has not, with their tensors */
   GPtrArray *absent_tensors;
@@ -151,8 +151,8 @@ match_tensor (const char *name, EbbTensor *target, gpointer user_data)
     }
   g_hash_table_remove (loading->unused, name);
   g_hash_table_add (loading->received, target);
-  if (loading->get_whole_shape != NULL)
-    shape = loading->get_whole_shape (target, &n_dims);
+  if (loading->get_full_shape != NULL)
+    shape = loading->get_full_shape (target, &n_dims);
   /* Bytes are codes, such as those of int8, which have the shape of the full weight: no numbers are cast to them. */
   if ((source->view.dtype == EBB_DTYPE_U8) != (target->view.dtype == EBB_DTYPE_U8))
     g_ptr_array_add (loading->retyped,
@@ -289,7 +289,7 @@ ebb_module_match_state (EbbModule *self,
                         EbbArgs *targets,
                         EbbArgs *state,
                         gboolean strict,
-                        EbbWholeShapeFunc get_whole_shape,
+                        EbbFullShapeFunc get_full_shape,
                         GError **error)
 {
   g_autoptr (GHashTable) unused = g_hash_table_new (g_str_hash, g_str_equal);
@@ -299,7 +299,7 @@ ebb_module_match_state (EbbModule *self,
   g_autoptr (GPtrArray) absent_tensors = g_ptr_array_new ();
   g_autoptr (GPtrArray) reshaped = g_ptr_array_new_with_free_func (g_free);
   g_autoptr (GPtrArray) retyped = g_ptr_array_new_with_free_func (g_free);
-  Loading loading = { get_whole_shape, unused, received, transfers, absent, absent_tensors, reshaped, retyped };
+  Loading loading = { get_full_shape, unused, received, transfers, absent, absent_tensors, reshaped, retyped };
 
   g_array_set_clear_func (transfers, transfer_clear);
   if (!read_state (self, state, &loading, error))

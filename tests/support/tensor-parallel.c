@@ -106,7 +106,7 @@ test_parallel_divide (const TestParallel *self, EbbModule *model, EbbProcessGrou
   g_autoptr (EbbParallelOptions) options = ebb_parallel_options_new ();
   g_autoptr (EbbModule) same = NULL;
 
-  if (self->is_whole)
+  if (self->is_full)
     return TRUE;
   g_object_set (options, "sequence-parallel", self->is_sequence_parallel, NULL);
   same = ebb_parallelize (model, group, options, error);

@@ -18,7 +18,7 @@ typedef struct _TestParallelResult TestParallelResult;
 struct _TestParallel
 {
   guint n_ranks;                /* 1 */
-  gboolean is_whole;            /* not divided: each rank computes all */
+  gboolean is_full;             /* not divided: each rank computes all */
   gboolean is_bert;             /* else a GPT */
   gboolean is_untied;           /* a GPT with a head of its own */
   const char *decoder; /* a GPT with the choices of support/decoders.h, and no other sizes but width; NULL: GPT-2's */

@@ -19,7 +19,7 @@ divided_is_the_whole (gconstpointer data)
   TestParallel settings = { .decoder = data, .n_ranks = 2, .has_documents = TRUE }, whole = settings;
   g_autoptr (TestParallelResult) expected = NULL;
 
-  whole.is_whole = TRUE;
+  whole.is_full = TRUE;
   whole.n_ranks = 1;
   expected = test_parallel_run (&whole);
   for (int sequence = 0; sequence < 2; sequence++)

@@ -14,7 +14,7 @@ check_against_whole (TestParallel settings, double tolerance)
   TestParallel whole = settings;
   g_autoptr (TestParallelResult) expected = NULL;
 
-  whole.is_whole = TRUE;
+  whole.is_full = TRUE;
   whole.is_sequence_parallel = FALSE;
   expected = test_parallel_run (&whole);
   for (guint n_ranks = 1; n_ranks <= 4; n_ranks *= 2)

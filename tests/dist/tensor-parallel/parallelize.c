@@ -568,7 +568,7 @@ run_training (EbbProcessGroup *group, gpointer user_data, GError **error)
 static void
 test_training (gconstpointer sequence_parallel)
 {
-  Training whole = { .settings = { .is_whole = TRUE } };
+  Training whole = { .settings = { .is_full = TRUE } };
 
   test_ranks_run (1, run_training, &whole);
   g_assert_cmpfloat (whole.losses[3], <, whole.losses[0]);

@@ -42,7 +42,7 @@ test_frozen (gconstpointer data)
 
   settings.is_sequence_parallel = GPOINTER_TO_INT (data);
   divided = test_parallel_run (&settings);
-  settings.is_whole = TRUE;
+  settings.is_full = TRUE;
   whole = test_parallel_run (&settings);
   test_parallel_assert_near (divided, whole, TOLERANCE);
   for (guint i = 0; divided->names[i] != NULL; i++)

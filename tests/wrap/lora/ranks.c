@@ -108,7 +108,7 @@ check_divided (TestParallel settings)
   TestParallel whole = settings;
   g_autoptr (TestParallelResult) expected = NULL;
 
-  whole.is_whole = TRUE;
+  whole.is_full = TRUE;
   whole.n_ranks = 1;
   expected = test_parallel_run (&whole);
   settings.n_ranks = 2;
@@ -243,7 +243,7 @@ save_on_a_rank (EbbProcessGroup *group,
                 GError **error)
 {
   const Saving *saving = user_data;
-  const TestParallel settings = { .decoder = "llama3", .is_whole = saving->split != DIVIDED };
+  const TestParallel settings = { .decoder = "llama3", .is_full = saving->split != DIVIDED };
   g_autoptr (EbbModule) model = test_parallel_model (&settings, error);
   g_autoptr (EbbModule) same = NULL;
   g_autoptr (EbbModule) sharded = NULL;
@@ -357,7 +357,7 @@ replicate_adapted (const TestParallel *self,
 static void
 replicas_train_alike (void)
 {
-  TestParallel settings = { .decoder = "llama3", .is_whole = TRUE, .prepare = adapt_divided, .data = "*" };
+  TestParallel settings = { .decoder = "llama3", .is_full = TRUE, .prepare = adapt_divided, .data = "*" };
   g_autoptr (TestParallelResult) expected = test_parallel_run (&settings);
   g_autoptr (TestParallelResult) result = NULL;
 
@@ -565,7 +565,7 @@ typedef struct
 {
   EbbQuantization quantization;
   const char *decoder;
-  gboolean is_whole;
+  gboolean is_full;
   const char *from, *to;    /* folders; NULL: it is trained, or not saved */
   gboolean is_other;        /* it has another base */
   EbbArgs *model, *moments; /* of the first, in full */
@@ -593,7 +593,7 @@ exchange_on_a_rank (EbbProcessGroup *group,
     .decoder = self->decoder,
     .quantization = self->quantization,
     .width = 128,
-    .is_whole = self->is_whole
+    .is_full = self->is_full
   };
   g_autoptr (EbbModule) model = test_parallel_model (&settings, error);
   g_autoptr (EbbOptimizer) optimizer = NULL;
@@ -639,16 +639,16 @@ tensor_ranks_and_one_take_over_states (gconstpointer decoder)
     {
       g_autofree char *folder = test_scratch_path ("state");
       g_autofree char *other = test_scratch_path ("other");
-      Exchange exchange = { .quantization = q, .decoder = decoder, .is_whole = TRUE, .to = folder };
+      Exchange exchange = { .quantization = q, .decoder = decoder, .is_full = TRUE, .to = folder };
 
       test_ranks_run (1, exchange_on_a_rank, &exchange);
-      exchange.is_whole = FALSE;
+      exchange.is_full = FALSE;
       exchange.from = folder;
       exchange.to = other;
       test_ranks_run (2, exchange_on_a_rank, &exchange);
       exchange.is_other = TRUE;
       test_ranks_run (2, exchange_on_a_rank, &exchange);
-      exchange.is_whole = TRUE;
+      exchange.is_full = TRUE;
       exchange.from = other;
       exchange.to = NULL;
       test_ranks_run (1, exchange_on_a_rank, &exchange);
