@@ -116,11 +116,15 @@ prepare_layer (EbbParallelJob *self, EbbParallelStep *step, GError **error)
   EbbLinear *linear = step->style != EBB_PARALLEL_STYLE_VOCAB ? EBB_LINEAR (step->module) : NULL;
   EbbTensor *weight = linear != NULL ? linear->weight : EBB_EMBEDDING (step->module)->weight;
   EbbCut *cuts[EBB_PARALLEL_MAX_CUTS] = { 0 };
+  g_autoptr (EbbTensor) nested_index = NULL;
   EbbQuantizedWeight shard = { EBB_QUANTIZATION_NONE };
 
   if (linear != NULL && ebb_linear_is_quantized (linear))
     {
-      if (!get_quantized_cuts (self, step, &linear->quantized, dim, cuts, &shard, error))
+      const gboolean has_cuts = get_quantized_cuts (self, step, &linear->quantized, dim, cuts, &shard, error);
+
+      nested_index = shard.nested_index; /* the layer takes a reference */
+      if (!has_cuts)
         return FALSE;
     }
   else
@@ -134,7 +138,6 @@ prepare_layer (EbbParallelJob *self, EbbParallelStep *step, GError **error)
         return FALSE;
     }
   step->made = ebb_parallel_layer_adopt (step->module, step->style, self->model, cuts, &shard, error);
-  g_clear_pointer (&shard.nested_index, ebb_tensor_unref);
   return step->made != NULL;
 }
 

@@ -3,8 +3,10 @@
 #include "support/tensor-parallel.h"
 
 #include "support/device.h"
+#include "support/ranks.h"
+#include "support/tensors.h"
 
-/* Tensor-parallel models compute the same as full ones. */
+/* Tensor-parallel models compute the same as full ones, and a refusal keeps no memory. */
 
 #define TOLERANCE 1e-5
 
@@ -74,6 +76,63 @@ test_sequence (gconstpointer data)
   test_parallel_assert_near (sequence, tensor, TOLERANCE);
 }
 
+/* -- quantised layers ---------------------------------------------------------------------------------------------- */
+
+static guint64
+get_bytes (EbbProcessGroup *group)
+{
+  EbbMemoryStats *stats = NULL;
+  guint64 n;
+
+  g_assert_true (ebb_process_group_barrier (group, NULL));
+  stats = ebb_memory_get_stats (ebb_device_get_cpu ());
+  n = ebb_memory_stats_get_total (stats);
+  ebb_memory_stats_free (stats);
+  g_assert_true (ebb_process_group_barrier (group, NULL));
+  return n;
+}
+
+/* That the bias is divided in two ways is found when the second layer's codes and scales have been planned. */
+static gboolean
+refuse_a_shared_bias (EbbProcessGroup *group,
+                      gpointer user_data,
+                      GError **error)
+{
+  static const EbbParallelStyle styles[] = { EBB_PARALLEL_STYLE_COLUMN, EBB_PARALLEL_STYLE_COLUMN_QKV };
+  g_autoptr (EbbModule) root = ebb_sequential_new ();
+  g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
+  g_autoptr (EbbParallelOptions) options = ebb_parallel_options_new ();
+  g_autoptr (EbbTensor) bias = NULL;
+  g_autoptr (GError) refused = NULL;
+  guint64 before;
+
+  for (guint i = 0; i < G_N_ELEMENTS (styles); i++)
+    {
+      g_autoptr (EbbModule) layer = ebb_linear_new (384, 384, TRUE, error);
+      const char path[] = { (char) ('0' + i), '\0' };
+
+      if (!ebb_quantize (layer, EBB_QUANTIZATION_NF4, error)
+          || (bias != NULL && !ebb_module_register_parameter (layer, "bias", bias, error))
+          || !ebb_sequential_append (EBB_SEQUENTIAL (root), layer, error)
+          || !ebb_parallel_plan_add (plan, path, styles[i], error))
+        return FALSE;
+      if (bias == NULL)
+        bias = ebb_module_get_parameter (layer, "bias");
+    }
+  g_object_set (options, "plan", plan, NULL);
+  before = get_bytes (group);
+  g_assert_null (ebb_parallelize (root, group, options, &refused));
+  test_assert_error (refused, EBB_ERROR_INVALID_ARGUMENT, "1.bias", "in another way");
+  g_assert_cmpuint (get_bytes (group), ==, before);
+  return TRUE;
+}
+
+static void
+test_a_refusal_frees_what_was_planned (void)
+{
+  test_ranks_run (2, refuse_a_shared_bias, NULL);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -107,5 +166,6 @@ main (int argc, char **argv)
                         test_checkpointed);
   g_test_add_data_func ("/parallelize/checkpointed-sequence-parallel-bert-is-bitwise-equal", &bert_sequence_drops,
                         test_checkpointed);
+  g_test_add_func ("/parallelize/a-refusal-frees-what-was-planned", test_a_refusal_frees_what_was_planned);
   return g_test_run ();
 }
