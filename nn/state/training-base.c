@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The checksum of what a training leaves as it is, by which a state without it knows the base that it belongs to. */
+/* The checksum of the tensors that a training leaves as they are, by which a state without them knows its base. */
 #include "nn/state/training-state-private.h"
 
 #include "nn/args-private.h"
