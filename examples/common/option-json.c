@@ -93,19 +93,33 @@ option_table_add_given (const OptionState *self,
 
 /* -- a saved state ------------------------------------------------------------------------------------------------- */
 
-/* json-glib recurses as deep as objects are nested; a saved one hardly is. */
-#define MOST_BRACKETS 1000
+/* json-glib recurses as deep as objects are nested; those of options and reports hardly are. */
+#define MOST_DEPTH 100
+
+static gboolean
+is_too_deep (const char *text)
+{
+  gboolean is_in_string = FALSE;
+  guint depth = 0;
+
+  for (const char *p = text; *p != '\0' && depth <= MOST_DEPTH; p++)
+    if (is_in_string && *p == '\\' && p[1] != '\0')
+      p++;
+    else if (*p == '"')
+      is_in_string = !is_in_string;
+    else if (!is_in_string && (*p == '{' || *p == '['))
+      depth++;
+    else if (!is_in_string && (*p == '}' || *p == ']') && depth > 0)
+      depth--;
+  return depth > MOST_DEPTH;
+}
 
 static JsonNode *
 parse_object (const char *text,
               GError **error)
 {
-  g_autoptr (JsonNode) root = NULL;
-  guint n = 0;
+  g_autoptr (JsonNode) root = is_too_deep (text) ? NULL : json_from_string (text, error);
 
-  for (const char *p = text; *p != '\0'; p++)
-    n += *p == '{' || *p == '[';
-  root = n <= MOST_BRACKETS ? json_from_string (text, error) : NULL;
   if (root != NULL && JSON_NODE_HOLDS_OBJECT (root))
     return g_steal_pointer (&root);
   if (error != NULL && *error == NULL)
@@ -135,8 +149,9 @@ take (OptionState *self,
     OPTION_FIELD (gboolean, self, row) = json_node_get_boolean (node);
   else if (row->kind == OPTION_DOUBLE && (type == G_TYPE_DOUBLE || type == G_TYPE_INT64))
     OPTION_FIELD (double, self, row) = json_node_get_double (node);
-  else if (row->kind == OPTION_INT && type == G_TYPE_INT64)
-    OPTION_FIELD (int, self, row) = (int) CLAMP (json_node_get_int (node), G_MININT, G_MAXINT);
+  else if (row->kind == OPTION_INT && type == G_TYPE_INT64 && json_node_get_int (node) >= G_MININT
+           && json_node_get_int (node) <= G_MAXINT)
+    OPTION_FIELD (int, self, row) = (int) json_node_get_int (node);
   else if (row->kind == OPTION_INT64 && type == G_TYPE_INT64)
     OPTION_FIELD (gint64, self, row) = json_node_get_int (node);
   else if (row->kind == OPTION_SIZE && type == G_TYPE_INT64)
@@ -232,6 +247,8 @@ take_value (OptionState *self,
     return type == G_TYPE_BOOLEAN && take (self, row, node) ? NULL : "true or false";
   if (row->kind == OPTION_DOUBLE)
     return take (self, row, node) ? NULL : "a number";
+  if (row->kind == OPTION_INT && type == G_TYPE_INT64)
+    return take (self, row, node) ? NULL : "at most 2147483647";
   if (row->kind == OPTION_INT || row->kind == OPTION_INT64)
     return take (self, row, node) ? NULL : "a whole number";
   if (option_row_is_list (row))

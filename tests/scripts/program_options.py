@@ -170,6 +170,22 @@ class Config(ProgramsTest):
         self.assertEqual(len(first["losses"]), 4)
         self.assertIn("eval", first["config"]["given"])
 
+    def test_a_long_report_is_a_file_of_options(self):
+        """Neither its length nor brackets in its texts count, only how deep it is; numbers must fit."""
+        self.write("long.json", {"config": {"data": ["text.txt"], "steps": 1, "prompt": "[{" * 600},
+                                 "evaluations": [{"step": [n]} for n in range(1100)]})
+        done = self.run_program("train_gpt", "--config", "long.json", *SMALL[2:], "--quiet")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        with open(os.path.join(self.folder, "deep.json"), "w", encoding="utf-8") as file:
+            file.write('{"data": ' + "[" * 200000 + "]" * 200000 + "}")
+        for name, content, said in ("deep.json", None, "there is no object in it"), \
+                                   ("large.json", {"batch": 99999999999}, "batch: 99999999999: it must be at most 2147483647"):
+            if content:
+                self.write(name, content)
+            done = self.run_program("train_gpt", "--config", name, *SMALL[:-2])
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIn(said, done.stderr)
+
     def test_a_report_of_ranks_repeats_its_run(self):
         self.check_same("fsdp_gpt", [*SMALL, "--steps", 2, "--ranks", 2, "--flatten", "--wrap", 1000])
 

@@ -264,7 +264,7 @@ const OptionStatus gpt_statuses[] = {
   { 0, "All went well." },
   { 1, "Something failed: a file, the memory, the training, another rank." },
   { 2, "The options are wrong, on the command line or in the file of --config." },
-  { 130, "Ctrl-C (SIGINT) ended the training, which was saved." },
-  { 143, "SIGTERM ended the training, which was saved." },
+  { 130, "Ctrl-C (SIGINT) ended the training, after it saved what --save and --resume name." },
+  { 143, "SIGTERM ended the training, after it saved what --save and --resume name." },
   { .text = NULL },
 };
