@@ -3,6 +3,7 @@
 #include "nn/state/training-state-private.h"
 
 #include "nn/data/dataset-private.h"
+#include "nn/layers/layer-private.h"
 #include "nn/optim/optimizer-private.h"
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/backend/backend-private.h"
@@ -26,10 +27,12 @@ typedef struct
 } Parameter;
 
 /* Forward passes change buffers, such as running statistics, so their elements are kept beside them, where nobody waits
- * for a copy. The memory is uncounted: a mark doesn't change what a step takes. */
+ * for a copy. The memory is uncounted: a mark doesn't change what a step takes. No pass changes a quantised weight,
+ * which may be as large as the rest of the training: no elements of it are kept. */
 typedef struct
 {
   EbbTensor *buffer;
+  gboolean is_weight; /* quantised */
   EbbDevice *device;
   Version version;
   gsize size;
@@ -164,15 +167,35 @@ keep_elements (Buffer *self,
 static gboolean
 add_buffer (EbbTrainingMark *self,
             EbbTensor *tensor,
+            gboolean is_weight,
             GError **error)
 {
   Buffer buffer = { .buffer = ebb_tensor_ref (tensor),
+                    .is_weight = is_weight,
                     .device = tensor->storage->device,
                     .version = get_version (tensor),
-                    .size = ebb_tensor_get_n_bytes (tensor) };
+                    .size = is_weight ? 0 : ebb_tensor_get_n_bytes (tensor) };
   const gboolean ok = keep_elements (&buffer, error);
 
   g_array_append_val (self->buffers, buffer);
+  return ok;
+}
+
+static gboolean
+add_buffers (EbbTrainingMark *self,
+             EbbModule *module,
+             GError **error)
+{
+  const gboolean is_weight = EBB_IS_LINEAR (module) && ebb_linear_is_quantized ((EbbLinear *) module);
+  guint n_buffers;
+  g_autofree EbbTensor **buffers = ebb_module_get_buffers (module, FALSE, &n_buffers);
+  gboolean ok = TRUE;
+
+  for (guint i = 0; i < n_buffers; i++)
+    {
+      ok = ok && add_buffer (self, buffers[i], is_weight, error);
+      ebb_tensor_unref (buffers[i]);
+    }
   return ok;
 }
 
@@ -181,9 +204,9 @@ add_module (EbbTrainingMark *self,
             EbbModule *module,
             GError **error)
 {
-  guint n_parameters, n_buffers;
+  guint n_parameters, n_modules;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (module, TRUE, &n_parameters);
-  g_autofree EbbTensor **buffers = ebb_module_get_buffers (module, TRUE, &n_buffers);
+  g_autofree EbbModule **modules = ebb_module_get_modules (module, &n_modules);
   gboolean ok = TRUE;
 
   for (guint i = 0; i < n_parameters; i++)
@@ -191,10 +214,10 @@ add_module (EbbTrainingMark *self,
       add_parameter (self, parameters[i]);
       ebb_tensor_unref (parameters[i]);
     }
-  for (guint i = 0; i < n_buffers; i++)
+  for (guint i = 0; i < n_modules; i++)
     {
-      ok = ok && add_buffer (self, buffers[i], error);
-      ebb_tensor_unref (buffers[i]);
+      ok = ok && add_buffers (self, modules[i], error);
+      g_object_unref (modules[i]);
     }
   return ok;
 }
@@ -373,6 +396,8 @@ check_buffers (const EbbTrainingMark *self,
 
       if (buffer->version.birth != buffer->buffer->storage->birth)
         return fail_changed ("the place of a buffer", "", error);
+      if (buffer->is_weight && !is_same (buffer->version, get_version (buffer->buffer)))
+        return fail_changed ("a quantised weight", "", error);
     }
   return TRUE;
 }

@@ -5,6 +5,8 @@
 #include "support/tensors.h"
 #include "support/waits.h"
 
+#include <malloc.h>
+
 #define WIDTH 6
 
 typedef struct
@@ -219,6 +221,34 @@ test_strided_buffer (void)
   g_assert_true (ebb_tensor_equal (buffer, before));
 }
 
+/* No pass changes it, so a mark holds none of its bytes; and a step that did has no way back. */
+static void
+test_quantized_weight (void)
+{
+  const int width = 1024;
+  g_auto (Training) training = { .model = ebb_linear_new (width, width, FALSE, NULL) };
+  g_autoptr (GError) error = NULL;
+  g_autofree EbbTensor **buffers = NULL;
+  g_autoptr (EbbTensor) same = NULL;
+  size_t before;
+  guint n;
+
+  g_assert_true (ebb_quantize (training.model, EBB_QUANTIZATION_NF4, &error));
+  g_assert_true (ebb_module_to_device (training.model, test_device (), &error));
+  training.state = ebb_training_state_new (training.model, NULL, NULL);
+  before = mallinfo2 ().uordblks + mallinfo2 ().hblkhd;
+  g_assert_true (ebb_training_state_mark (training.state, &error));
+  g_assert_cmpuint (mallinfo2 ().uordblks + mallinfo2 ().hblkhd, <, before + (size_t) (width * width / 8));
+  g_assert_true (ebb_training_state_rewind (training.state, &error));
+  buffers = ebb_module_get_buffers (training.model, TRUE, &n);
+  same = ebb_copy (buffers[0], NULL);
+  g_assert_true (ebb_training_state_mark (training.state, &error));
+  g_assert_true (ebb_tensor_copy_from (buffers[0], same, &error));
+  refuse (&training, "a quantised weight has changed since the mark");
+  for (guint i = 0; i < n; i++)
+    ebb_tensor_unref (buffers[i]);
+}
+
 static void
 test_moved_buffer (void)
 {
@@ -243,6 +273,7 @@ main (int argc, char **argv)
   g_test_add_func ("/training-mark/gradients-that-the-step-drops-first", test_dropped_gradients);
   g_test_add_func ("/training-mark/nobody-waits-for-a-mark", test_no_wait);
   g_test_add_func ("/training-mark/a-buffer-that-is-not-contiguous", test_strided_buffer);
+  g_test_add_func ("/training-mark/a-quantised-weight-is-not-copied", test_quantized_weight);
   g_test_add_func ("/training-mark/a-buffer-that-has-moved", test_moved_buffer);
   return g_test_run ();
 }
