@@ -18,7 +18,7 @@ replicate (const TestParallel *self, EbbModule *model, EbbProcessGroup *group, G
 static void
 replicas_train_alike (gconstpointer data)
 {
-  TestParallel settings = { .decoder = data, .is_whole = TRUE, .has_documents = TRUE };
+  TestParallel settings = { .decoder = data, .is_full = TRUE, .has_documents = TRUE };
   g_autoptr (TestParallelResult) expected = test_parallel_run (&settings);
   g_autoptr (TestParallelResult) result = NULL;
 
