@@ -14,7 +14,7 @@
 #define SMALL 2048
 #define PAGE ((gsize) 4096)
 #define HUGE_PAGE ((gsize) 2 << 20)
-#define WINDOW ((gsize) 512 << 20) /* all blocks of a heap lie within so much of their lowest one */
+#define WIDEST ((gsize) 512 << 20)
 
 enum
 {
@@ -31,6 +31,8 @@ typedef struct
   char *slots[N_SLOTS];
 } Traffic;
 
+/* All blocks of a pool lie within so much of their lowest one. */
+static const gsize windows[N_POOLS] = { [MEDIUM] = 64 << 20, [LARGE] = WIDEST };
 static gsize sizes[N_SLOTS];
 
 /* Now mostly smaller ones, now larger ones, for which the gaps that those leave are too small. */
@@ -45,15 +47,16 @@ draw_size (GRand *rand,
 }
 
 static guint64
-count_resident (char *low)
+count_resident (const Traffic *self,
+                guint pool)
 {
-  static unsigned char pages[WINDOW / PAGE];
+  static unsigned char pages[WIDEST / PAGE];
   guint64 n = 0;
 
-  if (low == NULL)
+  if (self->low[pool] == NULL)
     return 0;
-  g_assert_cmpint (mincore (low, WINDOW, pages), ==, 0);
-  for (gsize i = 0; i < WINDOW / PAGE; i++)
+  g_assert_cmpint (mincore (self->low[pool], windows[pool], pages), ==, 0);
+  for (gsize i = 0; i < windows[pool] / PAGE; i++)
     n += pages[i] & 1;
   return n * PAGE;
 }
@@ -73,7 +76,7 @@ take (Traffic *self,
   g_assert_true (self->low[pool] == NULL || page >= self->low[pool]);
   if (self->low[pool] == NULL)
     self->low[pool] = page;
-  g_assert_true (data + sizes[slot] < self->low[pool] + WINDOW);
+  g_assert_true (data + sizes[slot] < self->low[pool] + windows[pool]);
   memset (data, (int) slot + 1, sizes[slot]);
 }
 
@@ -95,7 +98,7 @@ check_resident (const Traffic *self,
   const guint64 resident = ebb_host_heap_get_resident (self->heap);
 
   g_assert_cmpuint (resident, <=, bound);
-  g_assert_cmpuint (count_resident (self->low[MEDIUM]) + count_resident (self->low[LARGE]), <=, resident);
+  g_assert_cmpuint (count_resident (self, MEDIUM) + count_resident (self, LARGE), <=, resident);
 }
 
 /* The same on each of @heaps, of which the first one has the bound. */
