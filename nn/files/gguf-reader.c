@@ -422,7 +422,7 @@ read_header (Parser *parser,
 {
   EbbGguf *gguf = parser->gguf;
   EbbTensorFile *file = gguf->tensors;
-  guint64 n_tensors, n_values;
+  guint64 n_tensors = 0, n_values = 0; /* gcc 12 does not see, with a sanitizer, that they are read */
   gint64 alignment = EBB_GGUF_ALIGNMENT;
   const gsize room = MIN (parser->file_size, EBB_GGUF_MAX_HEADER);
   GError *failure = NULL;
