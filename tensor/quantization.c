@@ -8,6 +8,7 @@
 #include "tensor/thread-private.h"
 #include "tensor/util/half-private.h"
 
+#include <pthread.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -250,14 +251,13 @@ static float map[EBB_NF4_MAP];
 static guint8 nearest[POSITIONS]; /* the entry of the map for each of so many positions in [-1, 1] */
 static float bounds[15];          /* between neighbours of the code book */
 
+static pthread_once_t made_tables = PTHREAD_ONCE_INIT;
+
 static void
 make_tables (void)
 {
-  static gsize initialized;
   int entry = 0;
 
-  if (!g_once_init_enter (&initialized))
-    return;
   make_map (map);
   for (int i = 0; i < POSITIONS; i++)
     {
@@ -269,13 +269,12 @@ make_tables (void)
     }
   for (int i = 0; i < 15; i++)
     bounds[i] = (ebb_nf4_codes[i] + ebb_nf4_codes[i + 1]) / 2.0f;
-  g_once_init_leave (&initialized, 1);
 }
 
 const float *
 ebb_nf4_get_map (void)
 {
-  make_tables ();
+  pthread_once (&made_tables, make_tables);
   return map;
 }
 
@@ -461,7 +460,7 @@ ebb_quantized_weight_encode (EbbQuantizedWeight *self,
 
   if (ebb_is_dry () || self->codes->view.data == NULL)
     return TRUE;
-  make_tables ();
+  pthread_once (&made_tables, make_tables);
   scales = g_new (float, (gsize) n_scales + 1);
   encoding.scales = scales;
   encoding.codes = begin_put (self->codes);
