@@ -15,8 +15,8 @@ void command_init (char **argv);
 gboolean command_is_terminal (int fd);
 /* Whether text on @fd has colours: on a terminal, unless TERM is dumb or NO_COLOR is set. */
 gboolean command_has_colours (int fd);
-/* Of the terminal @fd; @fallback where that is none, or doesn't know: mpirun gives its ranks terminals of size 0, even
- * if its own output is a file. */
+/* The width of the terminal @fd. @fallback if @fd is no terminal or has no size: mpirun gives its ranks terminals of
+ * size 0, even if its own output is a file. */
 guint command_get_columns (int fd,
                            guint fallback);
 

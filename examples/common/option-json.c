@@ -187,7 +187,7 @@ option_table_take_json (OptionState *self,
 
 /* -- the file of --config ------------------------------------------------------------------------------------------ */
 
-/* The option that a member sets; NULL: there is none. */
+/* Returns the option that @member sets; NULL if no option has its name. */
 static const OptionRow *
 find_option (const OptionState *self,
              const char *member)
@@ -201,7 +201,7 @@ find_option (const OptionState *self,
   return NULL;
 }
 
-/* A text as it would be typed; NULL if @node is none. Numbers are texts as well: --eval 0.05. */
+/* Returns the text as a user would type it; NULL if @node holds no text. Numbers are texts as well: --eval 0.05. */
 static char *
 get_text (JsonNode *node)
 {

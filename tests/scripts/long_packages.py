@@ -53,17 +53,17 @@ class Bare:
     def __init__(self, folder):
         self.path = os.path.join(folder, "bare")
         run("mmdebstrap", "--mode=root", "--variant=apt", "bookworm", self.path)
-        for name in ["/etc/resolv.conf", *glob.glob("/etc/apt/apt.conf.d/*artifact*")]:
+        for name in ["/etc/resolv.conf", *glob.glob("/etc/apt/apt.conf.d/*prox*")]:
             shutil.copy(name, self.path + name)
         self.install(*TOOLS)
-        os.mkdir(os.path.join(self.path, "work"))
+        os.mkdir(os.path.join(self.path, "packages"))
         for file in glob.glob(os.path.join(PACKAGES, "*.deb")):
-            shutil.copy(file, os.path.join(self.path, "work"))
+            shutil.copy(file, os.path.join(self.path, "packages"))
 
     def run(self, *commands):
-        """Runs commands of a shell in /work."""
+        """Runs commands of a shell in /packages."""
         mount = "mount -t proc proc \"$1/proc\"; chroot \"$1\" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin " \
-            "LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive bash -euc \"cd /work 2>/dev/null || cd /; $2\""
+            "LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive bash -euc \"cd /packages 2>/dev/null || cd /; $2\""
         return run("unshare", "--mount", "sh", "-euc", mount, "sh", self.path, "\n".join(commands))
 
     def install(self, *names):
@@ -146,7 +146,7 @@ class Packages(unittest.TestCase):
         names = [os.path.basename(file) for file in sorted(glob.glob(os.path.join(PACKAGES, "*.deb")))
                  if "-cuda_" not in file]    # whose libraries are not in Debian's archive
         self.assertEqual(len(names), 7, names)
-        self.bare.install(*(f"/work/{name}" for name in names))
+        self.bare.install(*(f"/packages/{name}" for name in names))
         self.check_languages()
         self.check_tools()
         self.bare.run(f"apt-get -q purge --yes --auto-remove {' '.join(name.split('_')[0] for name in names)}")

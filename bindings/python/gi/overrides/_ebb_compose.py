@@ -410,7 +410,7 @@ class _More:
         return self.reshape(-1, 1) * other.reshape(1, -1)
 
     def allclose(self, other, rtol=1e-5, atol=1e-8, equal_nan=False):
-        """Whether all elements are equal but for rtol times other plus atol. equal_nan: NaN equals NaN."""
+        """Whether no element differs from other's by more than rtol times that plus atol. equal_nan: NaN equals NaN."""
         if not isinstance(other, Tensor):
             raise TypeError(f"allclose(): other is {show(other)}: it must be a tensor, as ebb.full_like(x, 2)")
         a, b = self.detach(), other.detach()

@@ -333,7 +333,7 @@ class Tensor(Ebb.Tensor):
     def __array_interface__(self):
         try:
             return self._describe_memory()
-        except (TypeError, Error) as error:  # hasattr() asks, and whoever can't share the memory must hear no
+        except (TypeError, Error) as error:  # hasattr() must return False for memory that can't be shared
             raise AttributeError(str(error)) from None
 
     def _describe_memory(self):
