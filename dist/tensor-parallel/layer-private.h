@@ -116,9 +116,9 @@ struct _EbbVocabParallelEmbedding
   guint n_checked; /* forwards whose tokens were read from a device to compare them */
 };
 
-/* The parallel form of a Linear or an Embedding, with its parameters, which are cut already or about to be. Not of
- * other types. @cuts: of the weight or its codes, of the bias and of the scales of codes; NULL: there is none, or it
- * stays full. @quantized: this rank's shard of the weight, if it is quantised; its tensors are referenced. */
+/* Makes the parallel form of a Linear or an Embedding from its parameters, which are cut already or will be. @cuts: one
+ * each for the weight or its codes, the bias, and the scales of codes; NULL for a tensor that is missing or stays full.
+ * @quantized: this rank's shard of a quantised weight; the layer takes references to its tensors. */
 EbbModule *ebb_parallel_layer_adopt (EbbModule *old,
                                      EbbParallelStyle style,
                                      EbbParallelModel *model,
@@ -136,8 +136,8 @@ typedef struct
 } EbbQuantizedCut;
 
 /* Plans to shard @weight [rows, columns] along @dim in @n_sections: how codes are cut and, unless each rank has all of
- * them, scales. Returns this rank's shard in @shard, whose tensors are those of @weight, not owned: they are cut later;
- * but for its nested_index, which is. FALSE with an error that says @name: a rank would have parts of blocks. */
+ * them, scales. Returns this rank's shard in @shard: its tensors are those of @weight, not owned, and are cut later;
+ * the caller frees its nested_index. FALSE with an error that names @name if a rank would have parts of blocks. */
 gboolean ebb_parallel_quantized_plan (const EbbQuantizedWeight *weight,
                                       const char *name,
                                       guint dim,

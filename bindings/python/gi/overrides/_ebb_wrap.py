@@ -393,7 +393,7 @@ _results = {"do_pack": "Handle", "do_put": "Handle", "do_reserve": "Handle", "do
 @override
 class SavedTensorHooks(Ebb.SavedTensorHooks):
     """What happens to the tensors that backward needs. A class of your own derives from it, with do_pack(tensor), which
-    returns what is kept, and do_unpack(handle), which returns the tensor; `with hooks:` puts it in force."""
+    returns what is kept, and do_unpack(handle), which returns the tensor; `with hooks:` switches them on."""
 
     __module__ = "gi.overrides.Ebb"
 
