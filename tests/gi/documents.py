@@ -1,8 +1,8 @@
-"""The code in README.md and docs/*.md runs, and prints what the documents say.
+"""The code in README.md and below docs/ runs, and prints what the documents say.
 
-Python blocks run one by one, each with a small GPT of its own; a text block below is the output. In the tables of
-"Coming from other systems" the code of the right column runs, row by row. C blocks are compiled together and run;
-programs in C, JavaScript and Vala run one by one. tests/scripts/documents_commands.py runs the commands.
+Python blocks run one by one, each with a small GPT of its own; a text block below is the output. guide.py runs those of
+the tutorial and of docs/porting/. C blocks are compiled together and run; programs in C, JavaScript and Vala run one by
+one. tests/scripts/documents_commands.py runs the commands.
 With --update the script writes the output into the documents instead.
 """
 import contextlib
@@ -18,18 +18,18 @@ import sys
 import tempfile
 import unittest
 
+import ebb
 from support import Ebb, main
 from gi.repository import GLib
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.path.insert(0, os.path.join(_ROOT, "tests", "support"))
-from document_blocks import BUILD as _BUILD, LANGUAGES, NAMES, is_command, read, read_blocks  # noqa: E402
+from document_blocks import BUILD as _BUILD, GUIDE, LANGUAGES, NAMES, is_command, read, read_blocks  # noqa: E402
 
 _MODEL = os.path.join(_ROOT, "tests", "fixtures", "chat-model")
 
 _NAME = os.path.join("docs", "checkpointing.md")
 
-_PROGRAMS = os.path.join("docs", "porting.md")               # tests/gi/porting.py runs its Python, section by section
 _PRINTED_ELSEWHERE = os.path.join("docs", "parallel.md")     # tests/gi/parallel_document.py runs what prints there
 
 _OUTDATED = "a document shows another state of the library: run tests/gi/documents.py --update"
@@ -123,14 +123,6 @@ main (void)
 """
 
 
-def read_rows():
-    """The left column and the code of the right one, for each row of the tables at the end."""
-    for line in read(_NAME).split("## Coming from other systems", 1)[1].splitlines():
-        if line.startswith("| ") and not line.startswith("| you wrote"):
-            wrote, write = line.strip("| ").split(" | ")
-            yield wrote, re.findall(r"`([^`]+)`", write)
-
-
 def make_names():
     Ebb.manual_seed(1)
     config = Ebb.GptConfig.new()
@@ -147,7 +139,7 @@ def make_names():
         return Ebb.cross_entropy(model(tokens).reshape(-1, 64), tokens.reshape(-1))
 
     block = model.h[0]
-    return {"Ebb": Ebb, "GLib": GLib, "random": random, "model": model, "block": block, "loss_of": loss_of,
+    return {"Ebb": Ebb, "ebb": ebb, "GLib": GLib, "random": random, "model": model, "block": block, "loss_of": loss_of,
             "x": Ebb.randn(2, 64, 64), "sequence": Ebb.Sequential(Ebb.Linear(64, 64), Ebb.Tanh(), Ebb.Linear(64, 8)),
             "config": {"activation_checkpointing": {"cpu_checkpointing": True}},
             "oslo_config": {"activation_checkpointing": {"enable": True, "cpu_checkpointing": True}},
@@ -205,7 +197,7 @@ def update():
         return f"{match[1]}{run(match[2], make_names())}```\n"
 
     for name in NAMES:
-        if name in (_PRINTED_ELSEWHERE, _PROGRAMS):
+        if name in (_PRINTED_ELSEWHERE, *GUIDE):
             continue
         old = read(name)
         new = re.sub(r"(^```python\n((?:(?!^```).)*)^```\n```text\n)(?:(?!^```).)*^```\n", write_printed, old,
@@ -236,11 +228,11 @@ class Documents(unittest.TestCase):
             with self.subTest(document=name):
                 words = re.findall(r"\b(ebb_\w+) ?\(", text)
                 self.assertEqual([word for word in words if f"{word} (" not in headers], [])
-                for words in re.findall(r"\bEbb((?:\.\w+)+)", in_python):
-                    functools.reduce(getattr, words[1:].split("."), Ebb)
+                for package, words in re.findall(r"(?<![/\w.-])(ebb|Ebb)((?:\.\w+)+)", in_python):
+                    functools.reduce(getattr, words[1:].split("."), ebb if package == "ebb" else Ebb)
 
     def test_blocks_of_python_print_what_stands_below(self):
-        blocks = [block for block in read_blocks("python") if block.document != _PROGRAMS
+        blocks = [block for block in read_blocks("python") if block.document not in GUIDE
                   and not (block.printed and block.document == _PRINTED_ELSEWHERE)]
         self.assertGreaterEqual(len([block for block in blocks if block.printed]), 3)
         for block in blocks:
@@ -248,23 +240,6 @@ class Documents(unittest.TestCase):
                 printed = run(block.code, make_names())
                 if block.printed:
                     self.assertEqual(without_times(printed), without_times(block.printed), _OUTDATED)
-
-    def test_what_other_systems_do_has_code_that_runs(self):
-        n_run = 0
-        for wrote, codes in read_rows():
-            with self.subTest(wrote=wrote):
-                names = make_names()
-                plain = names["loss_of"](names["model"]).item()
-                names = make_names()
-                for code in codes:
-                    self.assertIn("Ebb.", code + "Ebb." * code.startswith(("block.", "model.")))
-                    run(code, names)
-                loss = names["loss_of"](names["model"])
-                loss.backward()
-                if not any("(block" in code or "x)" in code for code in codes):  # they may draw random numbers
-                    self.assertEqual(loss.item(), plain)
-                n_run += len(codes)
-        self.assertGreater(n_run, 25)
 
     def test_the_table_of_nestings_is_what_the_example_prints(self):
         shown = next(block.code for block in read_blocks("text") if block.code.startswith("wrapped"))

@@ -1,4 +1,4 @@
-"""Reads the fenced blocks of README.md and docs/*.md, and the commands between backquotes."""
+"""Reads the fenced blocks of README.md and of the pages below docs/, and the commands between backquotes."""
 import collections
 import glob
 import os
@@ -6,8 +6,11 @@ import re
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(ROOT, "build", "release"))
-LANGUAGES = "c", "js", "python", "sh", "vala"
-NAMES = ["README.md", *(os.path.relpath(path, ROOT) for path in sorted(glob.glob(os.path.join(ROOT, "docs", "*.md"))))]
+LANGUAGES = "c", "diff", "js", "python", "sh", "vala"
+NAMES = ["README.md", *(os.path.relpath(path, ROOT)
+                        for path in sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True)))]
+# The pages whose Python is one program each.
+GUIDE = [name for name in NAMES if name.startswith(os.path.join("docs", "porting")) or name.endswith("tutorial.md")]
 
 # The beginning of a command: the path of a program, or a name with options.
 _COMMAND = re.compile(r"(build/release/|examples/python/\w+\.py|scripts/|tests/[\w/]+\.py|/usr/bin/|export \w+="

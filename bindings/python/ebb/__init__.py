@@ -75,42 +75,109 @@ def _load():
 _Ebb = _load()
 __version__ = _Ebb.get_version_string()
 
-# Names of PyTorch that are not here: the code to write instead.
+# Names of PyTorch that are not here: the code to write instead. A name may stand for several.
+_OWN = "layers, optimizers and functions are ebb's own, as ebb.Linear, ebb.AdamW and ebb.gelu(): write `import ebb as {}`"
+_BATCHES = ("batches come from any iterable of numpy arrays, by `for x, y in ebb.batches(loader):`, a torch DataLoader "
+            "too, or from ebb.TextDataset")
+_SCHEDULE = "write ebb.CosineSchedule(warmup, total), whose apply(optimizer) sets the rate, or optimizer.lr = rate"
+_NO_LAYER = "there are no convolutions, poolings and recurrent layers: compose ebb.Linear and functions in forward()"
 _ADVICE = {
-    "nn": "layers are ebb's own, as ebb.Linear, and so are functions, as ebb.gelu()",
-    "functional": "functions are ebb's own, as ebb.gelu()",
-    "F": "functions are ebb's own, as ebb.gelu()",
-    "optim": "optimizers are ebb's own, as ebb.AdamW",
-    "utils": "write ebb.checkpoint() for torch.utils.checkpoint; batches come from any iterable of numpy arrays, which "
-             "ebb.tensor() takes, or from ebb.TextDataset",
-    "cuda": "write model.to(\"cuda\"), ebb.zeros(2, device=\"cuda\") and ebb.memory_stats(\"cuda\")",
-    "amp": "write `with ebb.autocast():`",
-    "distributed": "write ebb.init_process_group(), whose groups have all_reduce() and the others",
-    "save": "write ebb.save_safetensors(model.state_dict(), path), or pickle.dump()",
+    **{name: _OWN.format(name) for name in ("nn", "functional", "F", "optim")},
+    **dict.fromkeys(("DataLoader", "TensorDataset", "IterableDataset"), _BATCHES),
+    **dict.fromkeys(("lr_scheduler", "LambdaLR", "StepLR", "CosineAnnealingLR", "OneCycleLR", "LinearLR"), _SCHEDULE),
+    **dict.fromkeys(("Conv1d", "Conv2d", "MaxPool2d", "LSTM", "LSTMCell", "GRU", "GRUCell", "RNN"), _NO_LAYER),
+    **dict.fromkeys(("RMSprop", "Adagrad", "LBFGS", "Adadelta"), "there are ebb.AdamW, ebb.Adam and ebb.SGD"),
+    **dict.fromkeys(("float64", "double", "DoubleTensor"), "there are no 64-bit floats: write ebb.float32"),
+    **dict.fromkeys(("concat", "concatenate", "hstack"), "write ebb.cat()"),
+    **dict.fromkeys(("inf", "nan", "pi", "e"), "write math.inf, math.nan, math.pi, math.e"),
+    **dict.fromkeys(("FullyShardedDataParallel", "FSDP"), "write ebb.fully_shard(model)"),
+    **dict.fromkeys(("DistributedDataParallel", "DataParallel", "DDP", "parallel"), "write ebb.replicate(model)"),
+    **dict.fromkeys(("MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder", "Transformer"),
+                    "write ebb.MultiHeadAttention(width, heads) or ebb.TransformerBlock(width, heads), batch first"),
+    **dict.fromkeys(("vmap", "func", "Function", "jit", "onnx", "fx", "hub", "quantization", "sparse"),
+                    "it is not there, and nothing stands for it"),
+    **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "layers have f32: write `with "
+                    "ebb.parameter_dtype(\"bf16\"):` for bf16"),
+    **dict.fromkeys(("finfo", "iinfo"), "write -math.inf for what is masked"),
+    **dict.fromkeys(("get_rng_state", "set_rng_state"), "an ebb.TrainingState saves generators; to have one of your own, "
+                    "write ebb.Generator()"),
+    "utils": "write ebb.checkpoint() for torch.utils.checkpoint; " + _BATCHES,
+    "amp": "write `with ebb.autocast():`; bf16 needs no GradScaler",
+    "GradScaler": "bf16 needs none: write loss.backward() and optimizer.step()",
+    "distributed": "write ebb.init_process_group(), whose groups have rank, size, all_reduce() and the others",
+    "save": "write ebb.save_safetensors(model.state_dict(), path), or pickle.dump(); an ebb.TrainingState saves all of a "
+            "training",
     "load": "write model.load_state_dict(ebb.load_safetensors(path)), or pickle.load()",
     "inference_mode": "write `with ebb.no_grad():`",
     "set_grad_enabled": "write `with ebb.no_grad():` or `with ebb.enable_grad():`",
     "compile": "models run as they are; ebb.plan_memory() chooses what they keep",
-    "float64": "there are no 64-bit floats: write ebb.float32",
-    "double": "there are no 64-bit floats: write ebb.float32",
-    "DataLoader": "batches come from any iterable of numpy arrays, which ebb.tensor() takes, or from ebb.TextDataset",
-    "device": "a device is a name, as \"cpu\"; write `with ebb.default_device(\"sim\"):` for a region",
-    "concat": "write ebb.cat()",
-    "concatenate": "write ebb.cat()",
-    "mm": "write ebb.matmul(), or a @ b",
-    "bmm": "write ebb.matmul(), or a @ b",
-    "mse_loss": "write (a - b).square().mean()",
-    "MSELoss": "write (a - b).square().mean()",
-    "CrossEntropyLoss": "write ebb.cross_entropy(logits, targets)",
-    "ModuleDict": "assign modules as attributes, or write ebb.ModuleList",
+    "use_deterministic_algorithms": "the same program gives the same bits as it is",
+    "backends": "ebb.list_device_kinds() names the devices",
     "cumsum": "write ebb.tril(ebb.ones(n, n)) @ t",
+    "prod": "write t.log().sum().exp() where elements are above 0",
     "logsumexp": "write (t - t.log_softmax(-1))[..., 0]",
+    "vstack": "write ebb.cat(tensors, 0)",
+    "normal": "write mean + std * ebb.randn(*shape)",
+    "bernoulli": "write (ebb.rand_like(p) < p).float()",
+    "clip": "write ebb.clamp()",
+    "pad": "write ebb.cat() with ebb.zeros()",
+    "normalize": "write x / x.norm(dim=-1, keepdim=True)",
+    "leaky_relu": "write ebb.where(x > 0, x, slope * x)",
+    "elu": "write ebb.where(x > 0, x, x.exp() - 1)",
+    "softplus": "write x.relu() + (1 + (-abs(x)).exp()).log()",
+    "nll_loss": "write ebb.cross_entropy(logits, targets), without log_softmax()",
+    "l1_loss": "write abs(a - b).mean()",
+    "floor": "write ebb.tensor(numpy.floor(t.numpy()))",
+    "round": "write ebb.tensor(numpy.round(t.numpy()))",
+    "sign": "write (t > 0).float() - (t < 0).float()",
+    "remainder": "write ebb.tensor(t.numpy() % n)",
+    "unique": "write numpy.unique(t.numpy())",
+    "bincount": "write numpy.bincount(t.numpy())",
+    "roll": "write ebb.cat((t[-n:], t[:-n]))",
+    "meshgrid": "give each tensor its dimension: a[:, None] and b[None, :] are broadcast",
+    "broadcast_to": "write t.expand(*shape)",
+    "baddbmm": "write c + a @ b",
+    "linalg": "write t.norm(); for decompositions, numpy.linalg of t.numpy()",
+    "init": "write weight.normal_(0, 0.02) or weight.uniform_(-a, a) in `with ebb.no_grad():`",
+    "clip_grad_value_": "write ebb.clip_grad_norm()",
+    "ModuleDict": "assign modules as attributes, or write ebb.ModuleList",
+    "ParameterList": "write self.a = ebb.Parameter(tensor) for each",
+    "Identity": "write ebb.Sequential()",
+    "Flatten": "write x.flatten(1) in forward()",
+    "Softmax": "write x.softmax(-1) in forward()",
+    "LeakyReLU": "write ebb.where(x > 0, x, slope * x) in forward()",
+    "Softplus": "write x.relu() + (1 + (-abs(x)).exp()).log() in forward()",
+    "profiler": "write `with ebb.profile() as p:`",
+    "random": "write ebb.manual_seed()",
+    "seed": "write ebb.manual_seed()",
+    "Size": "a shape is a tuple of ints",
+    "dtype": "a dtype is an ebb.DType",
+    "FloatTensor": "write ebb.Tensor(values)",
+    "LongTensor": "write ebb.tensor(values)",
     "bool": "write dtype=\"bool\", and t.bool() to convert",
     "half": "write ebb.float16",
     "float": "write ebb.float32",
     "long": "write ebb.int64",
-    "autograd": "write ebb.grad(outputs, inputs), or loss.backward()",
+    "int": "write ebb.int32",
+    "autograd": "write ebb.grad(outputs, inputs), or loss.backward(); functions of your own have no backward of their own",
 }
+
+
+class _Finder:
+    """Has `import ebb.nn` and `from ebb import nn` say what to write."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        package, _, rest = name.partition(".")
+        if package == "ebb" and rest.partition(".")[0] in _ADVICE:
+            raise ImportError(_explain(rest.partition(".")[0]))
+
+
+sys.meta_path.append(_Finder)
+
+
+def _explain(name):
+    return f"ebb has no {name!r}" + (f": {_ADVICE[name]}" if name in _ADVICE else "")
 
 
 def _list_names():
@@ -126,8 +193,7 @@ def __getattr__(name):
     try:
         value = globals()[name] = getattr(_Ebb, name)
     except AttributeError:
-        raise AttributeError(f"ebb has no {name!r}" + (f": {_ADVICE[name]}" if name in _ADVICE else "")
-                             ) from None
+        raise AttributeError(_explain(name)) from None
     return value
 
 

@@ -207,8 +207,9 @@ _export("plan_memory", _ebb_plan.plan_memory)
 for _value in enum_members(_Ebb.Error):  # Ebb.Error is the exception; its codes stay where they were
     setattr(Error, _value.value_nick.upper().replace("-", "_"), _value)
 _export("Error", Error)
-for _name, _class in (("ReLU", _Ebb.Relu), ("GELU", _Ebb.Gelu), ("SiLU", _Ebb.Silu), ("SGD", _Ebb.Sgd)):
-    _export(_name, _class)  # as PyTorch has them
+for _name, _value in (("ReLU", _Ebb.Relu), ("GELU", _Ebb.Gelu), ("SiLU", _Ebb.Silu), ("SGD", _Ebb.Sgd),
+                      ("RMSNorm", _Ebb.RmsNorm), ("clip_grad_norm_", clip_grad_norm)):
+    _export(_name, _value)  # as PyTorch has them
 _export("checkpointing", types.SimpleNamespace(**{
     _name.removeprefix("checkpointing_"): globals().get(_name) or getattr(_Ebb, _name)
     for _name in ("checkpointing_configure", "checkpointing_checkpoint", "checkpointing_is_configured",

@@ -1,4 +1,5 @@
 """Functions and methods that PyTorch has and C has not: each is made of ops, so gradients flow through it."""
+import functools
 import math
 import types
 
@@ -6,10 +7,10 @@ from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_dlpack import from_dlpack, from_numpy
 from gi.overrides._ebb_errors import Error, guard
-from gi.overrides._ebb_functions import (arange, empty, from_method, full, ones, rand, randn, stack, tensor, where,
-                                         zeros)
+from gi.overrides._ebb_functions import (arange, choice, cross_entropy, empty, from_method, full, ones, rand, randn,
+                                         stack, tensor, where, zeros)
 from gi.overrides._ebb_indexing import find_set, make_indices
-from gi.overrides._ebb_tensor import DType, Tensor, dimensions, sizes, to_device, to_dtype
+from gi.overrides._ebb_tensor import DType, Found, Tensor, dimensions, sizes, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
@@ -199,6 +200,54 @@ def eye(n, dtype=DType.F32, device=None):
     return (steps.reshape(n, 1) == steps).to(to_dtype(dtype))
 
 
+def linspace(start, end, steps, dtype=DType.F32, device=None):
+    """Numbers from start to end, both included, at equal distances."""
+    return (arange(steps, device=device).float() * ((end - start) / (steps - 1 if steps > 1 else 1)) + start).to(
+        to_dtype(dtype))
+
+
+def randperm(n, generator=None, device=None):
+    """The integers from 0 to n - 1 in a random order."""
+    return rand(n, generator=generator, device=device).argsort()
+
+
+def one_hot(x, num_classes):
+    """Integers [..] as rows [.., num_classes], i64, with a 1 where the integer says and zeros elsewhere."""
+    return (x.unsqueeze(-1) == arange(num_classes, device=x.device)).long()
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+def _reduce(losses, reduction):
+    kind = choice(Ebb.Reduction, reduction)
+    return losses if kind == Ebb.Reduction.NONE else losses.mean() if kind == Ebb.Reduction.MEAN else losses.sum()
+
+
+def mse_loss(x, target, reduction="mean"):
+    """The squares of differences: their mean, their "sum", or all of them ("none")."""
+    return _reduce((x - target).square(), reduction)
+
+
+def binary_cross_entropy_with_logits(x, target, reduction="mean"):
+    """The cross entropy of logits with probabilities from 0 to 1, of the shape of x."""
+    return _reduce(x.relu() - x * target + (1 + (-abs(x)).exp()).log(), reduction)
+
+
+def _criterion(name, function):
+    """The class of PyTorch's that holds the arguments of a loss."""
+    def make(**options):
+        return functools.partial(function, **options)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"{function.__name__}() with options, which are given by name."
+    return make
+
+
+CrossEntropyLoss, MSELoss, BCEWithLogitsLoss = map(
+    _criterion, ("CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss"),
+    (cross_entropy, mse_loss, binary_cross_entropy_with_logits))
+
+
 def _like(make):
     def create(x, dtype=None, device=None):
         return make(*x.shape, dtype=x.dtype if dtype is None else dtype, device=x.device if device is None else device)
@@ -324,6 +373,12 @@ class _More:
         ones = [size for extent in shape for size in (1, extent)]
         return self.reshape(ones).expand(pairs).reshape([count * extent for count, extent in zip(counts, shape)])
 
+    def repeat_interleave(self, n, dim):
+        """Each slice along a dimension n times, side by side."""
+        dim = dim % self.ndim if -self.ndim <= dim < self.ndim else dim
+        shape = list(self.shape)
+        return self.unsqueeze(dim + 1).expand(shape[:dim + 1] + [n] + shape[dim + 1:]).flatten(dim, dim + 1)
+
     def unbind(self, dim=0):
         """The slices along a dimension, as a tuple."""
         return tuple(select(self, dim, i) for i in range(self.shape[dim]))
@@ -367,6 +422,18 @@ class _More:
         """Elements of self where the condition holds, else of other."""
         return where(condition, self, other)
 
+    def isnan(self):
+        """True where elements are not a number."""
+        return self != self
+
+    def isinf(self):
+        """True where elements are infinite."""
+        return abs(self) == math.inf
+
+    def isfinite(self):
+        """True where elements are numbers and not infinite."""
+        return abs(self) < math.inf
+
     def any(self, dim=None, keepdim=False):
         """Whether any element is not 0, all in all or along dimensions."""
         return self.bool().to(DType.I32).sum(dim, keepdim) != 0
@@ -384,16 +451,22 @@ class _More:
         if self.is_floating_point():  # through a NaN, which is equal to nothing, as well
             return (-self).argmax(dim, keepdim)
         x, dim = (self.reshape(-1), 0) if dim is None else (self, dim)
-        return (x == x.min(dim, True)).argmax(dim, keepdim)  # -x would wrap
+        return (x == x.amin(dim, True)).argmax(dim, keepdim)  # -x would wrap
 
     def sort(self, dim=-1, descending=False):
-        """The elements of a dimension in order, and their indices; equal ones in any order."""
+        """The elements of a dimension in order, and their indices; equal ones by their indices. For integers the device
+        is waited for."""
         if isinstance(dim, bool):
             raise TypeError(f"sort(): dim is {dim}: it must be an int; write descending={dim}")
         if not -self.ndim <= dim < self.ndim:
             raise IndexError(f"sort(): dim {dim} of a tensor of {self.ndim} dimensions")
-        values, indices = self.transpose(dim, -1).topk(self.shape[dim], descending)
-        return values.transpose(dim, -1), indices.transpose(dim, -1)
+        n, moved = self.shape[dim], self.transpose(dim, -1)
+        if self.is_floating_point():
+            return Found(*(found.transpose(dim, -1) for found in moved.topk(n, largest=descending)))
+        rows = moved.reshape(self.numel() // n if n else 0, n).tolist()
+        order = [sorted(range(n), key=row.__getitem__, reverse=descending) for row in rows]
+        indices = tensor(order, dtype=DType.I64, device=self.device).reshape(moved.shape).transpose(dim, -1)
+        return Found(self.gather(dim, indices), indices)
 
     def argsort(self, dim=-1, descending=False):
         """The indices that sort a dimension."""
@@ -430,6 +503,10 @@ class _More:
         """The tensor with zeros below a diagonal."""
         return triu(self, diagonal)
 
+    def new_full(self, shape, value, dtype=None, device=None):
+        """A tensor that is value everywhere, of this dtype, where the tensor is, unless others are asked for."""
+        return full(shape, value, self.dtype if dtype is None else dtype, self.device if device is None else device)
+
     def new_zeros(self, *shape, dtype=None, device=None):
         """Zeros of this dtype, where the tensor is, unless others are asked for."""
         return zeros(*shape, dtype=self.dtype if dtype is None else dtype,
@@ -446,13 +523,25 @@ _ADVICE = {
     "cumsum": "write ebb.tril(ebb.ones(n, n)) @ t",
     "prod": "write t.log().sum().exp() where elements are above 0",
     "logsumexp": "write (t - t.log_softmax(-1))[..., 0]",
-    "scatter": "write ebb.scatter_add(), or t[:, indices] = values",
-    "scatter_": "write t[:, indices] = values",
+    "scatter": "write ebb.one_hot(), ebb.scatter_add(), or t[:, indices] = values",
+    "scatter_": "write ebb.one_hot(), ebb.scatter_add(), or t[:, indices] = values",
     "scatter_add_": "write ebb.scatter_add(), which gives a new tensor",
     "register_hook": "write ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
     "retain_grad": "write ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
     "grad_fn": "is_leaf() says whether an op has made the tensor",
     "type": "write t.dtype, or t.to(\"bf16\")",
+    "byte": "write t.to(\"uint8\")",
+    "clamp_min": "write t.clamp(min=...)",
+    "clamp_max": "write t.clamp(max=...)",
+    "new_tensor": "write ebb.tensor(values, device=t.device)",
+    "sign": "write (t > 0).float() - (t < 0).float()",
+    "median": "write t.sort().values[(t.numel() - 1) // 2] of a vector",
+    "unique": "write numpy.unique(t.numpy())",
+    "bernoulli_": "write t = (ebb.rand_like(p) < p).float()",
+    "random_": "write ebb.randint()",
+    "softplus": "write t.relu() + (1 + (-abs(t)).exp()).log()",
+    "mode": "write numpy.bincount(t.numpy()).argmax()",
+    "lerp": "write t + weight * (other - t)",
     "pin_memory": "memory of the host is pinned by itself where a GPU copies from it",
     "storage": "write t.numpy(), which shares the memory",
     "untyped_storage": "write t.numpy(), which shares the memory",
@@ -485,5 +574,9 @@ def _add_methods():
 _add_methods()
 exports = {function.__name__: function for function in (
     einsum, as_tensor, batches, is_tensor, eye, rand_like, randn_like, empty_like, zeros_like, ones_like, full_like,
-    *map(from_method, ("any", "all", "std", "argmin", "outer", "allclose", "flip", "masked_select", "nonzero", "sort",
-                       "argsort", "tril", "triu")))}
+    linspace, randperm, one_hot, mse_loss, binary_cross_entropy_with_logits, CrossEntropyLoss, MSELoss,
+    BCEWithLogitsLoss,
+    *map(from_method, (
+        "add", "sub", "mul", "div", "pow", "mm", "bmm", "dot", "outer", "any", "all", "std", "norm", "amax", "amin",
+        "argmin", "isnan", "isinf", "isfinite", "equal", "allclose", "flip", "flatten", "squeeze", "split", "unbind",
+        "repeat_interleave", "masked_select", "nonzero", "topk", "sort", "argsort", "numel", "tril", "triu")))}

@@ -18,6 +18,16 @@ Ebb = get_introspection_module("Ebb")
 # Settings that are given by name as properties are, but go through a method.
 OTHER_SETTINGS = {"filter": "set_filter", "fallback": "set_fallback"}
 
+# Arguments that PyTorch's classes have and these lack.
+_ADVICE = {
+    "device": "write `with ebb.default_device(device):`, or module.to(device); ",
+    "dtype": "write `with ebb.parameter_dtype(\"bf16\"):`, or module.to(\"bf16\"); ",
+    "approximate": "write kind=\"tanh\"; ",
+    "inplace": "leave it out; ",
+    "batch_first": "leave it out, since batches come first; ",
+    **dict.fromkeys(("fused", "foreach", "capturable"), "leave it out, since each step is one fused pass; "),
+}
+
 _init = guard(Gio.Initable.init)
 _names = {}  # by class written in C
 _specs = {}  # of properties that were set, by class, which GObject keeps for ever, and name
@@ -86,7 +96,7 @@ def _take(self, name, value):
     if spec is None:
         names = [spec.name.replace("-", "_") for spec in type(self).list_properties()
                  if spec.flags & GObject.ParamFlags.WRITABLE]
-        raise TypeError(f"{type(self).__name__}() has no argument {name!r}: "
+        raise TypeError(f"{type(self).__name__}() has no argument {name!r}: " + _ADVICE.get(name, "")
                         + (f"its arguments are {', '.join(names)}" if names else "it takes none"))
     return check_property(f"{cls.__name__}: {name}", spec, value)
 

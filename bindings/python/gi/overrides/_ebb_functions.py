@@ -1,10 +1,11 @@
 """Functions whose C form names every argument, with the defaults and the shapes that Python's users expect."""
 import array
+import types
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_dlpack import from_numpy
-from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_tensor import DType, Tensor, dimensions, sizes, to_device, to_dtype
 from gi.repository import GLib
 
@@ -15,7 +16,7 @@ __all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint
            "rotary", "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm",
            "matmul_transposed", "linear", "attention", "self_attention", "scaled_dot_product_attention", "backward",
            "grad", "memory_stats", "multinomial", "where", "clamp", "clip_grad_norm", "vocab_parallel_cross_entropy",
-           "vocab_parallel_linear_cross_entropy"]
+           "vocab_parallel_linear_cross_entropy", "device", "cuda"]
 
 IGNORE_INDEX = -100
 
@@ -197,7 +198,9 @@ def where(condition, a, b):
     return _where(condition, a, b)
 
 
-def gelu(x, kind="exact"):
+def gelu(x, kind="exact", approximate=None):
+    """approximate: PyTorch's name of kind, "none" for "exact"."""
+    kind = kind if approximate is None else "exact" if approximate == "none" else approximate
     return _gelu(x, choice(Ebb.GeluKind, kind))
 
 
@@ -259,8 +262,11 @@ def vocab_parallel_linear_cross_entropy(x, weight, targets, n_classes, group=Non
                                        choice(Ebb.Reduction, reduction), group or Ebb.ProcessGroup.get_default())
 
 
-def scaled_dot_product_attention(query, key, value, mask=None, causal=False, scale=0.0, dropout_p=0.0, generator=None):
-    return _scaled_dot_product_attention(query, key, value, mask, causal, scale, dropout_p, generator)
+def scaled_dot_product_attention(query, key, value, mask=None, causal=False, scale=0.0, dropout_p=0.0, generator=None,
+                                 attn_mask=None, is_causal=False):
+    """attn_mask and is_causal: PyTorch's names of mask and causal."""
+    return _scaled_dot_product_attention(query, key, value, mask if attn_mask is None else attn_mask,
+                                         causal or is_causal, scale or 0.0, dropout_p, generator)
 
 
 def _attention_form(**fields):
@@ -286,8 +292,8 @@ def self_attention(qkv, n_heads, mask=None, causal=False, scale=0.0, dropout_p=0
     return _self_attention(qkv, n_heads, mask, starts, form, generator)
 
 
-def multinomial(weights, n_samples, generator=None):
-    return _multinomial(weights, n_samples, generator)
+def multinomial(weights, num_samples, generator=None):
+    return _multinomial(weights, num_samples, generator)
 
 
 # -- gradients and memory ---------------------------------------------------------------------------------------------
@@ -328,3 +334,29 @@ def memory_stats(device="cpu"):
     result["reserved"] = stats.get_reserved()
     result["system_calls"] = stats.get_system_calls()
     return result
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+def device(device):
+    """A device by its name, as "cpu" or "cuda:0"; an ebb.Device stays itself."""
+    if device is None:
+        raise TypeError("device(): device is None: it must be a name, as \"cpu\"")
+    return to_device(device)
+
+
+def _is_cuda_available():
+    """Whether the device "cuda" can be used here."""
+    try:
+        return to_device("cuda") is not None
+    except Error:
+        return False
+
+
+# What PyTorch's programs ask of torch.cuda.
+cuda = types.SimpleNamespace(
+    is_available=_is_cuda_available,
+    synchronize=lambda device="cuda": to_device(device).synchronize(),
+    memory_allocated=lambda device="cuda": memory_stats(device)["total"]["current"],
+    max_memory_allocated=lambda device="cuda": memory_stats(device)["total"]["peak"],
+    reset_peak_memory_stats=lambda device="cuda": Ebb.memory_reset_peaks(to_device(device)))

@@ -144,6 +144,13 @@ def _call_hooks(module, args, result):
         hook(module, tuple(positional), *value)
 
 
+class _Parameters(list):
+    """A list that says so to who takes it for an iterator."""
+
+    def __next__(self):
+        raise TypeError("next(): parameters() is a list: write model.parameters()[0]")
+
+
 class _Config:
     """What module.config is in OneFlow: its activation_checkpointing is the module's."""
 
@@ -302,7 +309,7 @@ class Module(Ebb.Module):
 
     # traversal
     def parameters(self, recurse=True):
-        return self.get_parameters(recurse)
+        return _Parameters(self.get_parameters(recurse))
 
     def named_parameters(self, recurse=True):
         """Names, as "h.0.weight", and parameters; those of the module alone without recurse."""

@@ -3,6 +3,7 @@ import contextlib
 import json
 
 from gi.module import get_introspection_module
+from gi.overrides._ebb_args import unpack_result
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_options import Options
 from gi.overrides._ebb_tensor import to_dtype
@@ -10,8 +11,8 @@ from gi.overrides._ebb_wrap import _check_module, _mode, picker
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["fully_shard", "fully_shard_auto_wrap", "fully_shard_wrap_each", "no_sync", "replicate", "shard_report",
-           "summon_full_params"]
+__all__ = ["fully_shard", "fully_shard_auto_wrap", "fully_shard_wrap_each", "get_full_optimizer_state",
+           "get_full_state_dict", "no_sync", "replicate", "shard_report", "summon_full_params"]
 
 _sync_mode = _mode(Ebb.push_gradient_sync, Ebb.pop_gradient_sync)
 _replicate = guard(Ebb.replicate)
@@ -114,6 +115,17 @@ def fully_shard_auto_wrap(root, min_parameters, group=None, force_leaf_modules=N
     _auto_wrap(root, min_parameters, [kind.__gtype__ for kind in leaves], [kind.__gtype__ for kind in excluded], group,
                _shard_options.make("fully_shard_auto_wrap", options))
     return root
+
+
+_get_full_state_dict, _get_full_optimizer_state = map(guard, (Ebb.get_full_state_dict, Ebb.get_full_optimizer_state))
+
+
+def get_full_state_dict(module, rank0_only=False):
+    return unpack_result(_get_full_state_dict(module, rank0_only))
+
+
+def get_full_optimizer_state(optimizer, rank0_only=False):
+    return unpack_result(_get_full_optimizer_state(optimizer, rank0_only))
 
 
 _summon, _release = guard(Ebb.summon_full_params), guard(Ebb.release_full_params)

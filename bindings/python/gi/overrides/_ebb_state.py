@@ -22,8 +22,7 @@ _register_parameter, _register_buffer, _register_child = (
 
 def _refuse_result(tensor, what):
     if not tensor.is_leaf():
-        raise RuntimeError(f"{what}: the tensor was made by an op, whose graph is no part of a copy: write detach() or "
-                           "clone()")
+        raise RuntimeError(f"{what}: the tensor was made by an op, whose graph is no part of a copy: write detach()")
 
 
 def _copy_tensor(tensor, memo):
@@ -104,12 +103,16 @@ def _make_like(module):
 
 
 def _copy_attribute(module, path, name, value, memo):
+    label = f"deepcopy: {path.rstrip('.') or 'the module'}, a {type(module).__name__},"
     try:
         return copy.deepcopy(value, memo)
+    except RuntimeError as error:
+        if isinstance(error, GLib.Error):
+            raise
+        raise RuntimeError(f"{label} can't be copied with {name!r}: {str(error).removeprefix('deepcopy: ')}") from error
     except TypeError as error:
         if str(error).startswith("deepcopy: "):
             raise
-        label = f"deepcopy: {path.rstrip('.') or 'the module'}, a {type(module).__name__},"
         raise TypeError(f"{label} has {show(value)} as {name!r}, of which there are no copies: delete the attribute, "
                         "and assign it to the copy") from error
 

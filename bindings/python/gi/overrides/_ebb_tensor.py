@@ -1,4 +1,5 @@
 """Tensors as Python has them: operators, indexing, numpy and DLPack without copies."""
+import collections
 import math
 import numbers
 import operator
@@ -67,6 +68,11 @@ _get_device = guard(Ebb.Device.get)
 class Device(Ebb.Device):
     __module__ = "gi.overrides.Ebb"
 
+    @property
+    def type(self):
+        """The name without a number, as "cuda"."""
+        return self.get_name().partition(":")[0]
+
     def __str__(self):
         return self.get_name()
 
@@ -81,6 +87,9 @@ class Device(Ebb.Device):
     def __hash__(self):
         return hash(self.get_name())
 
+
+# What max(), min(), topk() and sort() find along a dimension.
+Found = collections.namedtuple("Found", "values indices")
 
 # -- functions that operators and methods stand for -------------------------------------------------------------------
 
@@ -422,6 +431,11 @@ class Tensor(Ebb.Tensor):
             return NotImplemented
         return _pow(_scalar(float(base), self.get_dtype(), self.get_device()), self)
 
+    def __mod__(self, other):
+        raise TypeError("tensors have neither % nor //: write ebb.tensor(t.numpy() % n)")
+
+    __floordiv__ = __mod__
+
     def __iter__(self):
         return (_select(self, 0, i) for i in range(len(self)))
 
@@ -527,8 +541,11 @@ class Tensor(Ebb.Tensor):
     def unsqueeze(self, dim):
         return _unsqueeze(self, dim)
 
-    def squeeze(self, dim):
-        return _squeeze(self, dim)
+    def squeeze(self, dim=None):
+        """Without a dimension of size 1, or without all of them."""
+        if dim is not None:
+            return _squeeze(self, dim)
+        return _reshape(self, [size for size in self.get_shape() if size != 1])
 
     def flatten(self, start_dim=0, end_dim=-1):
         return _flatten(self, start_dim, end_dim)
@@ -537,7 +554,13 @@ class Tensor(Ebb.Tensor):
         return _narrow(self, dim, start, length)
 
     def split(self, size, dim=0):
-        return tuple(_split(self, size, dim))
+        """Parts of a size along a dimension, or of the sizes in a list, as a tuple of views."""
+        if not isinstance(size, (list, tuple)):
+            return tuple(_split(self, size, dim))
+        size, extent = sizes(size), self.shape[dim]
+        if sum(size) != extent or min(size) < 0:
+            raise ValueError(f"split(): parts of {size} for a dimension of size {extent}")
+        return tuple(_narrow(self, dim, sum(size[:i]), part) for i, part in enumerate(size))
 
     def chunk(self, n_chunks, dim=0):
         return tuple(_chunk(self, n_chunks, dim))
@@ -579,25 +602,49 @@ class Tensor(Ebb.Tensor):
     sum, mean = _reduction("sum"), _reduction("mean")
     exp, log, sqrt, rsqrt, square = map(_unary, ("exp", "log", "sqrt", "rsqrt", "square"))
     sin, cos, tanh, relu, silu, sigmoid = map(_unary, ("sin", "cos", "tanh", "relu", "silu", "sigmoid"))
-    norm, contiguous = _unary("norm"), _unary("contiguous")
+    contiguous = _unary("contiguous")
+
+    def norm(self, p=2, dim=None, keepdim=False):
+        """The root of the sum of squares, all in all or along dimensions; p=1: the sum of magnitudes."""
+        if p == 2:
+            return _norm(self) if dim is None else self.square().sum(dim, keepdim).sqrt()
+        if p != 1:
+            raise ValueError(f"norm(): p is {show(p)}: it must be 2 or 1")
+        return abs(self).sum(dim, keepdim)
 
     def var(self, dim=None, correction=1, keepdim=False, unbiased=None):
         return _var(self, dimensions(dim), correction if unbiased is None else int(unbiased), keepdim)
 
     def max(self, dim=None, keepdim=False):
         """The largest element, or along one dimension the largest ones and their indices."""
-        if dim is None:
-            return _max(self, None, keepdim)
-        return _max_along(self, dim, keepdim)[1:]
+        return _max(self, None, keepdim) if dim is None else Found(*_max_along(self, dim, keepdim)[1:])
 
     def min(self, dim=None, keepdim=False):
+        """The smallest element, or along one dimension the smallest ones and their indices."""
+        if dim is None:
+            return _min(self, None, keepdim)
+        indices = self.argmin(dim, True)
+        values = _gather(self, dim, indices)
+        return Found(values, indices) if keepdim else Found(_squeeze(values, dim), _squeeze(indices, dim))
+
+    def amax(self, dim=None, keepdim=False):
+        """The largest elements along dimensions."""
+        return _max(self, dimensions(dim), keepdim)
+
+    def amin(self, dim=None, keepdim=False):
+        """The smallest elements along dimensions."""
         return _min(self, dimensions(dim), keepdim)
 
     def argmax(self, dim=None, keepdim=False):
         return _argmax(_reshape(self, [-1]), 0, False) if dim is None else _argmax(self, dim, keepdim)
 
-    def topk(self, k, largest=True):
-        return _topk(self, k, largest)[1:]
+    def topk(self, k, dim=-1, largest=True):
+        """The k largest or smallest elements along a dimension, in order, and their indices."""
+        if isinstance(dim, bool):
+            raise TypeError(f"topk(): dim is {dim}: it must be an int; write largest={dim}")
+        if dim in (-1, self.ndim - 1):
+            return Found(*_topk(self, k, largest)[1:])
+        return Found(*(_transpose(found, dim, -1) for found in _topk(_transpose(self, dim, -1), k, largest)[1:]))
 
     def clamp(self, min=-math.inf, max=math.inf):
         return _clamp(self, min, max)
@@ -625,7 +672,7 @@ _view, _permute, _expand, _transpose, _squeeze, _flatten, _narrow, _split, _chun
 _to_device, _var, _max, _min, _max_along, _argmax, _topk, _clamp, _softmax, _log_softmax, _gather, _backward = map(
     _function, ("to_device", "var", "max", "min", "max_along", "argmax", "topk", "clamp", "softmax", "log_softmax",
                 "gather", "backward"))
-_soft_cap = _function("soft_cap")
+_soft_cap, _norm = _function("soft_cap"), _function("norm")
 _clamp_in_place = _by_copy("clamp_", lambda self, low, high: _clamp(self, low, high))
 
 

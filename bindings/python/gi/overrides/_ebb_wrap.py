@@ -11,7 +11,7 @@ from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import c_class
 from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_options import make_options, takes_options
-from gi.overrides._ebb_tensor import DType, Tensor, to_device, to_dtype
+from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
@@ -42,8 +42,13 @@ def enable_grad():
     return _grad_mode(True)
 
 
-def autocast(dtype=DType.BF16, enabled=True):
-    """Products are computed in a lower precision inside; parameters stay as they are."""
+def autocast(device_type=None, dtype=None, enabled=True):
+    """Products are computed in a lower precision inside; parameters stay as they are.
+
+    device_type: a device, as PyTorch's programs name one: every device is meant. The dtype may stand in its place, as
+    autocast("bf16").
+    """
+    dtype, _ = split_targets([value for value in (device_type, dtype) if value is not None], DType.BF16, None)
     return _autocast_mode(enabled, to_dtype(dtype))
 
 
@@ -255,6 +260,9 @@ def call_checkpointed(function, options, func, args, kwargs):
 
 def checkpoint(func, /, *args, **kwargs):
     """Calls func(*args, **kwargs) so that what it computes is recomputed in backward; see checkpoint_with()."""
+    if "use_reentrant" in kwargs:
+        raise TypeError("checkpoint(): keywords are those of the function, so leave use_reentrant out: checkpoints do "
+                        "what PyTorch's do with use_reentrant=False")
     return call_checkpointed("checkpoint", None, func, args, kwargs)
 
 
