@@ -242,6 +242,8 @@ compare_holders (gconstpointer a,
     order = g_strcmp0 (x->name, y->name);
   if (order == 0)
     order = g_strcmp0 (x->op, y->op);
+  if (order == 0)
+    order = g_strcmp0 (x->shape, y->shape);
   return order != 0 ? order : (int) x->phase - (int) y->phase;
 }
 

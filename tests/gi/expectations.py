@@ -199,6 +199,89 @@ class Methods(TestCase):
             with self.assertRaisesRegex(error, words):
                 x.sort(argument)
 
+    def test_integers_are_sorted_as_they_are(self):
+        for values, dtype in (([[2**62 + 1, 2**62], [-2**63, 5]], "i64"), ([[3, 3, 1, 2]], "u8"), ([[1], [0]], "i32"),
+                              ([True, False, True], "bool"), ([], "i64")):
+            x, a = Ebb.tensor(values, dtype=dtype), np.array(values)
+            for dim, descending in ((-1, False), (0, False), (-1, True)):
+                found = x.sort(dim, descending)
+                order = np.argsort(a, dim, kind="stable") if not descending else np.argsort(
+                    ~a if a.dtype == bool else -a.astype(object), dim, kind="stable")
+                self.assertEqual((found.indices.tolist(), found.values.dtype), (order.tolist(), x.dtype))
+                self.assertEqual(found.values.tolist(), np.take_along_axis(a, order, dim).tolist())
+        self.assertEqual(Ebb.sort(Ebb.tensor([2, 1], device="sim")).values.device, "sim")
+
+    def test_what_is_found_along_a_dimension_has_values_and_indices(self):
+        (a,) = arrays((4, 5, 3))
+        x = Ebb.tensor(a)
+        for dim in (0, 1, -1):
+            for found, values, indices in (
+                    (x.max(dim), a.max(dim), a.argmax(dim)), (x.min(dim), a.min(dim), a.argmin(dim)),
+                    (x.sort(dim), np.sort(a, dim), np.argsort(a, dim)),
+                    (x.topk(2, dim), np.flip(np.sort(a, dim), dim).take((0, 1), dim),
+                     np.argsort(-a, dim).take((0, 1), dim))):
+                np.testing.assert_array_equal(found.values.numpy(), values)
+                np.testing.assert_array_equal(found.indices.numpy(), indices)
+        self.assertEqual(Ebb.tensor([[3, 1], [0, 2]], dtype="u8").min(1, True).values.tolist(), [[1], [0]])
+        with self.assertRaisesRegex(TypeError, "write largest=False"):
+            x.topk(2, False)
+
+    def test_functions_of_pytorch_are_those_of_numpy(self):
+        (a,) = arrays((4, 5))
+        x, target = Ebb.tensor(a), Ebb.tensor((a > 0).astype(np.float32))
+        bce = np.maximum(a, 0) - a * (a > 0) + np.log1p(np.exp(-abs(a)))
+        for found, wanted in (
+                (x.amax((0, 1)), a.max()), (x.amin(0, True), a.min(0, keepdims=True)), (x.norm(), np.linalg.norm(a)),
+                (x.norm(dim=1), np.linalg.norm(a, axis=1)), (x.norm(1, 0, True), abs(a).sum(0, keepdims=True)),
+                (Ebb.tensor(a[None, :, None]).squeeze(), a), (x.split([1, 4], 1)[1], a[:, 1:]),
+                (x.repeat_interleave(2, -1), np.repeat(a, 2, -1)), (x.new_full((2,), 3), [3, 3]),
+                (Ebb.linspace(1, 3, 5), np.linspace(1, 3, 5)), (Ebb.linspace(2, 9, 1), [2]),
+                (Ebb.one_hot(Ebb.tensor([[2, 0]]), 3), np.eye(3)[[[2, 0]]]), (Ebb.randperm(9).sort().values, range(9)),
+                (Ebb.mse_loss(x, target), ((a - (a > 0)) ** 2).mean()), (Ebb.MSELoss(reduction="sum")(x, x), 0),
+                (Ebb.binary_cross_entropy_with_logits(x, target, "none"), bce),
+                (Ebb.BCEWithLogitsLoss()(x, target), bce.mean()), (Ebb.flatten(x[None], 1), a.reshape(1, 20)),
+                (Ebb.add(x, 1), a + 1), (Ebb.pow(x, 2), a ** 2), (Ebb.mm(x, x.T), a @ a.T),
+                (Ebb.tensor([1.0, np.nan, np.inf]).isnan(), [False, True, False]),
+                (Ebb.tensor([1.0, np.nan, -np.inf]).isfinite(), [True, False, False]),
+                (Ebb.tensor([1.0, np.nan, -np.inf]).isinf(), [False, False, True])):
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-6)
+        self.assertTrue(Ebb.equal(x, x.clone()))
+        logits, y = x[:, :3], Ebb.tensor([0, 2, 1, 1])
+        self.assert_same(Ebb.CrossEntropyLoss(label_smoothing=0.1)(logits, y),
+                         Ebb.cross_entropy(logits, y, label_smoothing=0.1))
+        self.assert_same(Ebb.gelu(x, approximate="tanh"), Ebb.gelu(x, "tanh"))
+        q = x.reshape(1, 1, 4, 5)
+        attend = Ebb.scaled_dot_product_attention
+        self.assertTrue(attend(q, q, q, is_causal=True, scale=None).allclose(
+            attend(q, q, q, attn_mask=Ebb.ones(4, 4).tril().bool()), 1e-5))
+        for call, error, words in (
+                (lambda: x.split([1, 2], 1), ValueError, r"parts of \[1, 2\] for a dimension of size 5"),
+                (lambda: x.norm(3), ValueError, "p is 3: it must be 2 or 1"),
+                (lambda: x % 2, TypeError, r"write ebb.tensor\(t.numpy\(\) % n\)"),
+                (lambda: next(Ebb.Linear(2, 2).parameters()), TypeError, r"write model.parameters\(\)"),
+                (lambda: Ebb.ReLU(inplace=True), TypeError, "'inplace': leave it out"),
+                (lambda: Ebb.checkpoint(Ebb.Linear(5, 2), x, use_reentrant=False), TypeError,
+                 "leave use_reentrant out")):
+            with self.assertRaisesRegex(error, words):
+                call()
+
+    def test_devices_and_autocast_are_named_as_in_pytorch(self):
+        device = Ebb.device("cuda" if Ebb.cuda.is_available() else "cpu")
+        self.assertEqual((device.type, Ebb.device(device)), (device.get_name(), device))
+        with self.assertRaisesRegex(TypeError, "device is None"):
+            Ebb.device(None)
+        Ebb.cuda.reset_peak_memory_stats("sim")
+        held = Ebb.ones(1000, device="sim")
+        self.assertGreaterEqual(Ebb.cuda.max_memory_allocated("sim"), Ebb.cuda.memory_allocated("sim"))
+        self.assertGreaterEqual(Ebb.cuda.memory_allocated("sim"), held.nbytes)
+        a = Ebb.ones(2, 2)
+        for mode in (Ebb.autocast(), Ebb.autocast("bf16"), Ebb.autocast("cpu"), Ebb.autocast(dtype="bf16"),
+                     Ebb.autocast(device_type="cuda", dtype=Ebb.bfloat16)):
+            with mode:
+                self.assertEqual((a @ a).dtype, Ebb.bfloat16)
+        with Ebb.autocast(enabled=False):
+            self.assertEqual((a @ a).dtype, Ebb.float32)
+
     def test_the_smallest_is_found_where_negation_wraps(self):
         for values, dtype, wanted in (([3, 0, 2], "u8", 1), ([5, -2**63, 4], "i64", 1), ([2, 1, 1], "i32", 1),
                                       ([True, False], "bool", 1), ([2.0, float("nan"), -1.0], "f32", 1)):
@@ -249,15 +332,17 @@ class Methods(TestCase):
             for name in re.findall(r"\bebb((?:\.\w+)+)", advice):
                 operator.attrgetter(name[1:])(ebb)
             for code in re.findall(r"(?:write|and|or|as) ((?:ebb\.|t\b|\(|a @)[^;`]*)", advice):
-                code = re.split(r",? (?:and|for|from|or|to|where|which)\b", code)[0].replace('"cuda"', '"sim"')
+                code = re.split(r",? (?:and|for|from|or|to|where|which|whose)\b", code)[0].replace('"cuda"', '"sim"')
                 if "()" not in code.replace(".numpy()", "") and "path" not in code and "folder" not in code:
                     x, t = Ebb.ones(3, 3, requires_grad=True), Ebb.ones(3, 3)
                     with self.subTest(code):
-                        exec(code, {"ebb": ebb, "numpy": np, "n": 3, "t": t, "tensor": x, "a": t, "b": t, "values": 0,
-                                    "indices": [0], "outputs": (x * x).sum(), "inputs": x, "logits": x,
+                        exec(code, {"ebb": ebb, "numpy": np, "n": 3, **dict.fromkeys("abcptx", t), "tensor": x,
+                                    "tensors": [t], "values": [0], "shape": (3, 3), "width": 4, "heads": 2,
+                                    "warmup": 1, "total": 9, "slope": 0.1, "weight": 0.5, "other": t, "indices": [0],
+                                    "outputs": (x * x).sum(), "inputs": x, "logits": x,
                                     "targets": Ebb.zeros(3, dtype="i64"), "model": Ebb.Linear(2, 2)})
                         n_run += 1
-        self.assertGreaterEqual(n_run, 20)
+        self.assertGreaterEqual(n_run, 40)
 
     def test_gradients_flow_through_them(self):
         x = Ebb.tensor(arrays((3, 4))[0], requires_grad=True)
@@ -407,6 +492,9 @@ class Copies(TestCase):
             module[0].kept = value
             with self.assertRaisesRegex(TypeError, r"^deepcopy: 0, a Tied, has .* as 'kept', of which there are no "):
                 copy.deepcopy(module)
+        module[0].kept = [module[0](Ebb.ones(1, 4))]
+        with self.assertRaisesRegex(RuntimeError, "^deepcopy: 0, a Tied, can't be copied with 'kept': .*made by an op"):
+            copy.deepcopy(module)
         for call, words in ((lambda: copy.copy(module), r"^copy: a Sequential .* write copy.deepcopy\(module\)"),
                             (lambda: copy.deepcopy(Ebb.AdamW(module, 1e-3)), r"AdamW, .*load_state_dict\(opt")):
             with self.assertRaisesRegex(TypeError, words):

@@ -1,5 +1,6 @@
 """`import ebb`: it finds its library by itself, has all names with their documentation, and its types are current."""
 import ast
+import importlib
 import inspect
 import os
 import pydoc
@@ -87,13 +88,20 @@ class Importing(unittest.TestCase):
         self.assertEqual(ebb.__version__, Ebb.get_version_string())
 
     def test_names_that_are_not_there_say_what_to_use(self):
-        for name, advice in (("nn", "ebb.Linear"), ("cuda", 'model.to("cuda")'), ("save", "ebb.save_safetensors"),
-                             ("DataLoader", "ebb.tensor()"), ("inference_mode", "ebb.no_grad()"),
+        for name, advice in (("nn", "import ebb as nn"), ("FSDP", "ebb.fully_shard"), ("save", "ebb.save_safetensors"),
+                             ("DataLoader", "ebb.batches(loader)"), ("inference_mode", "ebb.no_grad()"),
                              ("float", "ebb.float32"), ("bool", 'dtype="bool"')):
             with self.assertRaisesRegex(AttributeError, f"^ebb has no '{name}': .*{re.escape(advice)}"):
                 getattr(ebb, name)
         with self.assertRaisesRegex(AttributeError, "^ebb has no 'no_such_name'$"):
             getattr(ebb, "no_such_name")
+
+    def test_modules_that_are_not_there_say_what_to_use(self):
+        for line in "import ebb.nn", "import ebb.nn.functional as F", "from ebb import nn", "from ebb.nn import Linear":
+            with self.subTest(line), self.assertRaisesRegex(ImportError, "^ebb has no 'nn': .*`import ebb as nn`$"):
+                exec(line)  # pylint: disable=exec-used
+        with self.assertRaisesRegex(ModuleNotFoundError, "No module named 'ebb.no_such_name'"):
+            importlib.import_module("ebb.no_such_name")
 
 
 class Documentation(unittest.TestCase):

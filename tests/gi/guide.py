@@ -1,10 +1,11 @@
 """The tutorial and the pages of docs/porting/ run as they stand there, and print what they say.
 
-The Python of a page is one program; a block of text is what the block above it prints. A block of a diff is a program of
-another system, of which the lines that stay and those with a plus run. The rows of tables run, too: see Tables. Blocks
-of C are for documents.py. With --update what is printed is written into the pages instead.
+The Python of a page is one program; a block of text is what the block above it prints. A block of a diff is a program
+of another system, of which the lines that stay and those with a plus run. The rows of tables run, too: see Tables.
+Blocks of C are for documents.py. With --update what is printed is written into the pages instead.
 """
 import contextlib
+import gc
 import io
 import os
 import re
@@ -87,18 +88,35 @@ def run(page):
     names, results = {"__name__": "program"}, []
     with in_folder() as folder:
         make_gpt2(folder)
+        gc.collect()  # the tensors of other pages: the tutorial measures its memory
         Ebb.manual_seed(1)
         for where, code, expected, varies in read_program(page):
             results.append((where, run_block(where, code, names), expected, varies))
     return names, results
 
 
+def take(diff, other):
+    """The program of one side of a diff: all lines but those that begin with a sign."""
+    return "".join(line[1:] or "\n" for line in diff.splitlines(keepends=True) if line[0] != other)
+
+
 def update():
+    def write(found):
+        if found[2] == "diff":
+            names = {"__name__": "program"}
+            with in_folder():
+                printed = run_block(page, take(found[3], "-"), names)
+            names.clear()
+        else:
+            printed = blocks.pop(0)
+        return found[1] + (f"```text\n{printed}```\n" if printed else "")
+
     for page in GUIDE:
-        blocks = [printed for _, printed, _, _ in run(page)[1]]
-        text = re.sub(r"(^```python\n(?:(?!^```).)*^```\n)(```text\n(?:(?!^```).)*^```\n)?",
-                      lambda found: found[1] + (f"```text\n{printed}```\n" if (printed := blocks.pop(0)) else ""),
-                      read(page), flags=re.MULTILINE | re.DOTALL)
+        names, results = run(page)
+        names.clear()
+        blocks = [printed for _, printed, _, _ in results]
+        text = re.sub(r"(^```(python|diff)\n((?:(?!^```).)*)^```\n)(```text\n(?:(?!^```).)*^```\n)?", write, read(page),
+                      flags=re.MULTILINE | re.DOTALL)
         with open(os.path.join(_ROOT, page), "w", encoding="utf-8") as file:
             file.write(text)
 
@@ -114,6 +132,7 @@ def is_same(printed, expected):
 class Programs(TestCase):
     def run_page(self, name):
         names, results = run(find_page(name))
+        self.addCleanup(names.clear)  # which classes that were defined there hold for ever
         self.assertNotEqual(results, [])
         for where, printed, expected, varies in results:
             if varies:
@@ -194,11 +213,12 @@ class Diffs(TestCase):
         blocks = [block for block in read_blocks("diff")]
         self.assertNotEqual(blocks, [])
         for block in blocks:
-            lines = block.code.splitlines()
-            old, new = ("\n".join(line[1:] for line in lines if line[:1] != other) for other in "+-")
             with self.subTest(page=block.document, line=block.line), in_folder():
-                compile(old, block.document, "exec")
-                self.assertTrue(is_same(run_block(block.document, new, {"__name__": "program"}), block.printed))
+                names = {"__name__": "program"}
+                self.addCleanup(names.clear)
+                compile(take(block.code, "+"), block.document, "exec")
+                printed = run_block(block.document, take(block.code, "-"), names)
+                self.assertTrue(is_same(printed, block.printed), printed)
 
 
 class Tables(TestCase):

@@ -57,6 +57,14 @@ class MemoryTimelines(TestCase):
         self.assertEqual((activations["op"], activations["tensors"]), ("linear", 2))  # what the next one saves
         loss.backward()
 
+    def test_holders_that_differ_in_shape_alone_are_in_order(self):
+        layers = Ebb.ModuleList([Ebb.Linear(2 ** i, 64 // 2 ** i, bias=False) for i in (*range(7), *range(7))])
+        with Ebb.memory_timeline() as timeline:
+            timeline.name_module(layers)
+            kept = [layer(Ebb.ones(1, layer.in_features)) for layer in layers]
+        shapes = [holder["shape"] for holder in timeline.as_dict(100)["holders"] if holder["name"] == "*.weight"]
+        self.assertEqual((len(kept), len(shapes), shapes), (14, 7, sorted(shapes)))
+
     def test_the_table_has_the_ten_largest(self):
         timeline = self.record()
         self.assertRegex(str(timeline), rf"^peak \d\.\d\d MiB \({timeline.get_peak_total()} bytes\) on cpu")

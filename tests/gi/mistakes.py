@@ -310,7 +310,7 @@ class Messages(TestCase):
         self.assertIsInstance(Ebb.SGD(linear).clip_grad_norm(1.0), Ebb.Tensor)
         self.assertEqual(Ebb.ones(1).get_item(), 1.0)
         self.assertEqual(Ebb.dtype_from_name("bf16"), Ebb.bfloat16)
-        self.assertEqual(len(Ebb.topk(Ebb.ones(4), 2, True)), 2)
+        self.assertEqual(len(Ebb.topk(Ebb.ones(4), 2, largest=True)), 2)
 
     def test_names_are_those_of_pytorch(self):
         x = Ebb.tensor([-1.0, 2.0])

@@ -76,7 +76,8 @@ _Ebb = _load()
 __version__ = _Ebb.get_version_string()
 
 # Names of PyTorch that are not here: the code to write instead. A name may stand for several.
-_OWN = "layers, optimizers and functions are ebb's own, as ebb.Linear, ebb.AdamW and ebb.gelu(): write `import ebb as {}`"
+_OWN = ("layers, optimizers and functions are ebb's own, as ebb.Linear, ebb.AdamW and ebb.gelu(): write "
+        "`import ebb as {}`")
 _BATCHES = ("batches come from any iterable of numpy arrays, by `for x, y in ebb.batches(loader):`, a torch DataLoader "
             "too, or from ebb.TextDataset")
 _SCHEDULE = "write ebb.CosineSchedule(warmup, total), whose apply(optimizer) sets the rate, or optimizer.lr = rate"
@@ -96,17 +97,17 @@ _ADVICE = {
                     "write ebb.MultiHeadAttention(width, heads) or ebb.TransformerBlock(width, heads), batch first"),
     **dict.fromkeys(("vmap", "func", "Function", "jit", "onnx", "fx", "hub", "quantization", "sparse"),
                     "it is not there, and nothing stands for it"),
-    **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "layers have f32: write `with "
-                    "ebb.parameter_dtype(\"bf16\"):` for bf16"),
+    **dict.fromkeys(("set_default_dtype", "get_default_dtype"),
+                    "layers have f32: write `with ebb.parameter_dtype(\"bf16\"):` for bf16"),
     **dict.fromkeys(("finfo", "iinfo"), "write -math.inf for what is masked"),
-    **dict.fromkeys(("get_rng_state", "set_rng_state"), "an ebb.TrainingState saves generators; to have one of your own, "
-                    "write ebb.Generator()"),
+    **dict.fromkeys(("get_rng_state", "set_rng_state"),
+                    "an ebb.TrainingState saves generators; to have one of your own, write ebb.Generator()"),
     "utils": "write ebb.checkpoint() for torch.utils.checkpoint; " + _BATCHES,
     "amp": "write `with ebb.autocast():`; bf16 needs no GradScaler",
     "GradScaler": "bf16 needs none: write loss.backward() and optimizer.step()",
     "distributed": "write ebb.init_process_group(), whose groups have rank, size, all_reduce() and the others",
-    "save": "write ebb.save_safetensors(model.state_dict(), path), or pickle.dump(); an ebb.TrainingState saves all of a "
-            "training",
+    "save": "write ebb.save_safetensors(model.state_dict(), path), or pickle.dump(); an ebb.TrainingState saves all of "
+            "a training",
     "load": "write model.load_state_dict(ebb.load_safetensors(path)), or pickle.load()",
     "inference_mode": "write `with ebb.no_grad():`",
     "set_grad_enabled": "write `with ebb.no_grad():` or `with ebb.enable_grad():`",
@@ -159,7 +160,8 @@ _ADVICE = {
     "float": "write ebb.float32",
     "long": "write ebb.int64",
     "int": "write ebb.int32",
-    "autograd": "write ebb.grad(outputs, inputs), or loss.backward(); functions of your own have no backward of their own",
+    "autograd": "write ebb.grad(outputs, inputs), or loss.backward(); functions of your own have no backward of their "
+                "own",
 }
 
 

@@ -216,6 +216,11 @@ def one_hot(x, num_classes):
     return (x.unsqueeze(-1) == arange(num_classes, device=x.device)).long()
 
 
+def equal(x, other):
+    """Whether two tensors have the same shape, dtype and elements."""
+    return x.equal(other)
+
+
 # -- losses -----------------------------------------------------------------------------------------------------------
 
 def _reduce(losses, reduction):
@@ -531,8 +536,8 @@ _ADVICE = {
     "grad_fn": "is_leaf() says whether an op has made the tensor",
     "type": "write t.dtype, or t.to(\"bf16\")",
     "byte": "write t.to(\"uint8\")",
-    "clamp_min": "write t.clamp(min=...)",
-    "clamp_max": "write t.clamp(max=...)",
+    "clamp_min": "write t.clamp(min=0)",
+    "clamp_max": "write t.clamp(max=1)",
     "new_tensor": "write ebb.tensor(values, device=t.device)",
     "sign": "write (t > 0).float() - (t < 0).float()",
     "median": "write t.sort().values[(t.numel() - 1) // 2] of a vector",
@@ -574,9 +579,9 @@ def _add_methods():
 _add_methods()
 exports = {function.__name__: function for function in (
     einsum, as_tensor, batches, is_tensor, eye, rand_like, randn_like, empty_like, zeros_like, ones_like, full_like,
-    linspace, randperm, one_hot, mse_loss, binary_cross_entropy_with_logits, CrossEntropyLoss, MSELoss,
+    linspace, randperm, one_hot, equal, mse_loss, binary_cross_entropy_with_logits, CrossEntropyLoss, MSELoss,
     BCEWithLogitsLoss,
     *map(from_method, (
         "add", "sub", "mul", "div", "pow", "mm", "bmm", "dot", "outer", "any", "all", "std", "norm", "amax", "amin",
-        "argmin", "isnan", "isinf", "isfinite", "equal", "allclose", "flip", "flatten", "squeeze", "split", "unbind",
+        "argmin", "isnan", "isinf", "isfinite", "allclose", "flip", "flatten", "squeeze", "split", "unbind",
         "repeat_interleave", "masked_select", "nonzero", "topk", "sort", "argsort", "numel", "tril", "triu")))}
