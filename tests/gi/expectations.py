@@ -376,6 +376,8 @@ class Methods(TestCase):
         self.assertEqual([type(one).__name__ for one in seen], ["Linear", "Linear", "Sequential", "Sequential"])
         self.assertIs(module.get_submodule("1.0"), module[1][0])
         self.assertIs(module.cpu(), module)
+        self.assertIsNone(Ebb.Linear(2, 2, bias=False).bias)
+        self.assertTrue(Ebb.MultiHeadAttention(4, 2).bias)
         with self.assertRaisesRegex(AttributeError, "no child '7'"):
             module.get_submodule("1.7")
 

@@ -214,7 +214,8 @@ class Module(Ebb.Module):
             if value is not None:
                 return value
             if self.find_property(name.replace("_", "-")) is not None:
-                return self.get_property(name.replace("_", "-"))
+                value = self.get_property(name.replace("_", "-"))
+                return None if name == "bias" and value is False else value  # as PyTorch has it
             if name == "config":  # OneFlow's, where a module has none of its own
                 return _Config(self)
         raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}"
