@@ -265,6 +265,31 @@ class Methods(TestCase):
             with self.assertRaisesRegex(error, words):
                 call()
 
+    def test_arguments_have_the_orders_of_pytorch(self):
+        for low, high, numbers in ((0, 9, Ebb.randint(9, (99,))), (3, 9, Ebb.randint(low=3, high=9, size=(99,))),
+                                   (0, 9, Ebb.randint(high=9, size=(99,))), (3, 9, Ebb.randint(3, 9, 99))):
+            self.assertEqual(((99,), low, high - 1), (numbers.shape, numbers.min().item(), numbers.max().item()))
+        self.assertEqual(Ebb.zeros(size=(2, 3)).shape, (2, 3))
+        weight, indices = Ebb.randn(5, 2), Ebb.tensor([4, 0])
+        self.assert_same(Ebb.embedding(indices, weight), Ebb.embedding(weight, indices))
+        self.assertEqual(Ebb.one_hot(indices).shape, (2, 5))
+        self.assertEqual(Ebb.multinomial(Ebb.ones(3), num_samples=9, replacement=True).shape, (9,))
+        for call, error, words in (
+                (lambda: Ebb.multinomial(Ebb.ones(3), 2, replacement=False), ValueError, "drawn with replacement"),
+                (lambda: Ebb.layer_norm(weight, (2,)), TypeError, "leave the shape out"),
+                (lambda: Ebb.Sequential({"a": Ebb.ReLU()}), TypeError, r"ebb.Sequential\(\*modules.values\(\)\)"),
+                (lambda: Ebb.SGD([weight.requires_grad_()], lr=1).param_groups[0]["momentum"], KeyError,
+                 "a group has params, lr, weight_decay")):
+            with self.assertRaisesRegex(error, words):
+                call()
+
+    def test_dtypes_have_the_names_of_pytorch(self):
+        for name in ("float", "half", "long", "int", "bool", "float32", "bfloat16", "float16", "int64", "uint8"):
+            dtype = getattr(ebb, name)
+            self.assertIs(operator.attrgetter(str(dtype).removeprefix("ebb."))(ebb), dtype)
+            self.assertEqual(Ebb.zeros(2, dtype=dtype).dtype, dtype)
+        self.assertNotIn("float", ebb.__all__)
+
     def test_devices_and_autocast_are_named_as_in_pytorch(self):
         device = Ebb.device("cuda" if Ebb.cuda.is_available() else "cpu")
         self.assertEqual((device.type, Ebb.device(device)), (device.get_name(), device))
@@ -361,6 +386,10 @@ class Methods(TestCase):
             with self.assertRaisesRegex(AttributeError, f"{name}'?: .*{re.escape(words)}"):
                 getattr(owner, name)
         self.assertFalse(hasattr(x, "no_such_name"))
+        for owner, name, words in ((ebb, "cumsum", "ebb.tril"), (ebb, "tolist", "write t.tolist"),
+                                   (x, "gelu", r"write ebb.gelu\(\)"), (x, "mse_loss", r"write ebb.mse_loss\(\)")):
+            with self.assertRaisesRegex(AttributeError, words):
+                getattr(owner, name)
         with self.assertRaisesRegex(TypeError, "no 64-bit"):
             x.double()
 
@@ -376,6 +405,12 @@ class Methods(TestCase):
         self.assertEqual([type(one).__name__ for one in seen], ["Linear", "Linear", "Sequential", "Sequential"])
         self.assertIs(module.get_submodule("1.0"), module[1][0])
         self.assertIs(module.cpu(), module)
+        modules = Ebb.ModuleList([Ebb.Linear(2, 2)])
+        modules += [Ebb.Linear(2, 3), Ebb.Linear(3, 4)]
+        modules[0], modules[-1] = Ebb.Tanh(), Ebb.ReLU()
+        self.assertEqual([type(one).__name__ for one in modules], ["Tanh", "Linear", "Relu"])
+        with self.assertRaisesRegex(IndexError, "module 3 of 3"):
+            modules[3] = Ebb.Tanh()
         self.assertIsNone(Ebb.Linear(2, 2, bias=False).bias)
         self.assertTrue(Ebb.MultiHeadAttention(4, 2).bias)
         with self.assertRaisesRegex(AttributeError, "no child '7'"):

@@ -73,6 +73,7 @@ def _load():
 
 
 _Ebb = _load()
+from gi.overrides._ebb_compose import advise_on_tensor  # noqa: E402, which _load() finds
 __version__ = _Ebb.get_version_string()
 
 # Names of PyTorch that are not here: the code to write instead. A name may stand for several.
@@ -114,9 +115,11 @@ _ADVICE = {
     "compile": "models run as they are; ebb.plan_memory() chooses what they keep",
     "use_deterministic_algorithms": "the same program gives the same bits as it is",
     "backends": "ebb.list_device_kinds() names the devices",
-    "cumsum": "write ebb.tril(ebb.ones(n, n)) @ t",
-    "prod": "write t.log().sum().exp() where elements are above 0",
-    "logsumexp": "write (t - t.log_softmax(-1))[..., 0]",
+    **dict.fromkeys(("huber_loss", "smooth_l1_loss", "kl_div", "cosine_similarity", "cdist", "logsigmoid", "mish",
+                     "glu", "hardtanh"),
+                    "compose it of ops, as x.softmax(-1), ebb.where() and sums, which gradients flow through"),
+    **dict.fromkeys(("diag", "trace", "diagonal"), "write ebb.einsum(\"ii->i\", t), or \"ii->\" for its sum"),
+    **dict.fromkeys(("quantile", "histc", "searchsorted", "bucketize"), "write numpy's of t.numpy()"),
     "vstack": "write ebb.cat(tensors, 0)",
     "normal": "write mean + std * ebb.randn(*shape)",
     "bernoulli": "write (ebb.rand_like(p) < p).float()",
@@ -125,16 +128,10 @@ _ADVICE = {
     "normalize": "write x / x.norm(dim=-1, keepdim=True)",
     "leaky_relu": "write ebb.where(x > 0, x, slope * x)",
     "elu": "write ebb.where(x > 0, x, x.exp() - 1)",
-    "softplus": "write x.relu() + (1 + (-abs(x)).exp()).log()",
     "nll_loss": "write ebb.cross_entropy(logits, targets), without log_softmax()",
     "l1_loss": "write abs(a - b).mean()",
-    "floor": "write ebb.tensor(numpy.floor(t.numpy()))",
-    "round": "write ebb.tensor(numpy.round(t.numpy()))",
-    "sign": "write (t > 0).float() - (t < 0).float()",
     "remainder": "write ebb.tensor(t.numpy() % n)",
-    "unique": "write numpy.unique(t.numpy())",
     "bincount": "write numpy.bincount(t.numpy())",
-    "roll": "write ebb.cat((t[-n:], t[:-n]))",
     "meshgrid": "give each tensor its dimension: a[:, None] and b[None, :] are broadcast",
     "broadcast_to": "write t.expand(*shape)",
     "baddbmm": "write c + a @ b",
@@ -155,11 +152,6 @@ _ADVICE = {
     "dtype": "a dtype is an ebb.DType",
     "FloatTensor": "write ebb.Tensor(values)",
     "LongTensor": "write ebb.tensor(values)",
-    "bool": "write dtype=\"bool\", and t.bool() to convert",
-    "half": "write ebb.float16",
-    "float": "write ebb.float32",
-    "long": "write ebb.int64",
-    "int": "write ebb.int32",
     "autograd": "write ebb.grad(outputs, inputs), or loss.backward(); functions of your own have no backward of their "
                 "own",
 }
@@ -179,7 +171,8 @@ sys.meta_path.append(_Finder)
 
 
 def _explain(name):
-    return f"ebb has no {name!r}" + (f": {_ADVICE[name]}" if name in _ADVICE else "")
+    advice = _ADVICE.get(name) or advise_on_tensor(name)
+    return f"ebb has no {name!r}" + (f": {advice}" if advice else "")
 
 
 def _list_names():
@@ -189,9 +182,15 @@ def _list_names():
             if not name.startswith("_") and not (name.endswith("Class") and name.removesuffix("Class") in names)]
 
 
+# PyTorch's short names of dtypes, which `from ebb import *` leaves out, as they are Python's own.
+_DTYPES = {"long": "I64", "int": "I32", "float": "F32", "half": "F16", "bool": "BOOL"}
+
+
 def __getattr__(name):
     if name == "__all__":
         return _list_names()
+    if name in _DTYPES:
+        return getattr(_Ebb.DType, _DTYPES[name])
     try:
         value = globals()[name] = getattr(_Ebb, name)
     except AttributeError:

@@ -211,8 +211,10 @@ def randperm(n, generator=None, device=None):
     return rand(n, generator=generator, device=device).argsort()
 
 
-def one_hot(x, num_classes):
-    """Integers [..] as rows [.., num_classes], i64, with a 1 where the integer says and zeros elsewhere."""
+def one_hot(x, num_classes=-1):
+    """Integers [..] as rows [.., num_classes], i64, with a 1 where the integer says and zeros elsewhere. -1: as many
+    classes as x has, whose device is waited for."""
+    num_classes = x.max().item() + 1 if num_classes == -1 else num_classes
     return (x.unsqueeze(-1) == arange(num_classes, device=x.device)).long()
 
 
@@ -547,6 +549,15 @@ _ADVICE = {
     "softplus": "write t.relu() + (1 + (-abs(t)).exp()).log()",
     "mode": "write numpy.bincount(t.numpy()).argmax()",
     "lerp": "write t + weight * (other - t)",
+    "ravel": "write t.flatten()",
+    "tile": "write t.repeat(2, 1)",
+    "reciprocal": "write 1 / t",
+    "detach_": "write t = t.detach()",
+    "movedim": "write t.permute(1, 0)",
+    "diagonal": "write ebb.einsum(\"ii->i\", t)",
+    "index_add": "write ebb.scatter_add(), or t[indices] += values in `with ebb.no_grad():`",
+    "index_fill": "write t[indices] = 0.5",
+    "index_copy_": "write t[indices] = values",
     "pin_memory": "memory of the host is pinned by itself where a GPU copies from it",
     "storage": "write t.numpy(), which shares the memory",
     "untyped_storage": "write t.numpy(), which shares the memory",
@@ -562,8 +573,17 @@ _ADVICE = {
 }
 
 
+def advise_on_tensor(name):
+    """What to write for a function that there is not; None if nothing is known."""
+    return _ADVICE.get(name) or (f"write t.{name}" if not name.startswith("_") and hasattr(Tensor, name) else None)
+
+
 def _find_attribute(self, name):
-    raise AttributeError(f"a tensor has no {name!r}" + (f": {_ADVICE[name]}" if name in _ADVICE else ""))
+    advice = _ADVICE.get(name)
+    if advice is None and not name.startswith("_") and (name in exports or isinstance(
+            getattr(Ebb, name, None), (types.BuiltinFunctionType, types.FunctionType, type(Ebb.gelu)))):
+        advice = f"write ebb.{name}()"
+    raise AttributeError(f"a tensor has no {name!r}" + (f": {advice}" if advice else ""))
 
 
 def _add_methods():
@@ -583,5 +603,5 @@ exports = {function.__name__: function for function in (
     BCEWithLogitsLoss,
     *map(from_method, (
         "add", "sub", "mul", "div", "pow", "mm", "bmm", "dot", "outer", "any", "all", "std", "norm", "amax", "amin",
-        "argmin", "isnan", "isinf", "isfinite", "allclose", "flip", "flatten", "squeeze", "split", "unbind",
-        "repeat_interleave", "masked_select", "nonzero", "topk", "sort", "argsort", "numel", "tril", "triu")))}
+        "argmin", "isnan", "isinf", "isfinite", "is_floating_point", "allclose", "flip", "flatten", "squeeze", "split",
+        "unbind", "repeat_interleave", "masked_select", "nonzero", "topk", "sort", "argsort", "numel", "tril", "triu")))}

@@ -16,7 +16,7 @@ __all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint
            "rotary", "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm",
            "matmul_transposed", "linear", "attention", "self_attention", "scaled_dot_product_attention", "backward",
            "grad", "memory_stats", "multinomial", "where", "clamp", "clip_grad_norm", "vocab_parallel_cross_entropy",
-           "vocab_parallel_linear_cross_entropy", "device", "cuda"]
+           "vocab_parallel_linear_cross_entropy", "embedding", "device", "cuda"]
 
 IGNORE_INDEX = -100
 
@@ -41,6 +41,12 @@ def _creator(name, n_leading=0, is_random=False):
     function = _function(name)
 
     def create(*args, dtype=None, device=None, requires_grad=False, **kwargs):
+        if name == "randint":
+            args = (*(kwargs.pop(key) for key in ("low", "high") if key in kwargs), *args)
+            if len(args) == 1 or len(args) > 1 and not isinstance(args[1], int):  # without low
+                args = (0, *args)
+        if "size" in kwargs:
+            args = (*args, kwargs.pop("size"))
         leading, shape = args[:n_leading], args[n_leading:]
         if len(shape) > 1 and isinstance(shape[0], (list, tuple)):  # as C has it: shape, dtype, device, generator
             names = ("dtype", "device", "generator") if is_random else ("dtype", "device")
@@ -171,6 +177,7 @@ def from_method(name):
 sum, mean, max, min, var, argmax, softmax, log_softmax, clamp = map(
     from_method, ("sum", "mean", "max", "min", "var", "argmax", "softmax", "log_softmax", "clamp"))
 _cat, _stack, _gelu, _bias_gelu, _dropout = map(_function, ("cat", "stack", "gelu", "bias_gelu", "dropout"))
+_embedding = _function("embedding")
 _where, _scalar, _layer_norm, _rms_norm, _unit_offset_rms_norm, _linear, _gated_activation, _rotary = map(
     _function, ("where", "scalar", "layer_norm", "rms_norm", "unit_offset_rms_norm", "linear", "gated_activation",
                 "rotary"))
@@ -231,6 +238,9 @@ def matmul_transposed(a, b, transpose_a=False, transpose_b=False):
 
 
 def layer_norm(x, weight=None, bias=None, eps=1e-5):
+    if isinstance(weight, (tuple, list)):
+        raise TypeError(f"layer_norm(): weight is {weight}: leave the shape out, since the last dimension is "
+                        "normalized")
     return _layer_norm(x, weight, bias, eps)
 
 
@@ -292,8 +302,18 @@ def self_attention(qkv, n_heads, mask=None, causal=False, scale=0.0, dropout_p=0
     return _self_attention(qkv, n_heads, mask, starts, form, generator)
 
 
-def multinomial(weights, num_samples, generator=None):
+def multinomial(weights, num_samples, replacement=True, generator=None):
+    """replacement: True; without it one index is drawn."""
+    if not replacement and num_samples > 1:
+        raise ValueError(f"multinomial(): replacement is {replacement}: several indices are drawn with replacement")
     return _multinomial(weights, num_samples, generator)
+
+
+def embedding(weight, indices):
+    """The row of weight [V, C] for each index. PyTorch's order, indices first, is taken as well."""
+    if isinstance(indices, Tensor) and isinstance(weight, Tensor) and Ebb.dtype_is_floating_point(indices.get_dtype()):
+        weight, indices = indices, weight
+    return _embedding(weight, indices)
 
 
 # -- gradients and memory ---------------------------------------------------------------------------------------------
@@ -355,7 +375,8 @@ def _is_cuda_available():
 
 # What PyTorch's programs ask of torch.cuda.
 cuda = types.SimpleNamespace(
-    is_available=_is_cuda_available,
+    is_available=_is_cuda_available, manual_seed_all=Ebb.manual_seed,
+    empty_cache=lambda device="cuda": Ebb.memory_trim(to_device(device)),
     synchronize=lambda device="cuda": to_device(device).synchronize(),
     memory_allocated=lambda device="cuda": memory_stats(device)["total"]["current"],
     max_memory_allocated=lambda device="cuda": memory_stats(device)["total"]["peak"],

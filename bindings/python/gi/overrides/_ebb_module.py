@@ -497,15 +497,29 @@ class _Container:
     def __iter__(self):
         return (self.get(i) for i in range(len(self)))
 
+    def __setitem__(self, index, module):
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"module {index} of {len(self)}")
+        self.register_child(str(index % len(self)), module)
+
+    def extend(self, modules):
+        """Appends modules; returns the list."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    __iadd__ = extend
+
 
 @override
 class Sequential(_Container, Ebb.Sequential):
     __module__ = "gi.overrides.Ebb"
 
     def __init__(self, *modules):
-        if len(modules) == 1 and isinstance(modules[0], (list, tuple)):
+        if len(modules) == 1 and isinstance(modules[0], (list, tuple, dict)):
+            values = ".values()" if isinstance(modules[0], dict) else ""
             raise TypeError(f"Sequential(): a {type(modules[0]).__name__} is no module: write "
-                            "ebb.Sequential(*modules)")
+                            f"ebb.Sequential(*modules{values})")
         super().__init__()
         for module in modules:
             self.append(module)

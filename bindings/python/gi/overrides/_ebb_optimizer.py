@@ -79,7 +79,7 @@ class _Group:
         if key == "params":
             return self._optimizer.get_group_parameters(self._index)
         if key not in _GROUP_KEYS:
-            raise KeyError(key)
+            raise KeyError(f"{key!r}: a group has {', '.join(_GROUP_KEYS)}; the rest is the optimizer's")
         return getattr(self._optimizer, f"get_group_{key}")(self._index)
 
     def __setitem__(self, key, value):

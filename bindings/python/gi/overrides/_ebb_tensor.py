@@ -20,8 +20,8 @@ _NAMES = {"f32": DType.F32, "float32": DType.F32, "float": DType.F32, "bf16": DT
           "i64": DType.I64, "int64": DType.I64, "long": DType.I64, "u8": DType.U8, "uint8": DType.U8,
           "bool": DType.BOOL}
 _SHOWN = {DType.F32: "ebb.float32", DType.BF16: "ebb.bfloat16", DType.F16: "ebb.float16", DType.I32: "ebb.int32",
-          DType.I64: "ebb.int64", DType.U8: "ebb.uint8"}
-DType.__repr__ = DType.__str__ = lambda self: _SHOWN.get(self, self.value_nick)
+          DType.I64: "ebb.int64", DType.U8: "ebb.uint8", DType.BOOL: "ebb.bool"}
+DType.__repr__ = DType.__str__ = lambda self: _SHOWN[self]
 _FORMATS = {DType.F32: "f", DType.I32: "i", DType.I64: "q", DType.U8: "B", DType.BOOL: "?"}
 _FLOATING = (DType.F32, DType.BF16, DType.F16)
 
