@@ -604,4 +604,5 @@ exports = {function.__name__: function for function in (
     *map(from_method, (
         "add", "sub", "mul", "div", "pow", "mm", "bmm", "dot", "outer", "any", "all", "std", "norm", "amax", "amin",
         "argmin", "isnan", "isinf", "isfinite", "is_floating_point", "allclose", "flip", "flatten", "squeeze", "split",
-        "unbind", "repeat_interleave", "masked_select", "nonzero", "topk", "sort", "argsort", "numel", "tril", "triu")))}
+        "unbind", "repeat_interleave", "masked_select", "nonzero", "topk", "sort", "argsort", "numel", "tril",
+        "triu")))}
