@@ -106,7 +106,8 @@ _ADVICE = {
     "utils": "write ebb.checkpoint() for torch.utils.checkpoint; " + _BATCHES,
     "amp": "write `with ebb.autocast():`; bf16 needs no GradScaler",
     "GradScaler": "bf16 needs none: write loss.backward() and optimizer.step()",
-    "distributed": "write ebb.init_process_group(), whose groups have rank, size, all_reduce() and the others",
+    "distributed": "write ebb.init_process_group(), whose groups have rank, size, all_reduce() and the others, and "
+                   "ebb.fully_shard(model) for FSDP",
     "save": "write ebb.save_safetensors(model.state_dict(), path), or pickle.dump(); an ebb.TrainingState saves all of "
             "a training",
     "load": "write model.load_state_dict(ebb.load_safetensors(path)), or pickle.load()",
