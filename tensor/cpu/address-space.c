@@ -40,6 +40,12 @@ ebb_host_set_no_space (gsize size,
                  size, space, EBB_HOST_SPACE_FOR_OTHERS);
 }
 
+gboolean
+ebb_host_has_huge_pages (gsize page)
+{
+  return page * (page / 8) == EBB_HOST_HUGE_PAGE;
+}
+
 void
 ebb_host_allow_huge_pages (void *data,
                            gsize size,
@@ -48,6 +54,7 @@ ebb_host_allow_huge_pages (void *data,
   const gsize begin = ((gsize) data + EBB_HOST_HUGE_PAGE - 1) & ~(EBB_HOST_HUGE_PAGE - 1),
               end = ((gsize) data + size) & ~(EBB_HOST_HUGE_PAGE - 1);
 
+  allow = allow && ebb_host_has_huge_pages ((gsize) sysconf (_SC_PAGESIZE));
   if (begin < end)
     madvise ((void *) begin, end - begin, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }

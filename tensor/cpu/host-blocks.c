@@ -281,8 +281,7 @@ ebb_host_segment_new (EbbHostHeap *heap,
   segment->resident = g_new0 (guint64, page_of (segment, segment->end) / 64 + 1);
   segment->next = *list;
   *list = segment;
-  madvise (segment->start, (gsize) (segment->end - segment->start),
-           heap->has_small_pages_ahead ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+  ebb_host_allow_huge_pages (segment->start, (gsize) (segment->end - segment->start), !heap->has_small_pages_ahead);
   return segment;
 }
 

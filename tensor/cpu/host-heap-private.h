@@ -38,6 +38,10 @@ void ebb_host_free_large (void *data,
                           gsize size);
 /* EBB_HOST_SMALL_CHUNK bytes for small blocks, for ever; NULL: no memory is left. */
 char *ebb_host_take_chunk (void);
+/* Whether huge pages have EBB_HOST_HUGE_PAGE bytes, by which the heap counts memory, where others have @page bytes. One
+ * is as large as a page of 8-byte entries describes: 2 MiB of 4 KiB pages, 32 MiB of 16 KiB, 512 MiB of 64 KiB; the
+ * larger ones, which some kernels for ARM have, would take more memory than is counted, and stay unused. */
+gboolean ebb_host_has_huge_pages (gsize page);
 void ebb_host_set_no_space (gsize size,
                             GError **error);
 

@@ -198,10 +198,9 @@ static void
 allow_huge_pages_above (EbbHostSegment *segment,
                         gboolean allow)
 {
-  if (allow)
-    madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
-  else
-    ebb_host_allow_huge_pages (segment->top, (gsize) (segment->end - segment->top), FALSE);
+  char *from = allow ? segment->start : segment->top;
+
+  ebb_host_allow_huge_pages (from, (gsize) (segment->end - from), allow);
 }
 
 void

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only */
 #include "support/device.h"
-#include "tensor/cpu/host-allocator-private.h"
+#include "tensor/cpu/host-heap-private.h"
 
 #include <pthread.h>
 
@@ -187,6 +187,14 @@ a_thread_that_ends_leaves_its_small_blocks (void)
   g_assert_cmpuint (ebb_host_get_reserved (), ==, reserved);
 }
 
+static void
+larger_huge_pages_are_not_used (void)
+{
+  g_assert_true (ebb_host_has_huge_pages (4 << 10));
+  g_assert_false (ebb_host_has_huge_pages (16 << 10));
+  g_assert_false (ebb_host_has_huge_pages (64 << 10));
+}
+
 int
 main (int argc,
       char **argv)
@@ -200,5 +208,6 @@ main (int argc,
   g_test_add_func ("/host-allocator/threads-get-blocks-of-their-own", threads_get_blocks_of_their_own);
   g_test_add_func ("/host-allocator/a-thread-that-ends-leaves-its-small-blocks",
                    a_thread_that_ends_leaves_its_small_blocks);
+  g_test_add_func ("/host-allocator/larger-huge-pages-are-not-used", larger_huge_pages_are_not_used);
   return g_test_run ();
 }
