@@ -321,7 +321,7 @@ join_row (const float *parts,
   double maximum = get_logsumexp (parts), sum = 0.0;
 
   for (gint64 i = 1; i < n_parts; i++)
-    maximum = fmax (maximum, get_logsumexp (parts + i * stride));
+    maximum = MAX (maximum, get_logsumexp (parts + i * stride));
   *logit = 0.0;
   for (gint64 i = 0; i < n_parts; i++)
     {
