@@ -94,6 +94,8 @@ NOT_RUN = {
     "sudo cmake --install build/release && sudo ldconfig": "needs root: Installed runs it with a prefix",
     **dict.fromkeys(("scripts/install-packages", "scripts/install-packages --test"), "needs root and the network"),
     "scripts/peer-venv": "needs the network",
+    "scripts/test-aarch64": "long_aarch64.py runs it",
+    "cmake --preset aarch64 -DEBB_SYSROOT=FOLDER": "needs a folder of libraries for ARM",
     "scripts/package deb && sudo apt install ./build/packages/*.deb": "long_packages.py does it",
     "scripts/package wheel": "long_wheel.py runs it",
     **dict.fromkeys(("scripts/release", "scripts/release --check"), "takes minutes: release.py runs its parts"),
