@@ -18,7 +18,7 @@ PYTHON = "/usr/bin/python3"
 # What mypy can't know of PyGObject's classes, and names that nobody calls.
 OF_PYGOBJECT = re.compile(
     r" is not a function$| metaclass differs$|isn't marked with @|stub is a staticmethod but runtime is not$"
-    r"|\.__(gtype|info|gsignals|gproperties|enum_values|deepcopy|copy|array_ufunc|missing|str)__ "
+    r"|\.__(gtype|info|gsignals|gproperties|enum_values|deepcopy|copy|array_ufunc|missing|str|mod|floordiv)__ "
     r"|\.do_\w+ is not present|\.__init__ is inconsistent, stub does not have \*|^$|^Found \d+ errors")
 
 PROGRAM = """
