@@ -151,6 +151,19 @@ class Programs(TestCase):
         self.assertLess(names["held_out_loss"], 3)
         self.assertLess(names["planned_peak"], 56.5)
 
+    def test_the_tutorial_takes_one_line_for_another_device(self):
+        line = re.search(r"`(ebb\.set_default_device\(.*?\))`", read(find_page("tutorial")))[1].replace("cuda", "sim")
+        program = "\n".join(code for _, code, _, _ in read_program(find_page("tutorial")))
+        program = program.replace("\n", f"\n{line}\n", 1).replace("range(1, 201)", "[50, 50]")
+        names = {"__name__": "program"}
+        self.addCleanup(names.clear)
+        self.addCleanup(Ebb.set_default_device, None)
+        with in_folder():
+            run_block("tutorial.md", program, names)
+        self.assertEqual({p.device for p in names["model"].parameters()}, {"sim"})
+        self.assertEqual(names["planned"], names["plain"])
+        self.assertLess(names["planned_peak"], 56.5)
+
     def test_pytorch_runs(self):
         names = self.run_page("pytorch")
         net, x = names["net"], Ebb.randn(8, 64)
