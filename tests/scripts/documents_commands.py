@@ -95,6 +95,7 @@ NOT_RUN = {
     **dict.fromkeys(("scripts/install-packages", "scripts/install-packages --test"), "needs root and the network"),
     "scripts/peer-venv": "needs the network",
     "scripts/test-aarch64": "long_aarch64.py runs it",
+    "tests/bench/instructions.py": "needs a build for ARM",
     "cmake --preset aarch64 -DEBB_SYSROOT=FOLDER": "needs a folder of libraries for ARM",
     "scripts/package deb && sudo apt install ./build/packages/*.deb": "long_packages.py does it",
     "scripts/package wheel": "long_wheel.py runs it",
