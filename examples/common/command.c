@@ -25,33 +25,57 @@
 #define WIDEST_OPTION 34 /* columns; the description of a wider option begins on the next line */
 
 /* Between parallel regions libgomp's threads spin, by default for milliseconds, and take the core from other processes
- * for that time. libgomp reads how long when it is loaded, which is before main (). A program that the dynamic linker
- * was started with as an argument has no path of its own to start again, and no AT_BASE. */
-static void
-limit_spinning (char **argv)
+ * for that time. FALSE: nothing is to be changed. */
+static gboolean
+limit_spinning (void)
 {
-  g_autofree char *path = NULL;
-
-  if (g_getenv ("OMP_WAIT_POLICY") != NULL || g_getenv ("GOMP_SPINCOUNT") != NULL || getauxval (AT_BASE) == 0)
-    return;
-  path = g_file_read_link ("/proc/self/exe", NULL);
-  if (path == NULL || !g_setenv ("GOMP_SPINCOUNT", "1000", TRUE))
-    return;
-  execv (path, argv);
-  /* If this fails the program runs with libgomp's default. */
-  g_unsetenv ("GOMP_SPINCOUNT");
+  return g_getenv ("OMP_WAIT_POLICY") == NULL && g_getenv ("GOMP_SPINCOUNT") == NULL
+         && g_setenv ("GOMP_SPINCOUNT", "1000", TRUE);
 }
 
-/* oneDNN's products take buffers of some MiB from malloc, aligned ones, each time they run. The small rests that glibc
- * cuts off them stay in its caches and keep buffers from being merged when they are freed: a thread's arena grew to six
- * of them. As mappings of their own they are gone when the product is done. */
+#ifdef __GLIBC__
+#define CACHES "glibc.malloc.tcache_count"
+
+/* oneDNN's products take aligned buffers of about a MiB from malloc on each thread. The small rests that glibc cuts off
+ * them would stay in the thread's cache and keep buffers from being merged when they are freed: an arena grew to 11 MiB
+ * for one buffer in use. */
+static gboolean
+drop_thread_caches (void)
+{
+  const char *others = g_getenv ("GLIBC_TUNABLES");
+  g_autofree char *all = NULL;
+
+  if (others != NULL && strstr (others, CACHES) != NULL)
+    return FALSE;
+  all = g_strconcat (others != NULL ? others : "", others != NULL ? ":" : "", CACHES "=0", NULL);
+  return g_setenv ("GLIBC_TUNABLES", all, TRUE);
+}
+
+/* Larger buffers are mappings of their own, which are gone when the product is done. */
 static void
 map_large_buffers (void)
 {
-#ifdef __GLIBC__
   mallopt (M_MMAP_THRESHOLD, MAPPED_FROM);
   mallopt (M_TRIM_THRESHOLD, 2 * MAPPED_FROM); /* which no longer follows the sizes of mappings */
+}
 #endif
+
+/* libgomp and glibc read these settings when they are loaded, which is before main (). A program that the dynamic
+ * linker was started with as an argument has no path of its own to start again, and no AT_BASE. */
+static void
+start_with_settings (char **argv)
+{
+  g_autofree char *path = getauxval (AT_BASE) != 0 ? g_file_read_link ("/proc/self/exe", NULL) : NULL;
+  gboolean has_changed;
+
+  if (path == NULL)
+    return;
+  has_changed = limit_spinning ();
+#ifdef __GLIBC__
+  has_changed |= drop_thread_caches ();
+#endif
+  if (has_changed)
+    execv (path, argv); /* if this fails the program runs with the defaults */
 }
 
 void
@@ -59,8 +83,10 @@ command_init (char **argv)
 {
   g_autofree char *name = g_path_get_basename (argv[0] != NULL ? argv[0] : "ebb");
 
-  limit_spinning (argv);
+  start_with_settings (argv);
+#ifdef __GLIBC__
   map_large_buffers ();
+#endif
   setlocale (LC_CTYPE, "");
   g_set_prgname (name);
 }

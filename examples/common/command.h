@@ -7,8 +7,9 @@
 
 G_BEGIN_DECLS
 
-/* Call it first: sets the locale and the program's name, g_get_prgname (), to the name it was started with. Where
- * neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT is set it sets GOMP_SPINCOUNT and starts the program again. */
+/* Call it first: sets the locale and the program's name, g_get_prgname (), to the name it was started with. Unless the
+ * environment already says so, it sets how long threads spin (GOMP_SPINCOUNT) and that malloc keeps no caches of
+ * threads (GLIBC_TUNABLES), and starts the program again. */
 void command_init (char **argv);
 
 /* Whether @fd is a terminal on which a line can be written again. */
