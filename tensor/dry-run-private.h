@@ -7,7 +7,7 @@
 #include "tensor/thread-private.h"
 
 /* A dry run: what a thread does in it is done as ever, but for its data. Ops, autograd, modules, wrappers, stores and
- * optimizers run; memory is placed by a heap as the device's own, over address space that nobody pays for, and counted
+ * optimizers run; memory is placed by a heap as the device's own, in addresses that nothing maps, and counted
  * to the run's account; kernels, copies, disks and ranks are left out. So a step's peak, and who holds it, are known
  * without the memory or the time that it takes.
  *
@@ -63,6 +63,9 @@ void ebb_dry_run_add_cache (EbbDryRun *run,
 gboolean ebb_dry_run_has_caches (EbbDryRun *run);
 /* In the run, between steps. Afterwards there are none. */
 void ebb_dry_run_clear_caches (EbbDryRun *run);
+/* Other ranks must run as much as this one does. */
+void ebb_dry_run_note_collective (EbbDryRun *run);
+gboolean ebb_dry_run_has_collectives (EbbDryRun *run);
 /* Calls @func at the end, the last one first. */
 void ebb_dry_run_at_end (EbbDryRun *run,
                          GDestroyNotify func,

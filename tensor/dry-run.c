@@ -19,6 +19,7 @@ struct _EbbDryRun
   GHashTable *storages; /* EbbStorage of an adopted tensor -> the run's in place of it */
   GArray *caches;       /* of AtEnd */
   GArray *at_end;       /* of AtEnd */
+  gboolean has_collectives;
 };
 
 EbbDryRun *
@@ -72,6 +73,33 @@ EbbMemoryAccount *
 ebb_dry_run_get_outer_account (EbbDryRun *self)
 {
   return self->outer_account;
+}
+
+/* The heap of @device: placed as the device's own, in addresses that cost nothing. */
+static EbbHostHeap *
+get_heap (EbbMemoryAccount *account,
+          EbbDevice *device)
+{
+  EbbHostHeap **heap = &account->heaps[device->number];
+
+  if (*heap == NULL)
+    *heap = ebb_host_heap_new ();
+  return *heap;
+}
+
+void *
+ebb_memory_account_alloc_dry (EbbMemoryAccount *account,
+                              EbbDevice *device,
+                              gsize size,
+                              GError **error)
+{
+  EbbHostHeap *heap = get_heap (account, device);
+  void *data = ebb_host_heap_alloc (heap, size, error);
+
+  if (data == NULL || !ebb_thread.computes_dry || ebb_host_heap_map (heap, data, size, error))
+    return data;
+  ebb_host_heap_release (heap, data, size);
+  return NULL;
 }
 
 guint64
@@ -265,6 +293,18 @@ ebb_dry_run_clear_caches (EbbDryRun *self)
       cache->func (cache->data);
     }
   g_array_set_size (self->caches, 0);
+}
+
+void
+ebb_dry_run_note_collective (EbbDryRun *self)
+{
+  self->has_collectives = TRUE;
+}
+
+gboolean
+ebb_dry_run_has_collectives (EbbDryRun *self)
+{
+  return self->has_collectives;
 }
 
 /* -- the end ------------------------------------------------------------------------------------------------------- */

@@ -75,6 +75,11 @@ struct _EbbMemoryAccount
 EbbMemoryAccount *ebb_memory_account_new (void);
 EbbMemoryAccount *ebb_memory_account_ref (EbbMemoryAccount *account);
 void ebb_memory_account_unref (EbbMemoryAccount *account);
+/* Memory of a dry run, which can be read and written only where the run computes. */
+void *ebb_memory_account_alloc_dry (EbbMemoryAccount *account,
+                                    EbbDevice *device,
+                                    gsize size,
+                                    GError **error);
 /* @account: NULL: of all memory that belongs to no account. */
 void ebb_memory_account_push_observer (EbbMemoryAccount *account,
                                        EbbMemoryObserver *observer);

@@ -354,18 +354,6 @@ ebb_device_check_limit (EbbDevice *device,
   return FALSE;
 }
 
-/* The heap of a dry run for @device: placed as the device's own, over address space that nobody pays for. */
-static EbbHostHeap *
-get_dry_heap (EbbMemoryAccount *account,
-              EbbDevice *device)
-{
-  EbbHostHeap **heap = &account->heaps[device->number];
-
-  if (*heap == NULL)
-    *heap = ebb_host_heap_new ();
-  return *heap;
-}
-
 void *
 ebb_device_alloc (EbbDevice *device,
                   gsize size,
@@ -376,7 +364,7 @@ ebb_device_alloc (EbbDevice *device,
   void *data;
 
   if (G_UNLIKELY (ebb_is_dry ()))
-    data = ebb_host_heap_alloc (get_dry_heap (account, device), size, error);
+    data = ebb_memory_account_alloc_dry (account, device, size, error);
   else
     data = ebb_device_check_limit (device, size, 0, error) ? alloc_or_explain (device, size, error) : NULL;
   if (data != NULL)
@@ -469,7 +457,7 @@ ebb_device_free_uncounted (EbbDevice *device,
                            EbbMemoryAccount *account)
 {
   if (G_UNLIKELY (account != NULL && account->is_dry))
-    ebb_host_heap_release (get_dry_heap (account, device), data, size);
+    ebb_host_heap_release (account->heaps[device->number], data, size);
   else
     device->backend->free (device->index, data, size);
 }

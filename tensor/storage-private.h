@@ -50,6 +50,9 @@ EbbStorage *ebb_storage_new_foreign (EbbDevice *device,
                                      GDestroyNotify destroy,
                                      gpointer destroy_data);
 EbbStorage *ebb_storage_ref (EbbStorage *storage);
+/* Before it gets or is asked for values: of a dry run there are only its addresses at first. */
+gboolean ebb_storage_map (EbbStorage *storage,
+                          GError **error);
 /* For a dry run, in which nothing is copied to devices: @values are what the whole storage would hold. */
 void ebb_storage_set_known (EbbStorage *storage,
                             const void *values);

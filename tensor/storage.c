@@ -2,6 +2,7 @@
 #include "tensor/storage-private.h"
 
 #include "tensor/backend/backend-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/object-private.h"
 #include "tensor/thread-private.h"
 
@@ -113,6 +114,15 @@ ebb_storage_unref (EbbStorage *self)
       g_free (self->known);
     }
   ebb_object_free (self, sizeof *self);
+}
+
+gboolean
+ebb_storage_map (EbbStorage *self,
+                 GError **error)
+{
+  if (G_LIKELY (self->account == NULL || !self->account->is_dry || self->data == NULL || self->destroy != NULL))
+    return TRUE;
+  return ebb_host_heap_map (self->account->heaps[self->device->number], self->data, self->size, error);
 }
 
 void

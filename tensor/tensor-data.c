@@ -37,7 +37,7 @@ check_present (EbbTensor *tensor,
     }
   if (G_UNLIKELY (ebb_modes.observers != NULL))
     ebb_thread_touch (tensor->view.data);
-  return TRUE;
+  return ebb_storage_map (tensor->storage, error);
 }
 
 static gboolean
@@ -110,6 +110,30 @@ ebb_tensor_get_address (EbbTensor *tensor,
   return (guint64) (gsize) tensor->view.data;
 }
 
+/* A dry run copies what it has as well. */
+static EbbTensor *
+copy_dense (EbbTensor *tensor,
+            GError **error)
+{
+  const gboolean outer = ebb_thread.computes_dry;
+  g_autoptr (EbbTensor) copy = NULL;
+  gboolean ok = FALSE;
+  EbbLaunch launch;
+
+  ebb_thread.computes_dry = ebb_is_dry ();
+  copy = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
+                                       tensor->storage->device, error);
+  if (copy != NULL)
+    {
+      ebb_launch_init (&launch, EBB_KERNEL_COPY);
+      ebb_launch_input (&launch, tensor);
+      ebb_launch_output (&launch, copy);
+      ok = ebb_launch (tensor->storage->device, &launch, error);
+    }
+  ebb_thread.computes_dry = outer;
+  return ok ? g_steal_pointer (&copy) : NULL;
+}
+
 /* @pins: the caller may keep the bytes, so their memory must not move. */
 static GBytes *
 get_bytes (EbbTensor *tensor,
@@ -120,22 +144,9 @@ get_bytes (EbbTensor *tensor,
 
   if (!check_present (tensor, error))
     return NULL;
-  if (ebb_view_is_contiguous (&tensor->view))
-    copy = ebb_tensor_alias (tensor);
-  else
-    {
-      EbbLaunch launch;
-
-      copy = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
-                                           tensor->storage->device, error);
-      if (copy == NULL)
-        return NULL;
-      ebb_launch_init (&launch, EBB_KERNEL_COPY);
-      ebb_launch_input (&launch, tensor);
-      ebb_launch_output (&launch, copy);
-      if (!ebb_launch (tensor->storage->device, &launch, error))
-        return NULL;
-    }
+  copy = ebb_view_is_contiguous (&tensor->view) ? ebb_tensor_alias (tensor) : copy_dense (tensor, error);
+  if (copy == NULL)
+    return NULL;
   if (!copy->storage->device->backend->host_memory)
     {
       gsize size = ebb_tensor_get_n_bytes (copy);

@@ -177,6 +177,8 @@ ebb_tensor_upload (EbbTensor *tensor,
         ebb_storage_set_known (tensor->storage, values);
       if (tensor->storage->no_data)
         return TRUE;
+      if (!ebb_storage_map (tensor->storage, error))
+        return FALSE;
     }
   if (!device->backend->host_memory)
     return device->backend->copy (device->index, tensor->view.data, values, size, FALSE, error);

@@ -220,13 +220,25 @@ is_sent_dry (const EbbWork *work)
 }
 
 static gboolean
+map_values (EbbWork *work,
+            GError **error)
+{
+  gboolean ok = TRUE;
+
+  for (guint i = 0; ok && i < 2 * work->call.n_parts; i++)
+    ok = work->tensors[i] == NULL || ebb_storage_map (work->tensors[i]->storage, error);
+  return ok;
+}
+
+static gboolean
 run_on_host (EbbProcessGroup *self,
              EbbWork *work,
              gboolean *engine_failed,
              GError **error)
 {
   return bring (self, work, error)
-         && ((work->is_dry && !is_sent_dry (work)) || run_engine (self, work, engine_failed, error))
+         && ((work->is_dry && !is_sent_dry (work))
+             || (map_values (work, error) && run_engine (self, work, engine_failed, error)))
          && bring_back (self, work, error);
 }
 

@@ -3,6 +3,7 @@
 #include "dist/group/group-private.h"
 #include "tensor/cpu/cpu-private.h"
 #include "tensor/backend/backend-private.h"
+#include "tensor/dry-run-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 
@@ -260,6 +261,8 @@ work_new (EbbGroupState *state,
 
   work->ref_count = 1;
   work->is_dry = ebb_is_dry ();
+  if (work->is_dry && state->size > 1)
+    ebb_dry_run_note_collective (ebb_dry_run_get_current ());
   work->buffers = g_new0 (EbbCollectiveBuffer, MAX (request->n_parts, 1));
   work->tensors = g_new0 (EbbTensor *, 2 * MAX (request->n_parts, 1));
   work->staged = g_new0 (EbbTensor *, 2 * MAX (request->n_parts, 1));

@@ -484,6 +484,7 @@ show (EbbBufferPart *self)
   self->shown = shown->storage =
       ebb_storage_new_foreign (buffer->kind.device, EBB_PURPOSE_ACTIVATION, buffer->data + get_offset (self),
                                buffer->kind.size, shown_free, shown);
+  self->shown->no_data = ebb_is_dry ();
   /* What the store keeps is saved whether it is shown or not: how long a collective shows it is a matter of time. */
   ebb_storage_hold_saved (self->shown);
   return self->shown;

@@ -36,6 +36,14 @@ alloc_aligned (EbbPurpose purpose,
   return data;
 }
 
+/* A dry run writes nothing in front. */
+static gsize
+get_size_dry (EbbDevice *device,
+              gsize size)
+{
+  return device->backend->streams != NULL ? size : size + EBB_TRANSFER_ALIGNMENT;
+}
+
 void *
 ebb_transfer_alloc_host (EbbDevice *device,
                          gsize size,
@@ -45,10 +53,10 @@ ebb_transfer_alloc_host (EbbDevice *device,
   const EbbStreamFuncs *streams = device->backend->streams;
   void *data;
 
+  if (ebb_is_dry ())
+    return ebb_device_alloc (ebb_device_get_cpu (), get_size_dry (device, size), (guint8) purpose, error);
   if (streams == NULL)
     return alloc_aligned (purpose, size, error);
-  if (ebb_is_dry ())
-    return ebb_device_alloc (ebb_device_get_cpu (), size, (guint8) purpose, error);
   if (!ebb_device_check_limit (ebb_device_get_cpu (), size, 0, error))
     return NULL;
   data = streams->alloc_host (device->index, size, error);
@@ -65,14 +73,14 @@ ebb_transfer_free_host (EbbDevice *device,
 {
   const EbbStreamFuncs *streams = device->backend->streams;
 
+  if (ebb_is_dry ())
+    {
+      ebb_device_free (ebb_device_get_cpu (), host, get_size_dry (device, size), (guint8) purpose);
+      return;
+    }
   if (streams == NULL)
     {
       ebb_device_free (ebb_device_get_cpu (), ((void **) host)[-1], size + EBB_TRANSFER_ALIGNMENT, (guint8) purpose);
-      return;
-    }
-  if (ebb_is_dry ())
-    {
-      ebb_device_free (ebb_device_get_cpu (), host, size, (guint8) purpose);
       return;
     }
   streams->free_host (device->index, host, size);

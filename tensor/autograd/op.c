@@ -437,6 +437,19 @@ may_compute_dry (EbbOpCall *call,
 }
 
 static gboolean
+map_values (EbbOpCall *call,
+            GError **error)
+{
+  gboolean ok = TRUE;
+
+  for (guint i = 0; ok && i < call->n_inputs; i++)
+    ok = call->inputs[i] == NULL || ebb_storage_map (call->inputs[i]->storage, error);
+  for (guint i = 0; ok && i < call->n_outputs; i++)
+    ok = ebb_storage_map (call->outputs[i]->storage, error);
+  return ok;
+}
+
+static gboolean
 run_dry (EbbOpCall *call,
          EbbDevice *device,
          GError **error)
@@ -447,7 +460,7 @@ run_dry (EbbOpCall *call,
   ebb_thread.computes_dry = may_compute_dry (call, device);
   for (guint i = 0; i < call->n_outputs; i++)
     note_dry_output (call->outputs[i]);
-  ok = run_kernels (call, device, error);
+  ok = (!ebb_thread.computes_dry || map_values (call, error)) && run_kernels (call, device, error);
   ebb_thread.computes_dry = outer;
   return ok;
 }

@@ -1,8 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The address space that the process may still map, the error where it is too little, and the size of its pages. */
+/* The address space that the process may still map, the error where it is too little, addresses that nothing maps, and
+ * the size of pages. */
 #include "tensor/cpu/host-heap-private.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -45,6 +48,82 @@ ebb_host_has_huge_pages (gsize page)
 {
   return page * (page / 8) == EBB_HOST_HUGE_PAGE;
 }
+
+/* -- addresses ----------------------------------------------------------------------------------------------------- */
+
+/* Linux maps what it places itself from the uppermost address downwards, and programs beyond these. */
+#define FIRST_ADDRESS (16ul << 40)
+#define SLOT (16ul << 30)
+#define N_SLOTS 4096
+
+static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
+static guint8 slots[N_SLOTS]; /* 1: taken */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+/* Sanitizers know what lies where. */
+static gboolean
+can_map (void)
+{
+  return FALSE;
+}
+
+#else
+
+static pthread_once_t probed = PTHREAD_ONCE_INIT;
+static gboolean has_addresses;
+
+static void
+probe (void)
+{
+  void *last = (void *) (FIRST_ADDRESS + (N_SLOTS - 1) * SLOT);
+  const gsize size = (gsize) sysconf (_SC_PAGESIZE);
+  void *data = mmap (last, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+  has_addresses = data == last;
+  if (data != MAP_FAILED)
+    munmap (data, size);
+}
+
+/* Some processors have fewer addresses. */
+static gboolean
+can_map (void)
+{
+  pthread_once (&probed, probe);
+  return has_addresses;
+}
+
+#endif
+
+void *
+ebb_host_invent_addresses (gsize size)
+{
+  const gsize n = (size + SLOT - 1) / SLOT;
+  gsize free = 0, end = 0;
+
+  if (!can_map ())
+    return NULL;
+  pthread_mutex_lock (&slots_lock);
+  while (free < n && end < N_SLOTS)
+    free = slots[end++] == 0 ? free + 1 : 0;
+  if (free == n)
+    memset (slots + end - n, 1, n);
+  pthread_mutex_unlock (&slots_lock);
+  return free == n ? (char *) FIRST_ADDRESS + (end - n) * SLOT : NULL;
+}
+
+void
+ebb_host_forget_addresses (void *start,
+                           gsize size)
+{
+  const gsize first = ((gsize) start - FIRST_ADDRESS) / SLOT;
+
+  pthread_mutex_lock (&slots_lock);
+  memset (slots + first, 0, (size + SLOT - 1) / SLOT);
+  pthread_mutex_unlock (&slots_lock);
+}
+
+/* -- pages --------------------------------------------------------------------------------------------------------- */
 
 void
 ebb_host_allow_huge_pages (void *data,

@@ -27,8 +27,8 @@ guint64 ebb_host_get_system_calls (void);
 /* Bytes of address space that the process may still map; G_MAXSIZE where it is not limited. */
 gsize ebb_host_get_address_space (void);
 
-/* A heap that places blocks as the process' own does. A dry run's is in memory that nobody uses: of each large block
- * only the first bytes are touched, so that the rest costs nothing. */
+/* A heap that places blocks as the process' own does. A dry run's large blocks are addresses alone: those with values
+ * must be mapped first. */
 typedef struct _EbbHostHeap EbbHostHeap;
 
 EbbHostHeap *ebb_host_heap_new (void);
@@ -42,6 +42,11 @@ void *ebb_host_heap_alloc (EbbHostHeap *heap,
 void ebb_host_heap_release (EbbHostHeap *heap,
                             void *data,
                             gsize size);
+/* Of a dry run's: a block of @size bytes can be read and written until it is released. */
+gboolean ebb_host_heap_map (EbbHostHeap *heap,
+                            void *data,
+                            gsize size,
+                            GError **error);
 /* Large blocks keep resident memory below @n_bytes if its extent is: what lies free is given back to the system before
  * an allocation would pass it. At first there is no bound. */
 void ebb_host_heap_set_bound (EbbHostHeap *heap,

@@ -18,6 +18,7 @@ G_BEGIN_DECLS
 #define EBB_HOST_MEDIUM_LIMIT (64ul << 10)
 #define EBB_HOST_MEDIUM_UNIT_SHIFT 11
 #define EBB_HOST_LARGE_UNIT_SHIFT 12
+#define EBB_HOST_GRANULES 32
 
 typedef struct _EbbHostBlock EbbHostBlock;
 typedef struct _EbbHostSegment EbbHostSegment;
@@ -32,6 +33,13 @@ struct _EbbHostBlock
   EbbHostBlock *next_free, *previous_free;
   gboolean is_free;
 };
+
+/* What a huge page of a segment has. */
+typedef struct
+{
+  guint32 mapped;         /* a bit for each of its EBB_HOST_GRANULES that a dry run has mapped */
+  EbbHostBlock *blocks[]; /* by the unit in which they start */
+} EbbHostPage;
 
 /* The free lists of blocks of similar size: small blocks among large ones would keep huge pages resident. */
 typedef struct
@@ -53,14 +61,14 @@ enum
 
 struct _EbbHostSegment
 {
-  EbbHostPool *pool; /* NULL: of small blocks */
-  char *mapped;      /* what the system gave */
+  EbbHostPool *pool;  /* NULL: of small blocks */
+  gboolean is_sparse; /* only addresses: a page is mapped while it is resident, and of a dry run's if it has values */
+  char *mapped;       /* what the system gave, or the first address */
   gsize mapped_size;
   char *start, *top, *end; /* whole huge pages of it; [start, top) is divided into blocks */
   EbbHostBlock *last;
-  EbbHostBlock **blocks; /* by the unit in which they start */
-  gsize blocks_size;
-  guint64 *resident; /* a bit for each huge page from @start on */
+  EbbHostPage **pages; /* from @start on; NULL: no block has begun there yet */
+  guint64 *resident;   /* a bit for each huge page from @start on */
   EbbHostSegment *next;
 };
 
@@ -78,6 +86,10 @@ struct _EbbHostHeap
   gboolean has_small_pages_ahead;
 };
 
+/* Of a dry run: [@data, @data + @size) of a block can be written. FALSE: no address space is left. */
+gboolean ebb_host_blocks_map (EbbHostHeap *heap,
+                              char *data,
+                              gsize size);
 /* A block over EBB_HOST_SMALL_LIMIT and of at most EBB_HOST_LARGE_LIMIT bytes; NULL: no address space is left. */
 void *ebb_host_blocks_alloc (EbbHostHeap *heap,
                              gsize size);

@@ -15,7 +15,10 @@
  *
  * Memory counts as resident in huge pages: one is from when a block first lies in it until it is given
  * back. A heap with a bound gives back pages that lie in free blocks before an allocation would pass the bound. Where
- * blocks lie doesn't depend on it, so a dry run knows how many bytes a bounded heap needs: its extent. */
+ * blocks lie doesn't depend on it, so a dry run knows how many bytes a bounded heap needs: its extent.
+ *
+ * A sparse segment is addresses that nothing else uses, of which the system learns page by page. A dry run has no
+ * others, and where address space is limited (ulimit -v) the process' heap neither. */
 
 #include "tensor/cpu/host-blocks-private.h"
 
@@ -36,6 +39,8 @@
 #else
 #define SEGMENT_SIZE (256ul << 30)
 #endif
+#define SMALL_SEGMENT_SIZE (16ul << 20) /* of small blocks where address space is to be saved */
+#define GRANULE (HUGE_PAGE / EBB_HOST_GRANULES)
 
 typedef EbbHostBlock Block;
 typedef EbbHostPool Pool;
@@ -218,71 +223,100 @@ list_take (Pool *pool,
 
 /* -- segments ------------------------------------------------------------------------------------------------------ */
 
-/* Where the blocks of a segment of @size bytes will be found; its pages are made as they are touched. */
-static gboolean
-segment_make_table (Segment *self,
-                    gsize size)
+static char *
+map (char *address,
+     gsize size)
 {
-  void *table;
+  const int fixed = address != NULL ? MAP_FIXED_NOREPLACE : 0;
+  char *data = mmap (address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
 
-  if (self->pool == NULL)
-    return TRUE;
-  self->blocks_size = ((size >> self->pool->unit_shift) + 1) * sizeof (Block *);
-  table = mmap (NULL, self->blocks_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (table == MAP_FAILED)
-    return FALSE;
-  madvise (table, self->blocks_size, MADV_NOHUGEPAGE);
-  self->blocks = table;
-  return TRUE;
+  if (data != MAP_FAILED && address != NULL && data != address) /* Linux before 4.17 takes it for a hint */
+    {
+      munmap (data, size);
+      return NULL;
+    }
+  return data != MAP_FAILED ? data : NULL;
 }
 
-/* Of limited address space at most half of what is left is taken
- * at once, unless one block needs more. */
+/* Address space for a segment: of @size bytes or, where that is too much, of at least @least. Of limited address space
+ * at most half of what is left, or a @part of that, is taken at once, unless one block needs more. */
+static char *
+reserve (EbbHostHeap *heap,
+         gsize *size,
+         gsize part,
+         gsize least)
+{
+  const gsize space = ebb_host_get_address_space ();
+  char *start = NULL;
+
+  *size = MAX (MIN (*size, space / 2 / part), least);
+  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < *size)
+    *size = least;
+  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < *size)
+    return NULL;
+  /* Not all that is there may be in one piece: ask for less down to what is needed. */
+  while (start == NULL)
+    {
+      __atomic_add_fetch (&heap->system_calls, 1, __ATOMIC_RELAXED);
+      start = map (NULL, *size);
+      if (start != NULL || *size <= least)
+        break;
+      *size = MAX (*size / 4, least);
+    }
+  return start;
+}
+
+/* Blocks of a dry run need addresses alone. Where address space is limited, the heap's are mapped as they are used: so
+ * they lie where they would without a limit, and no more is mapped than is resident. */
 Segment *
 ebb_host_segment_new (EbbHostHeap *heap,
                       Pool *pool,
                       gsize part,
                       gsize least)
 {
-  const gsize space = ebb_host_get_address_space ();
-  Segment *segment;
-  gsize size = MAX (MIN (SEGMENT_SIZE, space / 2) / part, least + 2 * HUGE_PAGE);
-  char *start = MAP_FAILED;
+  const gboolean saves = heap->is_dry || ebb_host_get_address_space () != G_MAXSIZE;
+  Segment *segment = g_new0 (Segment, 1);
   Segment **list = pool != NULL ? &pool->segments : &heap->small_segments;
+  gsize size = MAX (SEGMENT_SIZE / part, least + 2 * HUGE_PAGE);
+  char *start = NULL;
 
-  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < size)
-    size = least + 2 * HUGE_PAGE;
-  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < size)
-    return NULL;
-  /* Not all that is there may be in one piece: ask for less down to what is needed. */
-  while (start == MAP_FAILED)
+  if (saves && pool != NULL)
+    start = ebb_host_invent_addresses (size);
+  segment->is_sparse = start != NULL;
+  if (saves && pool == NULL)
+    size = MAX (SMALL_SEGMENT_SIZE, least + 2 * HUGE_PAGE);
+  if (start == NULL)
+    start = reserve (heap, &size, part, least + 2 * HUGE_PAGE);
+  if (start == NULL)
     {
-      __atomic_add_fetch (&heap->system_calls, 1, __ATOMIC_RELAXED);
-      start = mmap (NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (start != MAP_FAILED)
-        break;
-      if (size <= least + 2 * HUGE_PAGE)
-        return NULL;
-      size = MAX (size / 4, least + 2 * HUGE_PAGE);
-    }
-  segment = g_new0 (Segment, 1);
-  segment->pool = pool;
-  if (!segment_make_table (segment, size))
-    {
-      munmap (start, size);
       g_free (segment);
       return NULL;
     }
+  segment->pool = pool;
   segment->mapped = start;
   segment->mapped_size = size;
   segment->start = round_up (start);
   segment->top = segment->start;
   segment->end = round_down (start + size);
   segment->resident = g_new0 (guint64, page_of (segment, segment->end) / 64 + 1);
+  if (pool != NULL)
+    segment->pages = g_new0 (EbbHostPage *, page_of (segment, segment->end));
   segment->next = *list;
   *list = segment;
-  ebb_host_allow_huge_pages (segment->start, (gsize) (segment->end - segment->start), !heap->has_small_pages_ahead);
+  if (!segment->is_sparse)
+    ebb_host_allow_huge_pages (segment->start, (gsize) (segment->end - segment->start), !heap->has_small_pages_ahead);
   return segment;
+}
+
+static EbbHostPage *
+find_page (Segment *segment,
+           const char *data)
+{
+  EbbHostPage **page = &segment->pages[page_of (segment, data)];
+
+  if (*page == NULL)
+    *page = g_malloc0 (sizeof **page + (HUGE_PAGE >> segment->pool->unit_shift) * sizeof (Block *));
+  return *page;
 }
 
 /* -- resident pages ------------------------------------------------------------------------------------------------ */
@@ -292,6 +326,38 @@ is_resident (const Segment *segment,
              gsize page)
 {
   return (segment->resident[page / 64] >> page % 64 & 1) != 0;
+}
+
+/* What a dry run has mapped of huge page number @page. */
+static void
+unmap_granules (Segment *segment,
+                gsize page)
+{
+  EbbHostPage *entry = segment->pages[page];
+
+  for (guint i = 0; entry != NULL && entry->mapped != 0; i++)
+    if ((entry->mapped >> i & 1) != 0)
+      {
+        munmap (segment->start + page * HUGE_PAGE + i * GRANULE, GRANULE);
+        entry->mapped &= ~(1u << i);
+      }
+}
+
+/* Huge pages [@first, @last) of @segment, which were resident, aren't any more. */
+static void
+drop_pages (Segment *segment,
+            gsize first,
+            gsize last)
+{
+  char *data = segment->start + first * HUGE_PAGE;
+
+  if (!segment->is_sparse)
+    madvise (data, (last - first) * HUGE_PAGE, MADV_DONTNEED);
+  else if (!segment->pool->heap->is_dry)
+    munmap (data, (last - first) * HUGE_PAGE);
+  else
+    for (gsize page = first; page < last; page++)
+      unmap_granules (segment, page);
 }
 
 /* Gives at most @n resident pages of a free block back, the uppermost first: its front is used again before its end.
@@ -323,7 +389,7 @@ block_give_back (Block *block,
           continue;
         }
       __atomic_add_fetch (&segment->pool->heap->system_calls, 1, __ATOMIC_RELAXED);
-      madvise (segment->start + page * HUGE_PAGE, (above - page) * HUGE_PAGE, MADV_DONTNEED);
+      drop_pages (segment, page, above);
     }
   segment->pool->heap->n_resident -= given;
   return given;
@@ -361,8 +427,45 @@ ebb_host_blocks_get_most_resident (const EbbHostHeap *self)
   return self->max_resident == G_MAXSIZE ? G_MAXSIZE : MIN (self->max_resident, self->n_needed);
 }
 
-/* [@from, @to) is about to be written. */
-static void
+/* Huge pages of a sparse segment that become resident. */
+static gboolean
+map_pages (Segment *segment,
+           gsize first,
+           gsize last)
+{
+  EbbHostHeap *heap = segment->pool->heap;
+  const gsize size = (last - first) * HUGE_PAGE, space = ebb_host_get_address_space ();
+  char *data = segment->start + first * HUGE_PAGE;
+
+  if (space < EBB_HOST_SPACE_FOR_OTHERS || space - EBB_HOST_SPACE_FOR_OTHERS < size || map (data, size) == NULL)
+    return FALSE;
+  __atomic_add_fetch (&heap->system_calls, 1, __ATOMIC_RELAXED);
+  ebb_host_allow_huge_pages (data, size, !heap->has_small_pages_ahead);
+  return TRUE;
+}
+
+/* Maps those of huge pages [@first, @last) that aren't resident, or none. */
+static gboolean
+map_missing (Segment *segment,
+             gsize first,
+             gsize last)
+{
+  for (gsize page = first, begin; page < last; page++)
+    {
+      for (begin = page; page < last && !is_resident (segment, page); page++)
+        ;
+      if (page == begin || map_pages (segment, begin, page))
+        continue;
+      for (page = first; page < begin; page++)
+        if (!is_resident (segment, page))
+          munmap (segment->start + page * HUGE_PAGE, HUGE_PAGE);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* [@from, @to) is about to be written. FALSE: no address space is left. */
+static gboolean
 make_resident (Segment *segment,
                char *from,
                char *to)
@@ -374,12 +477,19 @@ make_resident (Segment *segment,
   for (gsize page = first; page <= last; page++)
     n += !is_resident (segment, page);
   if (n == 0)
-    return;
+    return TRUE;
   if (heap->n_resident + n > ebb_host_blocks_get_most_resident (heap))
     ebb_host_blocks_give_back (heap, heap->n_resident + n - ebb_host_blocks_get_most_resident (heap));
+  if (segment->is_sparse && !heap->is_dry && !map_missing (segment, first, last + 1))
+    {
+      ebb_host_blocks_give_back (heap, n);
+      if (!map_missing (segment, first, last + 1))
+        return FALSE;
+    }
   for (gsize page = first; page <= last; page++)
     segment->resident[page / 64] |= 1ul << page % 64;
   heap->n_resident += n;
+  return TRUE;
 }
 
 /* -- large blocks -------------------------------------------------------------------------------------------------- */
@@ -388,7 +498,9 @@ static Block **
 find_place (Segment *segment,
             const char *data)
 {
-  return &segment->blocks[(gsize) (data - segment->start) >> segment->pool->unit_shift];
+  const gsize offset = (gsize) (data - segment->start) % HUGE_PAGE;
+
+  return &find_page (segment, data)->blocks[offset >> segment->pool->unit_shift];
 }
 
 /* Between @below and the block that is above it now. */
@@ -505,45 +617,22 @@ block_split (Block *block,
   block_release (rest);
 }
 
-void *
-ebb_host_blocks_alloc (EbbHostHeap *heap,
-                       gsize n_bytes)
-{
-  const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
-  Pool *pool = &heap->pools[size <= MEDIUM_LIMIT ? MEDIUM : LARGE];
-  Block *block = list_take (pool, size);
-
-  if (block == NULL)
-    block = segments_take (pool, size);
-  if (block == NULL)
-    return NULL;
-  heap->n_needed = MAX (heap->n_needed, heap->n_pages - heap->n_free - count_rest (block, size));
-  make_resident (block->segment, block->data, block->data + size);
-  block_split (block, size);
-  unpoison (heap, block->data, block->size);
-  return block->data;
-}
-
-static Block *
-find_block (Pool *pool,
-            const char *data)
+/* Of one of @pool's segments. */
+static Segment *
+find_segment (Pool *pool,
+              const char *data)
 {
   Segment *segment = pool->segments;
 
   while (data < segment->start || data >= segment->top)
     segment = segment->next;
-  return *find_place (segment, data);
+  return segment;
 }
 
-void
-ebb_host_blocks_free (EbbHostHeap *heap,
-                      void *data,
-                      gsize n_bytes)
+/* Which is claimed. */
+static void
+block_free (Block *block)
 {
-  const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
-  Block *block = find_block (&heap->pools[size <= MEDIUM_LIMIT ? MEDIUM : LARGE], data);
-
-  poison (heap, data, block->size);
   if (block->above != NULL && block->above->is_free)
     {
       block_claim (block->above);
@@ -556,6 +645,85 @@ ebb_host_blocks_free (EbbHostHeap *heap,
       block_merge (block->above);
     }
   block_release (block);
+}
+
+static Pool *
+find_pool (EbbHostHeap *heap,
+           gsize size)
+{
+  return &heap->pools[size <= MEDIUM_LIMIT ? MEDIUM : LARGE];
+}
+
+void *
+ebb_host_blocks_alloc (EbbHostHeap *heap,
+                       gsize n_bytes)
+{
+  const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
+  Pool *pool = find_pool (heap, size);
+  Block *block = list_take (pool, size);
+
+  if (block == NULL)
+    block = segments_take (pool, size);
+  if (block == NULL)
+    return NULL;
+  heap->n_needed = MAX (heap->n_needed, heap->n_pages - heap->n_free - count_rest (block, size));
+  if (!make_resident (block->segment, block->data, block->data + size))
+    {
+      block_free (block);
+      return NULL;
+    }
+  block_split (block, size);
+  unpoison (heap, block->data, block->size);
+  return block->data;
+}
+
+void
+ebb_host_blocks_free (EbbHostHeap *heap,
+                      void *data,
+                      gsize n_bytes)
+{
+  const gsize size = (n_bytes + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
+  Block *block = *find_place (find_segment (find_pool (heap, size), data), data);
+
+  poison (heap, data, block->size);
+  block_free (block);
+}
+
+gboolean
+ebb_host_blocks_map (EbbHostHeap *heap,
+                     char *data,
+                     gsize size)
+{
+  Segment *segment = find_segment (find_pool (heap, (size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1)), data);
+  char *granule = (char *) ((gsize) data & ~(GRANULE - 1));
+
+  for (; segment->is_sparse && granule < data + size; granule += GRANULE)
+    {
+      EbbHostPage *page = find_page (segment, granule);
+      const guint32 bit = 1u << ((gsize) granule % HUGE_PAGE / GRANULE);
+
+      if ((page->mapped & bit) != 0)
+        continue;
+      if (map (granule, GRANULE) == NULL)
+        return FALSE;
+      page->mapped |= bit;
+    }
+  return TRUE;
+}
+
+/* What of a segment is mapped. */
+static void
+segment_unmap (Segment *self)
+{
+  if (!self->is_sparse)
+    {
+      munmap (self->mapped, self->mapped_size);
+      return;
+    }
+  for (gsize page = 0; self->start + page * HUGE_PAGE < self->top; page++)
+    if (is_resident (self, page))
+      drop_pages (self, page, page + 1);
+  ebb_host_forget_addresses (self->mapped, self->mapped_size);
 }
 
 void
@@ -572,9 +740,10 @@ ebb_host_segments_free (Segment *segment)
           g_free (segment->last);
           segment->last = below;
         }
-      if (segment->blocks != NULL)
-        munmap (segment->blocks, segment->blocks_size);
-      munmap (segment->mapped, segment->mapped_size);
+      segment_unmap (segment);
+      for (gsize page = 0; segment->pages != NULL && segment->start + page * HUGE_PAGE < segment->top; page++)
+        g_free (segment->pages[page]);
+      g_free (segment->pages);
       g_free (segment->resident);
       g_free (segment);
       segment = next;

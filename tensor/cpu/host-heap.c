@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Heaps in reserved address space: the process' own, and those of dry runs. */
+/* Heaps in address space that is reserved or mapped as needed: the process' own, and those of dry runs. */
 #include "tensor/cpu/host-blocks-private.h"
 
 #ifdef __GLIBC__
@@ -151,6 +151,24 @@ ebb_host_heap_release (EbbHostHeap *self,
   else
     ebb_host_blocks_free (self, data, size);
   pthread_mutex_unlock (&self->lock);
+}
+
+gboolean
+ebb_host_heap_map (EbbHostHeap *self,
+                   void *data,
+                   gsize size,
+                   GError **error)
+{
+  gboolean ok = TRUE;
+
+  if (size <= EBB_HOST_SMALL_LIMIT)
+    return TRUE;
+  pthread_mutex_lock (&self->lock);
+  ok = ebb_host_blocks_map (self, data, size);
+  pthread_mutex_unlock (&self->lock);
+  if (!ok)
+    ebb_host_set_no_space (size, error);
+  return ok;
 }
 
 EbbHostHeap *

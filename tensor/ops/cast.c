@@ -131,10 +131,14 @@ transfer_dry (EbbTensor *from, EbbTensor *to, GError **error)
   to->storage->no_data = TRUE;
   if (size == 0 || ebb_dtype_is_floating_point (from->view.dtype) || from_host == to_host)
     return TRUE;
+  if (from_host && !from->storage->no_data && !ebb_storage_map (from->storage, error))
+    return FALSE;
   if (from_host && !from->storage->no_data)
     ebb_storage_set_known (to->storage, from->view.data);
   if (from_host || (known == NULL && from->storage->no_data))
     return TRUE;
+  if (!ebb_storage_map (to->storage, error))
+    return FALSE;
   to->storage->no_data = FALSE;
   if (known == NULL)
     return EBB_DEVICE_OF (from)->backend->copy (EBB_DEVICE_OF (from)->index, to->view.data, from->view.data, size, TRUE,

@@ -191,30 +191,36 @@ ebb_timeline_replay (EbbMemoryTimeline *self,
 }
 
 static void
+add_block (EbbMemoryTimeline *self,
+           GHashTable *holders,
+           const EbbTimelineBlock *block,
+           guint8 purpose)
+{
+  const char *module = block->path != 0 ? g_quark_to_string (block->path) : NULL;
+  const EbbMemoryHolder part = { .purpose = (EbbPurpose) purpose,
+                                 .phase = (EbbPhase) block->phase,
+                                 .op = block->op,
+                                 .name = block->name,
+                                 .shape = block->shape,
+                                 .module = module,
+                                 .module_pattern = make_pattern (self, module),
+                                 .name_pattern = make_pattern (self, block->name),
+                                 .is_older = block->first == EBB_TIMELINE_NEVER,
+                                 .n_blocks = 1,
+                                 .n_bytes = block->n_bytes };
+
+  add_holder (holders, &part);
+}
+
+static void
 collect_holders (EbbMemoryTimeline *self,
                  GHashTable *holders)
 {
   g_autofree guint8 *purposes = ebb_timeline_replay (self, self->peak_change);
 
   for (guint i = 0; i < self->blocks->len; i++)
-    {
-      const EbbTimelineBlock *block = ebb_timeline_get_block (self, i);
-      const char *module = block->path != 0 ? g_quark_to_string (block->path) : NULL;
-      const EbbMemoryHolder part = { .purpose = (EbbPurpose) purposes[i],
-                                     .phase = (EbbPhase) block->phase,
-                                     .op = block->op,
-                                     .name = block->name,
-                                     .shape = block->shape,
-                                     .module = module,
-                                     .module_pattern = make_pattern (self, module),
-                                     .name_pattern = make_pattern (self, block->name),
-                                     .is_older = block->first == EBB_TIMELINE_NEVER,
-                                     .n_blocks = 1,
-                                     .n_bytes = block->n_bytes };
-
-      if (purposes[i] != EBB_N_PURPOSES)
-        add_holder (holders, &part);
-    }
+    if (purposes[i] != EBB_N_PURPOSES)
+      add_block (self, holders, ebb_timeline_get_block (self, i), purposes[i]);
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
     {
       const EbbMemoryHolder part = { .purpose = (EbbPurpose) i,
@@ -247,16 +253,21 @@ compare_holders (gconstpointer a,
   return order != 0 ? order : (int) x->phase - (int) y->phase;
 }
 
-GArray *
-ebb_memory_timeline_list_holders (EbbMemoryTimeline *self,
-                                  guint n)
+static GHashTable *
+make_holders (void)
+{
+  return g_hash_table_new_full (holder_hash, holder_equal, g_free, NULL);
+}
+
+/* The @n largest; takes @holders. */
+static GArray *
+list_largest (GHashTable *holders,
+              guint n)
 {
   GArray *list = g_array_new (FALSE, FALSE, sizeof (EbbMemoryHolder));
-  GHashTable *holders = g_hash_table_new_full (holder_hash, holder_equal, g_free, NULL);
   GHashTableIter iter;
   gpointer holder;
 
-  collect_holders (self, holders);
   g_hash_table_iter_init (&iter, holders);
   while (g_hash_table_iter_next (&iter, &holder, NULL))
     g_array_append_vals (list, holder, 1);
@@ -264,6 +275,49 @@ ebb_memory_timeline_list_holders (EbbMemoryTimeline *self,
   g_array_sort (list, compare_holders);
   g_array_set_size (list, MIN (n, list->len));
   return list;
+}
+
+GArray *
+ebb_memory_timeline_list_holders (EbbMemoryTimeline *self,
+                                  guint n)
+{
+  GHashTable *holders = make_holders ();
+
+  collect_holders (self, holders);
+  return list_largest (holders, n);
+}
+
+static gboolean
+is_left (const EbbTimelineBlock *block)
+{
+  return block->first != EBB_TIMELINE_NEVER && block->last == EBB_TIMELINE_NEVER && block->data != NULL;
+}
+
+GHashTable *
+ebb_memory_timeline_list_addresses (EbbMemoryTimeline *self)
+{
+  GHashTable *addresses = g_hash_table_new (NULL, NULL);
+
+  for (guint i = 0; i < self->blocks->len; i++)
+    if (is_left (ebb_timeline_get_block (self, i)))
+      g_hash_table_add (addresses, (gpointer) ebb_timeline_get_block (self, i)->data);
+  return addresses;
+}
+
+GArray *
+ebb_memory_timeline_list_left (EbbMemoryTimeline *self,
+                               GHashTable *addresses)
+{
+  GHashTable *holders = make_holders ();
+
+  for (guint i = 0; i < self->blocks->len; i++)
+    {
+      const EbbTimelineBlock *block = ebb_timeline_get_block (self, i);
+
+      if (is_left (block) && g_hash_table_contains (addresses, block->data))
+        add_block (self, holders, block, block->purpose);
+    }
+  return list_largest (holders, G_MAXUINT);
 }
 
 /* -- as text and as JSON ------------------------------------------------------------------------------------------- */

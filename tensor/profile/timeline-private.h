@@ -112,6 +112,11 @@ typedef struct
 /* The @n largest ones of the moment with the most bytes in all, the largest first. The strings are @self's. */
 GArray *ebb_memory_timeline_list_holders (EbbMemoryTimeline *self,
                                           guint n);
+/* The addresses of tensors that it has seen being made and that were still there when it stopped; the same of those
+ * that are in @addresses. */
+GHashTable *ebb_memory_timeline_list_addresses (EbbMemoryTimeline *self);
+GArray *ebb_memory_timeline_list_left (EbbMemoryTimeline *self,
+                                       GHashTable *addresses);
 /* A line for each of the @n largest. */
 void ebb_memory_timeline_append_holders (EbbMemoryTimeline *self,
                                          guint n,

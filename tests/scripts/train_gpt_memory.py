@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import subprocess
 import tempfile
 import unittest
@@ -28,15 +29,16 @@ class MemoryTest(unittest.TestCase):
         return os.path.join(cls.folder, name)
 
     @classmethod
-    def run_program(cls, *words, **environment):
-        """Kernels are measured once for all tests."""
+    def run_program(cls, *words, limit=None, **environment):
+        """Kernels are measured once for all tests. limit: of address space."""
         return subprocess.run([PROGRAM, "--data", "text.txt", *map(str, MODEL), *map(str, words)], cwd=cls.folder,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False,
+                              preexec_fn=limit and (lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))),
                               env={**os.environ, "EBB_COST_FILE": cls.path("costs"), **environment})
 
     @classmethod
-    def train(cls, *words):
-        done = cls.run_program("--quiet", "--report", "report.json", *words)
+    def train(cls, *words, limit=None):
+        done = cls.run_program("--quiet", "--report", "report.json", *words, limit=limit)
         if (done.returncode, done.stderr, done.stdout) != (0, "", ""):
             raise AssertionError(f"{words}: {done}")
         with open(cls.path("report.json"), encoding="utf-8") as file:
@@ -79,6 +81,27 @@ class Budgets(MemoryTest):
             self.assertTrue(found, done.stderr)
         enough = int((float(found[1]) + 1) * (1 << 20))  # what the program itself takes varies by some pages
         self.check(self.train("--memory", enough), enough)
+
+    def map_idle(self):
+        """What a process maps whose model is next to nothing, with its threads."""
+        limit = 1 << 40
+        with subprocess.Popen(
+                [PROGRAM, "--data", "text.txt", "--layers", "1", "--width", "8", "--heads", "1", "--steps", "1000000"],
+                cwd=self.folder, stdout=subprocess.PIPE, text=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))) as process:
+            while not process.stdout.readline().startswith("step"):
+                pass
+            with open(f"/proc/{process.pid}/status", encoding="utf-8") as status:
+                found = re.search(r"VmPeak:\s+(\d+) kB", status.read())
+            process.kill()
+        return int(found[1]) << 10
+
+    def test_a_hard_limit_of_address_space_is_kept(self):
+        """ulimit -v: neither planning nor training maps more than the budget beside what an idle process maps."""
+        idle = self.map_idle()
+        resident = self.plain["cpu"]["rss_peak_bytes"]
+        for budget in resident + (16 << 20), resident - (4 << 20):
+            self.check(self.train("--memory", budget, limit=budget + idle), budget)
 
     def test_all_that_is_free(self):
         for words in ["--memory", "auto"], ["--checkpoint", "auto"]:

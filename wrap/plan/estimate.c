@@ -9,11 +9,12 @@
 #include "tensor/profile/timeline-private.h"
 
 /* The memory of a training step by a dry run: the second step counts, for which the first has made the optimizer's
- * state. */
+ * state. Where more bytes are in use after it than before, a third one shows whether each step leaves some. */
 
 /* Of another device than the estimate's: its time isn't counted. */
 #define NO_COST G_MAXUINT
 #define N_HOLDERS 10
+#define N_LEAKS 3 /* whose makers are named */
 
 struct _EbbMemoryEstimate
 {
@@ -24,6 +25,8 @@ struct _EbbMemoryEstimate
   EbbCostTable *costs;
   GArray *launches; /* guint: of the second step, in the table; or NO_COST */
   EbbMemoryTimeline *timeline;
+  guint64 leaked; /* bytes by which each step leaves more in use */
+  char *leak;     /* NULL: none */
 };
 
 G_DEFINE_FINAL_TYPE (EbbMemoryEstimate, ebb_memory_estimate, G_TYPE_OBJECT)
@@ -36,6 +39,7 @@ ebb_memory_estimate_finalize (GObject *object)
   g_clear_pointer (&self->costs, ebb_cost_table_free);
   g_array_unref (self->launches);
   g_clear_object (&self->timeline);
+  g_free (self->leak);
   G_OBJECT_CLASS (ebb_memory_estimate_parent_class)->finalize (object);
 }
 
@@ -120,13 +124,14 @@ run_step (EbbModule *model,
   return ok;
 }
 
-/* The second step counts. */
+/* The second step counts. @before: the bytes in use when it begins. */
 static gboolean
 run_steps (EbbMemoryEstimate *self,
            EbbDryRun *run,
            EbbModule *model,
            EbbStepFunc step,
            gpointer user_data,
+           guint64 *before,
            GError **error)
 {
   EbbMemoryAccount *account = ebb_dry_run_get_account (run);
@@ -136,6 +141,7 @@ run_steps (EbbMemoryEstimate *self,
   if (!run_step (model, self->device, step, user_data, error)
       || !ebb_memory_timeline_start (self->timeline, self->device, error))
     return FALSE;
+  *before = account->devices[self->device->number].current[EBB_N_PURPOSES];
   ebb_memory_timeline_name_module (self->timeline, model);
   ebb_memory_account_push_observer (account, &watch.observer);
   ok = run_step (model, self->device, step, user_data, error);
@@ -159,6 +165,85 @@ take_counts (EbbMemoryEstimate *self,
   self->extent = ebb_dry_run_get_extent (run, device);
 }
 
+/* -- leaks --------------------------------------------------------------------------------------------------------- */
+
+/* Which of the tensors that the second step left are still there. */
+typedef struct
+{
+  EbbMemoryObserver observer; /* first */
+  EbbDevice *device;
+  GHashTable *left; /* addresses */
+} Leaks;
+
+static void
+note_change (EbbMemoryObserver *observer,
+             EbbDevice *device,
+             const void *data,
+             guint8 from G_GNUC_UNUSED,
+             guint8 to,
+             gsize n_bytes G_GNUC_UNUSED)
+{
+  const Leaks *self = (Leaks *) observer;
+
+  if (device == self->device && to == EBB_N_PURPOSES)
+    g_hash_table_remove (self->left, data);
+}
+
+/* "each step leaves 4 bytes in 1 tensor made by loss: sum (forward), f32 [1, 1, 1]: the training will grow" */
+static void
+describe_leak (EbbMemoryEstimate *self,
+               GHashTable *left)
+{
+  g_autoptr (GArray) holders = ebb_memory_timeline_list_left (self->timeline, left);
+  GString *text = g_string_new (NULL);
+  guint n_tensors = 0;
+
+  for (guint i = 0; i < holders->len; i++)
+    n_tensors += g_array_index (holders, EbbMemoryHolder, i).n_blocks;
+  g_string_append_printf (text, "each step leaves %" G_GUINT64_FORMAT " bytes", self->leaked);
+  if (n_tensors > 0)
+    g_string_append_printf (text, " in %u tensor%s made by ", n_tensors, n_tensors == 1 ? "" : "s");
+  for (guint i = 0; i < MIN (holders->len, N_LEAKS); i++)
+    {
+      g_autofree char *name = ebb_memory_holder_to_string (&g_array_index (holders, EbbMemoryHolder, i));
+
+      g_string_append_printf (text, "%s%s", i > 0 ? "; " : "", name);
+    }
+  g_string_append_printf (text, "%s: the training will grow", holders->len > N_LEAKS ? "; and others" : "");
+  self->leak = g_string_free (text, FALSE);
+}
+
+/* @before: the bytes in use before the second step. Other ranks would have to run a third one as well: there leaks
+ * aren't looked for. */
+static gboolean
+find_leak (EbbMemoryEstimate *self,
+           EbbDryRun *run,
+           EbbModule *model,
+           EbbStepFunc step,
+           gpointer user_data,
+           guint64 before,
+           GError **error)
+{
+  EbbMemoryAccount *account = ebb_dry_run_get_account (run);
+  const guint64 *now = &account->devices[self->device->number].current[EBB_N_PURPOSES];
+  const guint64 after = *now;
+  g_autoptr (GHashTable) left = NULL;
+  Leaks leaks = { { .changed = note_change }, self->device };
+  gboolean ok;
+
+  if (after <= before || ebb_dry_run_has_collectives (run))
+    return TRUE;
+  leaks.left = left = ebb_memory_timeline_list_addresses (self->timeline);
+  ebb_memory_account_push_observer (account, &leaks.observer);
+  ok = run_step (model, self->device, step, user_data, error);
+  ebb_memory_account_pop_observer (account, &leaks.observer);
+  if (!ok || *now <= after)
+    return ok;
+  self->leaked = *now - after;
+  describe_leak (self, left);
+  return TRUE;
+}
+
 /**
  * ebb_memory_estimate_new:
  * @model: the model, whose parameters may be on any device, `meta` too
@@ -168,8 +253,9 @@ take_counts (EbbMemoryEstimate *self,
  * @error: return location for an error
  *
  * Runs @step twice as a dry run on @device: everything happens but the computing, and nothing that is allocated costs
- * memory. Afterwards parameters, buffers, gradients, optimizers, generators and the positions of datasets are as they
- * were; what your own code counts, it counts only where ebb_is_dry_run() says no.
+ * memory. Where the second step leaves more bytes in use than the first, @step runs once more, to see whether each step
+ * does: see ebb_memory_estimate_get_leak(). Afterwards parameters, buffers, gradients, optimizers, generators and the
+ * positions of datasets are as they were; what your own code counts, it counts only where ebb_is_dry_run() says no.
  *
  * Returns: (transfer full) (nullable): the memory of a step, or %NULL with what @step reports: %EBB_ERROR_DRY_RUN if it
  *   reads values
@@ -184,6 +270,7 @@ ebb_memory_estimate_new (EbbModule *model,
   g_autoptr (EbbMemoryEstimate) self = NULL;
   EbbDryRun *run;
   EbbDryScope outer;
+  guint64 before;
   gboolean ok;
 
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
@@ -197,9 +284,10 @@ ebb_memory_estimate_new (EbbModule *model,
   ebb_dry_run_enter (run, &outer);
   ebb_modes.default_device = self->device;
   ok = ebb_memory_estimate_adopt_model (run, model, self->device, error)
-       && run_steps (self, run, model, step, user_data, error);
+       && run_steps (self, run, model, step, user_data, &before, error);
   if (ok)
     take_counts (self, run, self->device);
+  ok = ok && find_leak (self, run, model, step, user_data, before, error);
   ebb_dry_run_leave (run, &outer);
   ebb_dry_run_free (run);
   return ok ? g_steal_pointer (&self) : NULL;
@@ -263,6 +351,38 @@ ebb_memory_estimate_get_extent (EbbMemoryEstimate *self)
   g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), 0);
 
   return self->extent;
+}
+
+/**
+ * ebb_memory_estimate_get_leaked_bytes:
+ * @self: an estimate
+ *
+ * Returns: by how many bytes of the device more is in use after each step than after the one before: 0 for a training
+ *   that doesn't grow. It is 0 for steps on several ranks, too, where it is not looked for
+ */
+guint64
+ebb_memory_estimate_get_leaked_bytes (EbbMemoryEstimate *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), 0);
+
+  return self->leaked;
+}
+
+/**
+ * ebb_memory_estimate_get_leak:
+ * @self: an estimate
+ *
+ * Says what ebb_memory_estimate_get_leaked_bytes() counts and which modules and ops made the tensors, as "each step
+ * leaves 4 bytes in 1 tensor made by loss: sum (forward), f32 [1, 1, 1]: the training will grow".
+ *
+ * Returns: (transfer none) (nullable): a line, or %NULL for a training that doesn't grow
+ */
+const char *
+ebb_memory_estimate_get_leak (EbbMemoryEstimate *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), NULL);
+
+  return self->leak;
 }
 
 /**
@@ -349,7 +469,8 @@ append_mib (GString *text,
  * ebb_memory_estimate_to_string:
  * @self: an estimate
  *
- * Returns: (transfer full): a table of the peaks, of all purposes together and of each, and of the ten largest holders
+ * Returns: (transfer full): a table of the peaks, of all purposes together and of each, and of the ten largest holders;
+ *   then the line of ebb_memory_estimate_get_leak(), if there is one
  */
 char *
 ebb_memory_estimate_to_string (EbbMemoryEstimate *self)
@@ -364,5 +485,7 @@ ebb_memory_estimate_to_string (EbbMemoryEstimate *self)
       append_mib (text, ebb_purpose_get_name ((EbbPurpose) i), self->peaks[i]);
   g_string_append (text, "at the peak the largest are\n");
   ebb_memory_timeline_append_holders (self->timeline, N_HOLDERS, text);
+  if (self->leak != NULL)
+    g_string_append_printf (text, "%s\n", self->leak);
   return g_string_free (text, FALSE);
 }

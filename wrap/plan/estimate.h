@@ -57,6 +57,12 @@ EBB_AVAILABLE_IN_ALL
 guint64 ebb_memory_estimate_get_extent (EbbMemoryEstimate *self);
 
 EBB_AVAILABLE_IN_ALL
+guint64 ebb_memory_estimate_get_leaked_bytes (EbbMemoryEstimate *self);
+
+EBB_AVAILABLE_IN_ALL
+const char *ebb_memory_estimate_get_leak (EbbMemoryEstimate *self);
+
+EBB_AVAILABLE_IN_ALL
 double ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
                                             double max_seconds,
                                             GError **error);

@@ -102,6 +102,12 @@ write_report (const Options *options,
     add_integer (builder, "least_bytes", (gint64) figures->least);
   if (options->memory > 0)
     add_integer (builder, "budget_bytes", (gint64) options->memory);
+  if (ebb_memory_estimate_get_leak (estimate) != NULL)
+    {
+      add_integer (builder, "leaked_bytes", (gint64) ebb_memory_estimate_get_leaked_bytes (estimate));
+      json_builder_set_member_name (builder, "leak");
+      json_builder_add_string_value (builder, ebb_memory_estimate_get_leak (estimate));
+    }
   json_builder_set_member_name (builder, "step_seconds");
   json_builder_add_double_value (builder, figures->seconds);
   json_builder_set_member_name (builder, "seconds_are_disturbed");
@@ -151,6 +157,8 @@ print (const Options *options,
     printf ("With --memory it needs at least %.1f MiB%s.\n", (double) figures->least / (1 << 20),
             strcmp (device, "cpu") == 0 ? ", and what gaps between tensors and the program itself take" : "");
   printf ("At the peak%s the largest are:%s", ranks != NULL ? " of rank 0" : "", strchr (table, '\n'));
+  if (ebb_memory_estimate_get_leak (estimate) != NULL)
+    printf ("Warning: %s.\n", ebb_memory_estimate_get_leak (estimate));
   printf ("A step computes for about %s, %" G_GINT64_FORMAT " steps for about %s.\n", step, options->steps, run);
   if (ebb_memory_estimate_is_disturbed (estimate))
     printf ("That is too long: other programs took the processor while kernels were timed. Estimate again when the "

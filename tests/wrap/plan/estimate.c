@@ -316,6 +316,8 @@ estimate_is_the_measured_peak (gconstpointer data)
   g_assert_cmpuint (ebb_memory_estimate_get_peak_total (estimate), ==, measured.peak[EBB_N_PURPOSES]);
   g_assert_cmpuint (ebb_memory_estimate_get_host_peak_total (estimate), ==, measured.peak[EBB_N_PURPOSES + 1]);
   check_timeline (estimate);
+  g_assert_cmpstr (ebb_memory_estimate_get_leak (estimate), ==, NULL);
+  g_assert_cmpuint (ebb_memory_estimate_get_leaked_bytes (estimate), ==, 0);
   training_clear (&training);
 }
 
@@ -438,6 +440,38 @@ results_of_all_ops_have_no_values (void)
   ebb_pop_dry_run ();
 }
 
+/* Tokens of a batch, which are more than what lies in small blocks, and views of them that are copied to be read. */
+static void
+integers_are_there (void)
+{
+  const gint64 shape[] = { 64, 96 };
+  g_autofree gint64 *numbers = g_new (gint64, 64 * 96);
+  g_autoptr (EbbTensor) tokens = NULL, columns = NULL;
+  g_autoptr (GBytes) all = NULL, turned = NULL;
+  GError *error = NULL;
+
+  if (test_device () != ebb_device_get_cpu ())
+    {
+      g_test_skip ("nothing is copied from a device in a dry run");
+      return;
+    }
+  for (gint64 i = 0; i < 64 * 96; i++)
+    numbers[i] = i;
+  ebb_push_dry_run ();
+  tokens = ebb_tensor_new_from_ints (numbers, 64 * 96, shape, 2, &error);
+  g_assert_no_error (error);
+  columns = ebb_transpose (tokens, 0, 1, &error);
+  g_assert_no_error (error);
+  all = ebb_tensor_get_bytes (tokens, &error);
+  g_assert_no_error (error);
+  turned = ebb_tensor_get_bytes (columns, &error);
+  g_assert_no_error (error);
+  g_assert_cmpmem (g_bytes_get_data (all, NULL), g_bytes_get_size (all), numbers, 64 * 96 * sizeof *numbers);
+  for (gint64 i = 0; i < 64 * 96; i++)
+    g_assert_cmpint (((const gint64 *) g_bytes_get_data (turned, NULL))[i], ==, numbers[i % 64 * 96 + i / 64]);
+  ebb_pop_dry_run ();
+}
+
 /* A model that is made in a dry run is as large as a real one, and of no use afterwards. */
 static void
 model_of_a_dry_run (void)
@@ -473,6 +507,76 @@ model_of_a_dry_run (void)
   sum = ebb_sum (weight, NULL, 0, FALSE, &error);
   g_assert_null (sum);
   test_assert_error (error, EBB_ERROR_DRY_RUN, "dry run that is over", "make the model again");
+}
+
+/* What a hook of the second block keeps of each step, of the last one, or of the second one. */
+typedef struct
+{
+  GPtrArray *sums;
+  gboolean keeps_last_only;
+  guint n_most, n_calls;
+} Keeper;
+
+static gboolean
+keep_sum (EbbModule *module,
+          EbbArgs *args,
+          EbbArgs *result,
+          gpointer user_data,
+          GError **error)
+{
+  Keeper *self = user_data;
+  g_autoptr (EbbTensor) output = ebb_args_get_tensor (result, 0);
+  g_autoptr (EbbTensor) values = ebb_tensor_detach (output);
+  EbbTensor *sum = ebb_sum (values, NULL, 0, FALSE, error);
+
+  if (sum == NULL)
+    return FALSE;
+  if (self->keeps_last_only)
+    g_ptr_array_set_size (self->sums, 0);
+  if (self->n_calls++ == 0 || self->sums->len >= self->n_most)
+    ebb_tensor_unref (sum);
+  else
+    g_ptr_array_add (self->sums, sum);
+  return TRUE;
+}
+
+static EbbMemoryEstimate *
+estimate_with (Keeper *keeper)
+{
+  g_autoptr (EbbModule) h = NULL, block = NULL;
+  EbbMemoryEstimate *estimate;
+  GError *error = NULL;
+  Training training;
+
+  training_init (&training, 0);
+  keeper->sums = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  h = ebb_module_get_child (training.gpt, "h");
+  block = ebb_module_list_get (EBB_MODULE_LIST (h), 1);
+  ebb_module_add_forward_hook (block, keep_sum, keeper, NULL);
+  estimate = ebb_memory_estimate_new (training.gpt, test_device (), step, &training, &error);
+  g_assert_no_error (error);
+  g_ptr_array_unref (keeper->sums);
+  training_clear (&training);
+  return estimate;
+}
+
+static void
+a_step_that_leaves_tensors_is_named (void)
+{
+  Keeper all = { .n_most = G_MAXUINT }, last = { .n_most = G_MAXUINT, .keeps_last_only = TRUE }, one = { .n_most = 1 };
+  g_autoptr (EbbMemoryEstimate) leaking = estimate_with (&all);
+  g_autoptr (EbbMemoryEstimate) replacing = estimate_with (&last);
+  g_autoptr (EbbMemoryEstimate) once = estimate_with (&one);
+  g_autofree char *text = ebb_memory_estimate_to_string (leaking);
+
+  g_assert_cmpstr (
+      ebb_memory_estimate_get_leak (leaking), ==,
+      "each step leaves 4 bytes in 1 tensor made by h.1: sum (forward), f32 [1, 1, 1]: the training will grow");
+  g_assert_cmpuint (ebb_memory_estimate_get_leaked_bytes (leaking), ==, 4);
+  g_assert_true (g_str_has_suffix (text, ": the training will grow\n"));
+  g_assert_cmpstr (ebb_memory_estimate_get_leak (replacing), ==, NULL);
+  g_assert_cmpstr (ebb_memory_estimate_get_leak (once), ==, NULL);
+  g_assert_cmpuint (ebb_memory_estimate_get_peak_total (leaking), ==, ebb_memory_estimate_get_peak_total (once));
 }
 
 /* Of each kernel of the step there is a time, which the next estimate finds again. */
@@ -520,7 +624,9 @@ main (int argc,
   g_test_add_func ("/estimate/values-are-not-there", values_are_not_there);
   g_test_add_func ("/estimate/values-are-not-there-in-a-module", values_are_not_there_in_a_module);
   g_test_add_func ("/estimate/no-op-has-values", results_of_all_ops_have_no_values);
+  g_test_add_func ("/estimate/integers-are-there", integers_are_there);
   g_test_add_func ("/estimate/model-of-a-dry-run", model_of_a_dry_run);
+  g_test_add_func ("/estimate/a-step-that-leaves-tensors-is-named", a_step_that_leaves_tensors_is_named);
   g_test_add_func ("/estimate/seconds-are-kept", seconds_are_kept);
   return g_test_run ();
 }

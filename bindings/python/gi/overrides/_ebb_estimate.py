@@ -29,6 +29,11 @@ class MemoryEstimate(Ebb.MemoryEstimate):
         """Who holds which bytes when: an ebb.MemoryTimeline."""
         return self.get_timeline()
 
+    @property
+    def leak(self):
+        """Which tensors each step leaves behind, in a line; None for a training that doesn't grow."""
+        return self.get_leak()
+
     def seconds(self, limit=5):
         """How long a step computes; kernels that this machine hasn't timed yet are timed for up to limit seconds."""
         return _measure_seconds(self, limit)
@@ -60,7 +65,8 @@ def make_step(caller, step):
 
 
 def estimate_memory(model, step, device=None):
-    """The memory of a training step, by a dry run: step() is called twice, and nothing is computed or allocated.
+    """The memory of a training step, by a dry run: step() is called two or three times, and nothing is computed or
+    allocated.
 
     step: one training step as the program does it, with the optimizer's step and zero_grad(); it reads no values.
     device: where the step is to run; None stands for the default device. A model that was made inside dry_run() or on
