@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers */
 #include "support/bench-training.h"
-#include "wrap/plan/choices-private.h"
 #include "wrap/plan/estimate-private.h"
+#include "wrap/plan/planner/choices-private.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -21,7 +21,8 @@ SUBFOLDERS = {
     "nn": [".", "files", "layers", "optim", "data", "data/tokenizer", "state", "models", "models/folder"],
     "dist": ["group", ".", "thread", "mpi", "nccl", "tensor-parallel"],
     "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned"],
-    "wrap": [".", "shard", "shard/state", "checkpoint", "lora", "plan", "compat"],
+    "wrap": [".", "shard", "shard/state", "checkpoint", "lora", "plan/chain", "plan", "plan/planner",
+             "compat"],
 }
 # Folders that know nothing of each other, whatever their order: they meet at the owner of a parameter.
 STRANGERS = {"wrap": [("checkpoint", "shard")]}

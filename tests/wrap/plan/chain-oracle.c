@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only glpk one-thread */
 /* The solver of chains of 12 and 24 random blocks beside the same problem as an integer program, which GLPK solves. */
-#include "wrap/plan/chain-private.h"
+#include "wrap/plan/chain/chain-private.h"
 
 #include <ebb/ebb.h>
 #include <glpk.h>

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only one-thread */
 /* The solver of chains beside exhaustive search, and beside a table over all numbers of bytes that blocks may keep. */
-#include "wrap/plan/chain-private.h"
+#include "wrap/plan/chain/chain-private.h"
 
 #include <ebb/ebb.h>
 #include <math.h>

@@ -2,11 +2,11 @@
 /* test: private-headers cpu-only one-thread */
 /* The planner beside other ways to wrap the same blocks, each shown by a dry step. No launch is measured, so seconds
  * are those of fixed rates. */
+#include "nn/module-private.h"
 #include "support/device.h"
 #include "support/plan-runs.h"
-#include "nn/module-private.h"
 #include "wrap/checkpoint/target-private.h"
-#include "wrap/plan/choices-private.h"
+#include "wrap/plan/planner/choices-private.h"
 
 #include <string.h>
 

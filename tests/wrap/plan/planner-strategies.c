@@ -4,7 +4,7 @@
  * table of costs, in which copies are fast, as fast as computing, or slow. */
 #include "support/device.h"
 #include "support/plan-runs.h"
-#include "wrap/plan/choices-private.h"
+#include "wrap/plan/planner/choices-private.h"
 
 #include <glib/gstdio.h>
 

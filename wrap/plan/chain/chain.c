@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Plans of a chain of stages: for each budget the one of least time, then of the lowest peak, then with fewest wrapped
  * modules. */
-#include "wrap/plan/chain-search-private.h"
+#include "wrap/plan/chain/search-private.h"
 
 #include <math.h>
 #include <string.h>

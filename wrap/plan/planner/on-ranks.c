@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* What ranks that plan together send each other. */
-#include "wrap/plan/on-ranks-private.h"
+#include "wrap/plan/planner/on-ranks-private.h"
 
 #include "dist/agree-private.h"
 #include "tensor/error-private.h"

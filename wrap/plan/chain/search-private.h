@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "wrap/plan/chain-private.h"
+#include "wrap/plan/chain/chain-private.h"
 
 /* The search for the cheapest plan of a chain within one budget. Seconds are counted in whole ticks, so that sums don't
  * depend on their order, and so that plans which differ by less than anybody can measure are equal. */

@@ -1,14 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Finds what each block of a model may do within a plan, by dry steps. */
-#include "wrap/plan/choices-private.h"
+#include "wrap/plan/planner/choices-private.h"
 
 #include "offload/disk/store.h"
 #include "offload/host/store.h"
 #include "tensor/error-private.h"
-#include "wrap/plan/estimate-private.h"
 #include "wrap/checkpoint/wrapper.h"
+#include "wrap/plan/estimate-private.h"
 #include "wrap/plan/mlp-tiles-private.h"
-#include "wrap/plan/on-ranks-private.h"
+#include "wrap/plan/planner/on-ranks-private.h"
 
 #include <string.h>
 

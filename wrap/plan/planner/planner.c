@@ -3,10 +3,10 @@
 #include "wrap/plan/memory-plan-private.h"
 
 #include "tensor/error-private.h"
-#include "wrap/plan/candidates-private.h"
 #include "wrap/plan/estimate-private.h"
 #include "wrap/plan/mlp-tiles-private.h"
-#include "wrap/plan/on-ranks-private.h"
+#include "wrap/plan/planner/candidates-private.h"
+#include "wrap/plan/planner/on-ranks-private.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Which ops' results a block may save: the sets that are worth trying. */
-#include "wrap/plan/choices-private.h"
+#include "wrap/plan/planner/choices-private.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/plan/candidates-private.h"
+#include "wrap/plan/planner/candidates-private.h"
 
 #include "wrap/plan/segments-private.h"
 

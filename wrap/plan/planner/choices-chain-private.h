@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "wrap/plan/chain-private.h"
-#include "wrap/plan/choices-private.h"
+#include "wrap/plan/chain/chain-private.h"
+#include "wrap/plan/planner/choices-private.h"
 
 G_BEGIN_DECLS
 

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "wrap/plan/choices-chain-private.h"
 #include "wrap/plan/memory-plan-private.h"
+#include "wrap/plan/planner/choices-chain-private.h"
 
 /* The plans of a model among which the planner looks for the fastest one: all with tiles in MLPs, or all without. */
 

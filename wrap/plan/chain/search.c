@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Finds the cheapest plan of a chain within a budget: dynamic programming over the stages, with the states that no
  * other one dominates, less those whose rest costs too much in any case. */
-#include "wrap/plan/chain-search-private.h"
+#include "wrap/plan/chain/search-private.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The choices of blocks that move what they keep to host memory or a disk and back, beside computing. */
-#include "wrap/plan/choices-private.h"
+#include "wrap/plan/planner/choices-private.h"
 
 /* Choices of a class that are moved, too. */
 #define MAX_MOVED 8

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The chain of stages that a model's step is, with the options that its blocks have. */
-#include "wrap/plan/choices-chain-private.h"
+#include "wrap/plan/planner/choices-chain-private.h"
 
 static EbbChainOption *
 add_options (EbbPlanChain *self,

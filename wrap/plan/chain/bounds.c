@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* What the rest of a chain costs at least: convex functions of what the stages before it keep, for each stage. */
-#include "wrap/plan/chain-search-private.h"
+#include "wrap/plan/chain/search-private.h"
 
 #include <math.h>
 #include <string.h>
