@@ -1,5 +1,5 @@
 # Cross-builds for 64-bit ARM with gcc-aarch64-linux-gnu and the libraries in EBB_SYSROOT, which scripts/test-aarch64
-# makes. CTest runs the programs in qemu.
+# makes. CTest runs the programs in qemu, in 16 GiB of addresses: qemu has a table of all pages that the heap reserves.
 set (CMAKE_SYSTEM_NAME Linux)
 set (CMAKE_SYSTEM_PROCESSOR aarch64)
 set (CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
@@ -16,4 +16,4 @@ set (CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 set (ENV{PKG_CONFIG_SYSROOT_DIR} "${CMAKE_SYSROOT}")
 set (ENV{PKG_CONFIG_LIBDIR} "${CMAKE_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${CMAKE_SYSROOT}/usr/share/pkgconfig")
 
-set (CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L "${CMAKE_SYSROOT}")
+set (CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -R 16G -L "${CMAKE_SYSROOT}")
