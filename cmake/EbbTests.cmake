@@ -44,18 +44,17 @@ foreach (header IN LISTS EBB_PUBLIC_HEADERS)
   endforeach ()
 endforeach ()
 file (CONFIGURE OUTPUT "${EBB_GENERATED_DIR}/test-types.inc" CONTENT "@EBB_TEST_TYPES@" @ONLY)
+# Private headers are read here for both twins; what of it needs private symbols is linked with the static one only.
+add_library (ebb-test-support-objects OBJECT EXCLUDE_FROM_ALL ${support_sources})
+target_link_libraries (ebb-test-support-objects PRIVATE ebb ebb-codegen PkgConfig::EBB_JSON_GLIB ebb-warnings)
+target_include_directories (ebb-test-support-objects PRIVATE "${tests_dir}" "${EBB_GENERATED_DIR}")
+target_compile_definitions (ebb-test-support-objects PRIVATE EBB_COMPILATION
+  EBB_HAVE_SIMD_AVX2=${EBB_HAVE_SIMD_AVX2} EBB_HAVE_SIMD_AVX512=${EBB_HAVE_SIMD_AVX512})
 foreach (twin IN ITEMS ebb ebb-static)
-  set (support_${twin})
-  if (support_sources)
-    add_library (${twin}-test-support STATIC EXCLUDE_FROM_ALL ${support_sources})
-    target_link_libraries (${twin}-test-support
-      PUBLIC ${twin} ebb-codegen PkgConfig::EBB_JSON_GLIB PRIVATE ebb-warnings)
-    target_include_directories (${twin}-test-support PUBLIC "${tests_dir}" PRIVATE "${EBB_GENERATED_DIR}")
-    # Private headers are read here for both twins; what of it needs private symbols is linked with the static one only.
-    target_compile_definitions (${twin}-test-support PRIVATE
-      EBB_HAVE_SIMD_AVX2=${EBB_HAVE_SIMD_AVX2} EBB_HAVE_SIMD_AVX512=${EBB_HAVE_SIMD_AVX512})
-    set (support_${twin} ${twin}-test-support)
-  endif ()
+  add_library (${twin}-test-support STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:ebb-test-support-objects>)
+  target_link_libraries (${twin}-test-support PUBLIC ${twin} ebb-codegen PkgConfig::EBB_JSON_GLIB)
+  target_include_directories (${twin}-test-support PUBLIC "${tests_dir}")
+  set_target_properties (${twin}-test-support PROPERTIES LINKER_LANGUAGE C)
 endforeach ()
 
 # ThreadSanitizer would have to be told of each switch between the emulation's stacks; one thread at a time runs there.
@@ -83,7 +82,7 @@ function (ebb_add_program target file twin folder)
   cmake_path (GET file STEM name)
   add_executable (${target} "${file}")
   target_link_libraries (${target} PRIVATE
-    ${support_${twin}} ${twin} ebb-warnings ebb-codegen PkgConfig::EBB_JSON_GLIB OpenMP::OpenMP_C ${CMAKE_DL_LIBS})
+    ${twin}-test-support ${twin} ebb-warnings ebb-codegen PkgConfig::EBB_JSON_GLIB OpenMP::OpenMP_C ${CMAKE_DL_LIBS})
   target_include_directories (${target} PRIVATE "${tests_dir}")
   if (EBB_MATH)
     target_link_libraries (${target} PRIVATE ${EBB_MATH})
@@ -193,16 +192,19 @@ target_compile_definitions (io-fault PRIVATE _GNU_SOURCE)
 set_target_properties (io-fault PROPERTIES C_VISIBILITY_PRESET default
   LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/tests/fuzz")
 
-file (GLOB bench_files CONFIGURE_DEPENDS "${tests_dir}/bench/*.c")
-foreach (file IN LISTS bench_files)
-  cmake_path (GET file STEM name)
-  ebb_read_needs (needs "${file}")
-  set (twin ebb)
-  if ("private-headers" IN_LIST needs)
-    set (twin ebb-static)
-  endif ()
-  ebb_add_program (bench-${name} "${file}" ${twin} tests/bench)
-endforeach ()
+# Benchmarks are run by hand and by scripts, in the build without sanitizers.
+if (NOT EBB_SANITIZE)
+  file (GLOB bench_files CONFIGURE_DEPENDS "${tests_dir}/bench/*.c")
+  foreach (file IN LISTS bench_files)
+    cmake_path (GET file STEM name)
+    ebb_read_needs (needs "${file}")
+    set (twin ebb)
+    if ("private-headers" IN_LIST needs)
+      set (twin ebb-static)
+    endif ()
+    ebb_add_program (bench-${name} "${file}" ${twin} tests/bench)
+  endforeach ()
+endif ()
 
 # The bindings: the interpreters that the distribution's introspection packages belong to.
 if (EBB_BUILDS_INTROSPECTION)

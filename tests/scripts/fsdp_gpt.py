@@ -80,14 +80,14 @@ class FsdpGptTest(unittest.TestCase):
 
 class SameLosses(FsdpGptTest):
     def test_ranks_shards_and_nestings_change_no_loss(self):
-        expected = self.train(None, "--steps", 50)["losses"]
+        expected = self.train(None, "--steps", 12)["losses"]
         self.assertLess(expected[-1], expected[0])
         for shard in ["none"], ["full"], ["full", "--flatten"]:
             for nesting in "shard-outside", "checkpoint-outside":
                 for n_ranks in 1, 2, 3, 4:
                     words = ["--shard", *shard, "--checkpoint", "full", "--nesting", nesting]
                     with self.subTest(n_ranks=n_ranks, words=words):
-                        losses = self.train(n_ranks, "--steps", 50, *words)["losses"]
+                        losses = self.train(n_ranks, "--steps", 12, *words)["losses"]
                         self.assert_close(losses, expected, words)
                         if n_ranks == 1:
                             self.assertEqual(losses, expected)
@@ -95,12 +95,12 @@ class SameLosses(FsdpGptTest):
     def test_the_rest_changes_none_either(self):
         for more in (["--accumulate", 2, "--micro-batch", 1], ["--clip", 0.3],
                      ["--accumulate", 2, "--clip", 0.3, "--batch", 2]):
-            expected = self.train(None, "--steps", 20, *more)["losses"]
+            expected = self.train(None, "--steps", 8, *more)["losses"]
             for n_ranks, words in ((3, ["--shard", "none"]), (3, ["--shard", "none", "--reduce", "batch"]), (3, []),
                                    (4, ["--reduce", "step", "--checkpoint", "selective"]), (2, ["--flatten"]),
                                    (4, ["--shard", "hybrid", "--shard-size", 2])):
                 with self.subTest(more=more, words=words):
-                    self.assert_close(self.train(n_ranks, "--steps", 20, *more, *words)["losses"], expected, words)
+                    self.assert_close(self.train(n_ranks, "--steps", 8, *more, *words)["losses"], expected, words)
 
     def test_what_is_gathered_when_changes_no_bit(self):
         expected = self.train(3, "--steps", 5)["losses"]

@@ -29,12 +29,12 @@ class RanksTest(unittest.TestCase):
             text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(300))
 
     def run_program(self, *words, program=("fsdp_gpt", "--ranks", 2), launcher=()):
-        """Kernels are measured once for all tests."""
+        """Kernels are measured once for all tests of a device: a file of costs has one device."""
         words = [*program[1:], "--data", "text.txt", *MODEL, *words]
         return subprocess.run([*launcher, os.path.join(EXAMPLES, program[0]), *map(str, words)], cwd=self.folder,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False,
                               env={**os.environ, **MPI_ENVIRONMENT, "TMPDIR": "/tmp",
-                                   "EBB_COST_FILE": os.path.join(self.folder, "costs")})
+                                   "EBB_COST_FILE": os.path.join(self.folder, "costs-sim" if "sim" in words else "costs")})
 
     def train_plain(self, *words, **keywords):
         """Once for all tests."""

@@ -145,7 +145,7 @@ compare (const Way *way,
 static void
 test_losses (gconstpointer data)
 {
-  TestRanks ranks = { .n_steps = 50 };
+  TestRanks ranks = { .n_steps = 20 };
 
   compare (data, &ranks, 1, 4);
 }
@@ -155,8 +155,8 @@ test_accumulation (void)
 {
   for (guint i = 0; i < G_N_ELEMENTS (ways); i += 3)
     {
-      TestRanks ranks = { .n_steps = 50, .n_passes = 2 };
-      TestRanks synced = { .n_steps = 50, .n_passes = 2, .syncs_all = TRUE };
+      TestRanks ranks = { .n_steps = 20, .n_passes = 2 };
+      TestRanks synced = { .n_steps = 20, .n_passes = 2, .syncs_all = TRUE };
 
       compare (&ways[i], &ranks, 3, 3);
       compare (&ways[i], &synced, 3, 3);
@@ -168,7 +168,7 @@ test_clipping (void)
 {
   for (guint i = 0; i < G_N_ELEMENTS (ways); i += 2)
     {
-      TestRanks ranks = { .n_steps = 50, .max_norm = 0.5 };
+      TestRanks ranks = { .n_steps = 20, .max_norm = 0.5 };
 
       compare (&ways[i], &ranks, 2, 4);
     }
@@ -177,8 +177,8 @@ test_clipping (void)
 static void
 test_optimizer (void)
 {
-  TestRanks first = { .n_steps = 50, .optimizer_is_first = TRUE };
-  TestRanks in_backward = { .n_steps = 50, .steps_in_backward = TRUE };
+  TestRanks first = { .n_steps = 20, .optimizer_is_first = TRUE };
+  TestRanks in_backward = { .n_steps = 20, .steps_in_backward = TRUE };
 
   compare (&ways[0], &first, 2, 3);
   compare (&ways[8], &in_backward, 2, 3);
