@@ -48,7 +48,7 @@ function (ebb_add_pages name installed_name)
   set (folder "${CMAKE_CURRENT_BINARY_DIR}/pages")
   set (pages "${folder}/man/${installed_name}.1" "${folder}/bash/${installed_name}" "${folder}/zsh/_${installed_name}"
     "${folder}/fish/${installed_name}.fish")
-  add_custom_command (OUTPUT ${pages} COMMAND pages-${name} "${folder}"
+  add_custom_command (OUTPUT ${pages} COMMAND pages-${name} "${folder}" DEPENDS pages-${name}
     COMMENT "Writing the man page of ${installed_name}" VERBATIM)
   install (FILES "${folder}/man/${installed_name}.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
   install (FILES "${folder}/bash/${installed_name}"

@@ -223,14 +223,6 @@ command_fail (int status,
 }
 
 int
-command_fail_usage (const char *message)
-{
-  g_autofree char *line = g_strdup_printf ("%s (%s --help lists the options)", message, g_get_prgname ());
-
-  return command_fail (2, line);
-}
-
-int
 command_finish (int status)
 {
   g_autofree char *message = NULL;

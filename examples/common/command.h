@@ -28,8 +28,6 @@ void command_print_version (void);
 /* Prints "PROGRAM: MESSAGE" on standard error after what was printed before; returns @status. */
 int command_fail (int status,
                   const char *message);
-/* The same for a wrong command line: points to --help and returns 2. */
-int command_fail_usage (const char *message);
 /* Flushes standard output; returns @status, or 1 if standard output can't be written. */
 int command_finish (int status);
 

@@ -341,7 +341,8 @@ run_command (int argc,
     return option_table_is_question (&options->state) ? answer (options) : run_job (options, argc, argv);
   if (!speaks (options))
     return launcher_fail_silently ();
-  return error->domain == G_OPTION_ERROR ? command_fail_usage (error->message) : fail (1, error->message);
+  return error->domain == G_OPTION_ERROR ? option_table_fail (&options->state, error->message)
+                                         : fail (1, error->message);
 }
 
 int

@@ -93,6 +93,8 @@ apply (const OptionChange *change,
     row->fallback = change->fallback;
   if (change->shown != NULL)
     row->shown = change->shown;
+  if (change->get_names != NULL)
+    row->get_names = change->get_names;
 }
 
 static guint
@@ -162,6 +164,8 @@ option_table_init (OptionState *self,
       self->absent[i] = skips || (change != NULL ? change->is_absent : row->is_extra);
       if (change != NULL)
         apply (change, row);
+      if (row->get_names != NULL)
+        row->names = row->get_names ();
       option_table_set (self, row, row->is_common && row->kind == OPTION_FLAG ? "0" : NULL);
     }
 }
@@ -437,6 +441,37 @@ option_table_print (OptionState *self)
   fputs (help, stdout);
 }
 
+/* Whether @text has the option, and not only one whose name begins in the same way. */
+static gboolean
+names_option (const char *text,
+              const char *name)
+{
+  g_autofree char *option = g_strconcat ("--", name, NULL);
+
+  while ((text = strstr (text, option)) != NULL)
+    {
+      text += strlen (option);
+      if (!g_ascii_isalnum (*text) && *text != '-')
+        return TRUE;
+    }
+  return FALSE;
+}
+
+int
+option_table_fail (const OptionState *self,
+                   const char *message)
+{
+  const char *help = "--help";
+  g_autofree char *line = NULL;
+
+  for (guint i = 0; self->rows[i].name != NULL; i++)
+    if (self->rows[i].kind != OPTION_GROUP && !self->absent[i] && !self->rows[i].is_basic
+        && names_option (message, self->rows[i].name))
+      help = "--help-all";
+  line = g_strdup_printf ("%s (%s %s lists the options)", message, g_get_prgname (), help);
+  return command_fail (2, line);
+}
+
 /* -- checks -------------------------------------------------------------------------------------------------------- */
 
 gboolean
@@ -492,7 +527,7 @@ check_text (const OptionRow *row,
   if (row->kind == OPTION_SIZE)
     return text == NULL || (row->names != NULL && g_strv_contains (row->names, text))
            || command_parse_size (row->name, text, &n_bytes, error);
-  if (row->names != NULL)
+  if (row->names != NULL && text != NULL)
     return options_check_name (row->name, text, row->names, error);
   if (row->kind == OPTION_PATH && text != NULL && *text == '\0')
     return options_refuse (error, "--%s: a name is missing", row->name);

@@ -38,15 +38,17 @@ typedef struct
   const char *fallback; /* the default, as it would be typed */
   const char *shown;    /* the default in the help, where it is another text; "": none */
   const char *help;
-  const char *help_on_ranks; /* of a program on ranks; NULL: the same */
-  gint64 least, most;        /* of an integer that is given */
-  const char *const *names;  /* the values that a text may have */
-  gboolean is_saved;         /* a resumed training keeps it unless the command line sets it */
-  const char *late;          /* its value in a state that does not have it; NULL: such a state is an error */
-  gboolean on_ranks;         /* of a group: programs on ranks only */
-  gboolean is_extra;         /* only of programs whose changes name it */
-  gboolean is_basic;         /* --help shows it; others only --help-all */
-  gboolean is_common;        /* all programs have it: no part of reports, nor of the files of --config */
+  const char *help_on_ranks;              /* of a program on ranks; NULL: the same */
+  gint64 least, most;                     /* of an integer that is given */
+  const char *const *names;               /* the values that a text may have */
+  const char *const *(*get_names) (void); /* the same, where they are another's; else NULL */
+  gboolean takes_gguf;                    /* of a folder: a GGUF file will do as well */
+  gboolean is_saved;                      /* a resumed training keeps it unless the command line sets it */
+  const char *late; /* its value in a state that does not have it; NULL: such a state is an error */
+  gboolean on_ranks;                      /* of a group: programs on ranks only */
+  gboolean is_extra;                      /* only of programs whose changes name it */
+  gboolean is_basic;                      /* --help shows it; others only --help-all */
+  gboolean is_common;                     /* all programs have it: no part of reports, nor of the files of --config */
 } OptionRow;
 
 /* How an option of a program differs from its row. */
@@ -55,6 +57,7 @@ typedef struct
   const char *name; /* NULL ends the list */
   gboolean is_absent;
   const char *help, *metavar, *fallback, *shown; /* NULL: as in the row */
+  const char *const *(*get_names) (void);
 } OptionChange;
 
 typedef struct
@@ -110,6 +113,9 @@ void option_table_print (OptionState *self);
 /* Reads the file of --config, notes which options were given, and gives the others their defaults. */
 gboolean option_table_fill (OptionState *self,
                             GError **error);
+/* Prints an error of the command line, points to the help that has the options it names, and returns 2. */
+int option_table_fail (const OptionState *self,
+                       const char *message);
 /* Returns @ok. If it is FALSE because of a value from the file of --config, the error begins with that file's name. */
 gboolean option_table_finish (const OptionState *self,
                               gboolean ok,

@@ -106,7 +106,7 @@ main (int argc,
   command_init (argv);
   options_init (&options);
   if (!options_parse (&options, argc, argv, &error))
-    status = command_fail_usage (error->message);
+    status = option_table_fail (&options.state, error->message);
   else if (!option_table_is_question (&options.state))
     status = generate (&options);
   status = command_finish (status);

@@ -12,9 +12,9 @@ static const char *const bases[] = { "auto", "int8", "nf4", NULL };
 /* clang-format off */
 static const OptionRow rows[] = {
   { OPTION_GROUP, "model", .metavar = "Model:" },
-  { OPTION_PATH, "model", 'm', AT (model), BASIC, .metavar = "FOLDER",
+  { OPTION_PATH, "model", 'm', AT (model), BASIC, .takes_gguf = TRUE, .metavar = "FOLDER",
     .help = "Folder in Hugging Face's format: config.json, model.safetensors, tokenizer.json; or a GGUF file" },
-  { OPTION_PATH, "adapter", 'a', AT (adapter), BASIC, .metavar = "FOLDER",
+  { OPTION_PATH, "adapter", 'a', AT (adapter), BASIC, .takes_gguf = TRUE, .metavar = "FOLDER",
     .help = "LoRA adapter of that model: adapter_config.json, adapter_model.safetensors; or a GGUF file" },
   { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "auto", .names = dtypes,
     .help = "Type of the weights in memory: auto, the files' own; f32; bf16" },

@@ -113,7 +113,7 @@ main (int argc,
   command_init (argv);
   options_init (&options);
   if (!options_parse (&options, argc, argv, &error))
-    status = command_fail_usage (error->message);
+    status = option_table_fail (&options.state, error->message);
   else if (!option_table_is_question (&options.state) && !show (&options.sizes, &error))
     status = command_fail (1, error->message);
   status = command_finish (status);

@@ -114,7 +114,7 @@ main (int argc,
   g_setenv ("EBB_SIM_MEMORY", "64GiB", FALSE);
   options_init (&options);
   if (!options_parse (&options, argc, argv, &error))
-    status = launcher_speaks () ? command_fail_usage (error->message) : launcher_fail_silently ();
+    status = launcher_speaks () ? option_table_fail (&options.state, error->message) : launcher_fail_silently ();
   else if (!option_table_is_question (&options.state) && !run (&options, &error))
     status = command_fail (1, error->message);
   status = command_finish (status);

@@ -116,14 +116,6 @@ make_config (const Options *self,
 {
   g_autoptr (EbbGptConfig) config = NULL;
 
-  if (!g_strv_contains (ebb_gpt_config_get_preset_names (), self->preset))
-    {
-      g_autofree char *known = g_strjoinv (", ", (char **) ebb_gpt_config_get_preset_names ());
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--preset %s: it must be one of %s", self->preset,
-                   known);
-      return NULL;
-    }
   config = ebb_gpt_config_new_preset (self->preset);
   if (self->layers > 0)
     config->layers = self->layers;

@@ -10,11 +10,12 @@
 /* clang-format off */
 static const OptionRow rows[] = {
   { OPTION_GROUP, "options", .metavar = "Options:" },
-  { OPTION_PATH, "model", AT (model), BASIC, .metavar = "FOLDER", .shown = "random weights",
+  { OPTION_PATH, "model", AT (model), BASIC, .takes_gguf = TRUE, .metavar = "FOLDER", .shown = "random weights",
     .help = "GPT-2, Llama or another decoder in Hugging Face's format: its weights, its configuration and its "
             "tokenizer, which pads with the token that ends a text. The ranks must divide its heads, and those of keys "
             "and values. A line of --data is a text" },
   { OPTION_TEXT, "preset", AT (preset), BASIC, .metavar = "NAME", .fallback = "gpt2",
+    .get_names = ebb_gpt_config_get_preset_names,
     .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
   { OPTION_INT, "layers", AT (layers), BASIC, .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
     .help = "Number of transformer blocks" },

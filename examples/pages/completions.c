@@ -37,6 +37,9 @@ append_bash_case (GString *text,
   g_string_append (text, ") ");
   if (value == PAGE_CHOICE)
     g_string_append_printf (text, "mapfile -t COMPREPLY < <(compgen -W '%s' -- \"$word\")", choices);
+  else if (value == PAGE_FOLDER_OR_GGUF)
+    g_string_append (text, "compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- \"$word\"; "
+                           "compgen -f -X '!*.gguf' -- \"$word\")");
   else if (value == PAGE_FOLDER || value == PAGE_FILE)
     g_string_append_printf (text,
                             "compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -%c -- \"$word\")",
@@ -105,6 +108,8 @@ append_zsh_action (GString *text,
     g_string_append_printf (text, "(%s)", choices);
   else if (value == PAGE_FOLDER)
     g_string_append (text, "_files -/");
+  else if (value == PAGE_FOLDER_OR_GGUF)
+    g_string_append (text, "_files -g \"*.gguf\"");
   else if (value == PAGE_FILE)
     g_string_append (text, "_files");
 }
@@ -159,7 +164,8 @@ page_write_fish (const OptionState *options)
     [PAGE_ANY] = " -x",
     [PAGE_CHOICE] = " -x",
     [PAGE_FILE] = " -r -F",
-    [PAGE_FOLDER] = " -x"
+    [PAGE_FOLDER] = " -x",
+    [PAGE_FOLDER_OR_GGUF] = " -x"
   };
   GString *text = g_string_new (NULL);
 
@@ -181,6 +187,8 @@ page_write_fish (const OptionState *options)
         g_string_append_printf (text, " -a '%s'", choices);
       else if (value == PAGE_FOLDER)
         g_string_append (text, " -a '(__fish_complete_directories)'");
+      else if (value == PAGE_FOLDER_OR_GGUF)
+        g_string_append (text, " -a '(__fish_complete_suffix .gguf)'");
       g_string_append_printf (text, " -d '%s'\n", help);
     }
   return g_string_free (text, FALSE);

@@ -23,6 +23,8 @@ page_get_value (const OptionRow *row)
     return PAGE_NO_VALUE;
   if (row->names != NULL || row->kind == OPTION_DEVICE)
     return PAGE_CHOICE;
+  if (row->takes_gguf)
+    return PAGE_FOLDER_OR_GGUF;
   if (row->metavar != NULL && (strstr (row->metavar, "DIR") != NULL || strstr (row->metavar, "FOLDER") != NULL))
     return PAGE_FOLDER;
   if (row->kind == OPTION_PATH || row->kind == OPTION_PATHS)

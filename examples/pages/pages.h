@@ -20,7 +20,8 @@ typedef enum
   PAGE_ANY,
   PAGE_CHOICE,
   PAGE_FILE,
-  PAGE_FOLDER
+  PAGE_FOLDER,
+  PAGE_FOLDER_OR_GGUF
 } PageValue;
 
 PageValue page_get_value (const OptionRow *row);

@@ -5,7 +5,8 @@
 static const OptionChange changes[] = {
   { "data", .help = "UTF-8 text to train on; you may name several files" },
   { "pack", .is_absent = TRUE },
-  { "preset", .help = "Size of the model: tiny, bert-base, bert-large" },
+  { "preset", .get_names = ebb_bert_config_get_preset_names,
+    .help = "Size of the model: tiny, bert-base, bert-large" },
   { "weights", .is_absent = TRUE },
   { "rounding", .is_absent = TRUE },
   { "residual", .is_absent = TRUE },

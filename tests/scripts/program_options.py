@@ -132,6 +132,36 @@ class Tables(ProgramsTest):
             with self.subTest(words=words):
                 self.assertEqual(self.complete("train_gpt", *words), offered)
 
+    def test_completions_offer_presets_and_models(self):
+        for name, presets in (("train_gpt", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]),
+                              ("oslo_gpt2", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]),
+                              ("train_bert", ["bert-base", "bert-large"])):
+            with self.subTest(program=name):
+                self.assertEqual(self.complete(name, "--preset", ""), [*presets, "tiny"])
+                done = self.run_program(name, "--preset", "huge", *(SMALL[:2] if name != "oslo_gpt2" else []))
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f"--preset huge: it must be one of {presets[0]}, ", done.stderr)
+        os.mkdir(os.path.join(self.folder, "chat"))
+        self.write("chat.gguf", "")
+        for name, option in (("generate", "--model"), ("generate", "--adapter"), ("finetune", "--model"),
+                             ("finetune", "--adapter"), ("finetune", "--merge"), ("oslo_gpt2", "--model")):
+            with self.subTest(program=name, option=option):
+                self.assertEqual(self.complete(name, option, ""), ["chat", "chat.gguf"])
+                installed = get_installed_name(name)
+                option = option.removeprefix("--")
+                self.assertRegex(read(BUILD, "pages", "fish", f"{installed}.fish"),
+                                 rf"-l {option} .*__fish_complete_suffix \.gguf")
+                self.assertRegex(read(BUILD, "pages", "zsh", f"_{installed}"), rf"--{option}=.*_files -g \"\*\.gguf\"")
+
+    def test_errors_point_to_the_help_that_has_the_option(self):
+        for words, option in ((["--batch", "0"], "--help"), (["--lr", "-1"], "--help"), (["--nothing"], "--help"),
+                              (["--heads", "-1"], "--help-all"), (["--clip", "x"], "--help-all"),
+                              (["--accumulate", 0], "--help-all")):
+            with self.subTest(words=words):
+                done = self.run_program("train_gpt", "--data", "text.txt", *words)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f" {option} lists the options)", done.stderr)
+
     def test_shells_and_man_read_what_is_written(self):
         checks = {"zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"], "bash": ["bash", "-n"],
                   "man": ["groff", "-man", "-Tutf8", "-Kutf8", "-wall", "-z"]}

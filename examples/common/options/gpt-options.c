@@ -49,9 +49,10 @@ const OptionRow gpt_options[] = {
     .help = "byte, or a folder with tokenizer.json, or with GPT-2's vocab.json and merges.txt" },
 
   { OPTION_GROUP, "model", .metavar = "Model:" },
-  { OPTION_RAW, "model", AT (model), BASIC, .metavar = "DIR", .fallback = "", SAVED, .late = "",
+  { OPTION_RAW, "model", AT (model), BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "", SAVED, .late = "",
     .help = "Train the model of a folder in Hugging Face's format, with its tokenizer; --save writes such a folder" },
   { OPTION_TEXT, "preset", AT (preset), BASIC, .metavar = "NAME", .shown = "tiny",
+    .get_names = ebb_gpt_config_get_preset_names,
     .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
   { OPTION_INT, "layers", AT (layers), BASIC, .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
     .help = "Number of transformer blocks" },
@@ -84,9 +85,9 @@ const OptionRow gpt_options[] = {
     .is_extra = TRUE,
     .help = "Weights of linear layers below an adapter: auto, as the folder has them; int8 or nf4, quantised as they "
             "are read" },
-  { OPTION_RAW, "adapter", AT (adapter), BASIC, .metavar = "DIR", .fallback = "", SAVED, .late = "", .is_extra = TRUE,
-    .help = "Train this adapter further: a folder that --save or PEFT wrote" },
-  { OPTION_PATH, "merge", AT (merge), BASIC, .metavar = "DIR", .is_extra = TRUE,
+  { OPTION_RAW, "adapter", AT (adapter), BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "", SAVED,
+    .late = "", .is_extra = TRUE, .help = "Train this adapter further: a folder that --save or PEFT wrote" },
+  { OPTION_PATH, "merge", AT (merge), BASIC, .takes_gguf = TRUE, .metavar = "DIR", .is_extra = TRUE,
     .help = "Train nothing: add the adapter in DIR to the model's weights, and write the folder of --save" },
 
   { OPTION_GROUP, "training", .metavar = "Training:" },

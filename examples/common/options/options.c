@@ -280,11 +280,6 @@ check (Options *self,
        GError **error)
 {
   return option_table_check (&self->state, error) && take_bytes (self, error) && find_kinds (self, error)
-         && (self->preset == NULL
-             || options_check_name ("preset", self->preset,
-                                    self->program->is_masked ? ebb_bert_config_get_preset_names ()
-                                                             : ebb_gpt_config_get_preset_names (),
-                                    error))
          && check_model (self, error) && (!self->program->tunes || tuning_options_check (self, error))
          && check_numbers (self, error) && check_pairs (self, error) && check_files (self, error)
          && (self->resume != NULL || data_check (self, error));
