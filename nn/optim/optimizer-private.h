@@ -126,6 +126,8 @@ ebb_optimizer_reset_scale (EbbOptimizerPrivate *priv)
   g_clear_pointer (&priv->grad_factor, ebb_tensor_unref);
 }
 void ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot);
+/* The parameters that have moved: a set of tensors. */
+GHashTable *ebb_optimizer_list_moved (EbbOptimizer *self);
 /* Whether a master copy of @parameter moves in its place. */
 static inline gboolean
 ebb_optimizer_keeps_master (const EbbOptimizerPrivate *priv,

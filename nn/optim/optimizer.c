@@ -47,6 +47,18 @@ ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot)
   slot->n_steps = 0;
 }
 
+GHashTable *
+ebb_optimizer_list_moved (EbbOptimizer *self)
+{
+  const EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  GHashTable *moved = g_hash_table_new (NULL, NULL);
+
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (priv->slots[i].n_steps > 0)
+      g_hash_table_add (moved, priv->slots[i].parameter);
+  return moved;
+}
+
 /* -- gradients ----------------------------------------------------------------------------------------------------- */
 
 /**

@@ -3,6 +3,7 @@
 #include "nn/state/training-state-private.h"
 
 #include "nn/args-private.h"
+#include "nn/optim/optimizer-private.h"
 #include "nn/state/state-dict-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/ops/pointwise.h"
@@ -98,11 +99,38 @@ add_name (const char *name,
   g_hash_table_add (user_data, g_strdup (name));
 }
 
+typedef struct
+{
+  GHashTable *moved;
+  GHashTable *names;
+} Noting;
+
+static void
+add_moved_name (const char *name,
+                EbbTensor *tensor,
+                gpointer user_data)
+{
+  Noting *noting = user_data;
+
+  if (g_hash_table_contains (noting->moved, tensor))
+    add_name (name, tensor, noting->names);
+}
+
+/* A parameter that the optimizer has moved was trained, though it may have been frozen since. */
 GHashTable *
 ebb_training_state_note_trained (EbbTrainingState *self)
 {
-  if (self->trained_only && self->module != NULL)
-    ebb_module_visit_state_part (self->module, EBB_STATE_TRAINED, NULL, add_name, self->trained);
+  g_autoptr (GHashTable) moved = NULL;
+
+  if (!self->trained_only || self->module == NULL)
+    return self->trained;
+  ebb_module_visit_state_part (self->module, EBB_STATE_TRAINED, NULL, add_name, self->trained);
+  if (self->optimizer != NULL)
+    {
+      moved = ebb_optimizer_list_moved (self->optimizer);
+      ebb_module_visit_state_part (self->module, EBB_STATE_FROZEN, NULL, add_moved_name,
+                                   &(Noting){ moved, self->trained });
+    }
   return self->trained;
 }
 

@@ -109,6 +109,12 @@ void ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs);
 /* NULL: there never were any. */
 const EbbNamedGenerators *ebb_training_state_get_named_generators (void);
 
+/* Gives the step of the sharded state in a folder, -1 if there is none; FALSE with an error if it can't be read. */
+typedef gboolean (*EbbShardedStepFunc) (const char *folder,
+                                        gint64 *step,
+                                        GError **error);
+void ebb_training_state_set_sharded_step_func (EbbShardedStepFunc func);
+
 char *ebb_training_state_get_saved_config (EbbArgs *tree,
                                            const char *folder,
                                            GError **error);

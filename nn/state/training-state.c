@@ -447,6 +447,41 @@ ebb_training_state_load_tree (EbbTrainingState *self,
   return TRUE;
 }
 
+static EbbShardedStepFunc find_sharded_step;
+
+void
+ebb_training_state_set_sharded_step_func (EbbShardedStepFunc func)
+{
+  find_sharded_step = func;
+}
+
+/* Reads the newest state of the folder, which one process must have saved. */
+static EbbArgs *
+read_newest (const char *folder,
+             const char *shown,
+             gint64 *step,
+             GError **error)
+{
+  g_autoptr (EbbArgs) tree = NULL;
+  gint64 sharded = -1;
+
+  if (find_sharded_step != NULL && !find_sharded_step (folder, &sharded, error))
+    return NULL;
+  if (sharded < 0 || ebb_state_folder_has_state (folder))
+    {
+      tree = ebb_state_folder_read (folder, error);
+      if (tree == NULL || !read_step (tree, shown, step, error))
+        return NULL;
+    }
+  if (tree != NULL && sharded <= *step)
+    return g_steal_pointer (&tree);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the newest state saved in %s, of step %" G_GINT64_FORMAT
+               ", is sharded: load it by ebb_training_state_load_sharded()",
+               shown, sharded);
+  return NULL;
+}
+
 /**
  * ebb_training_state_load:
  * @self: what is to take the state over
@@ -461,7 +496,7 @@ ebb_training_state_load_tree (EbbTrainingState *self,
  * A state that does not fit changes nothing; only if memory runs out the load may stop half-way.
  *
  * Returns: %FALSE with %EBB_ERROR_IO if the folder or its newest state can't be read, %EBB_ERROR_FORMAT if no state is
- * whole, %EBB_ERROR_STATE if it does not fit
+ * whole, %EBB_ERROR_STATE if it does not fit, or if the newest one is of ebb_training_state_save_sharded()
  */
 gboolean
 ebb_training_state_load (EbbTrainingState *self,
@@ -485,7 +520,7 @@ ebb_training_state_load (EbbTrainingState *self,
                                                     error)))
     return FALSE;
   shown = ebb_escape_text (folder);
-  tree = ebb_state_folder_read (folder, error);
+  tree = read_newest (folder, shown, &saved_step, error);
   if (tree == NULL || !ebb_training_state_load_tree (self, tree, shown, &saved_step, error))
     return FALSE;
   if (step != NULL)
@@ -514,10 +549,8 @@ ebb_training_state_read_config (const char *folder,
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
   shown = ebb_escape_text (folder);
-  tree = ebb_state_folder_read (folder, error);
-  return tree != NULL && read_step (tree, shown, &step, error)
-             ? ebb_training_state_get_saved_config (tree, shown, error)
-             : NULL;
+  tree = read_newest (folder, shown, &step, error);
+  return tree != NULL ? ebb_training_state_get_saved_config (tree, shown, error) : NULL;
 }
 
 /* -- the object ---------------------------------------------------------------------------------------------------- */
@@ -597,8 +630,8 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
    *
    * Saves only parameters that require a gradient, and buffers; frozen parameters and quantised weights (the base) are
    * left out. The state keeps a checksum of the base: load it into a model over the same base. The parameters of all
-   * adapters are saved, and those that an earlier state of this object has, even if they are frozen now. A state that
-   * was saved without it is loaded in full.
+   * adapters are saved, and those that the optimizer has moved or that an earlier state of this object has, even if
+   * they are frozen now. A state that was saved without it is loaded in full.
    */
   g_object_class_install_property (object_class, offsetof (EbbTrainingState, trained_only),
                                    g_param_spec_boolean ("trained-only", NULL, NULL, FALSE, flags));

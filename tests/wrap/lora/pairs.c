@@ -533,6 +533,27 @@ states_follow_what_is_trained (void)
   test_remove_tree (folder);
 }
 
+/* A layer that was unfrozen, trained and frozen again with no state in between isn't of the base any more. */
+static void
+states_have_what_was_trained_meanwhile (void)
+{
+  g_autofree char *folder = test_scratch_path ("state");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = new_adapted ("*");
+  g_autoptr (EbbModule) other = new_adapted ("*");
+  g_autoptr (EbbOptimizer) optimizer = EBB_OPTIMIZER (ebb_sgd_new (model, 1e-2, &error));
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (model, optimizer, NULL);
+  g_autoptr (EbbTensor) weight = get_weight (model, "layers.1.mlp.down_proj");
+
+  save_trained (state, folder);
+  g_assert_true (ebb_tensor_set_requires_grad (weight, TRUE, &error));
+  run (model, optimizer, 0, 2);
+  g_assert_true (ebb_tensor_set_requires_grad (weight, FALSE, &error));
+  save_trained (state, folder);
+  check_taken_over (model, other, folder);
+  test_remove_tree (folder);
+}
+
 static EbbModule *
 new_with_two_adapters (void)
 {
@@ -675,6 +696,7 @@ main (int argc,
   g_test_add_func ("/lora/goes-on-over-quantised-weights", goes_on_over_quantised_weights);
   g_test_add_func ("/lora/other-bases-are-refused", other_bases_are_refused);
   g_test_add_func ("/lora/states-follow-what-is-trained", states_follow_what_is_trained);
+  g_test_add_func ("/lora/states-have-what-was-trained-meanwhile", states_have_what_was_trained_meanwhile);
   g_test_add_func ("/lora/states-have-all-adapters", states_have_all_adapters);
   g_test_add_func ("/lora/full-states-are-loaded-in-full", full_states_are_loaded_in_full);
   g_test_add_func ("/lora/full-states-have-all-weights", full_states_have_all_weights);

@@ -596,17 +596,26 @@ get_step (EbbArgs *rest)
              : -1;
 }
 
-/* The step of the folder's sharded state, as its rank 0 has it; -1 if it has none, as that of a module alone. */
+/* The step of the folder's sharded state, as its rank 0 has it; -1 if there is no such state, or if it has no step, as
+ * that of a module alone. */
 static gboolean
 read_sharded_step (const char *folder,
                    gint64 *step,
                    GError **error)
 {
-  g_autofree char *text = ebb_shard_source_read_index (folder, error);
-  g_autoptr (EbbShardSource) source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
-  g_autoptr (EbbArgs) tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
-  const int index = tree != NULL ? ebb_args_find (tree, "training") : -1;
+  g_autofree char *path = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
+  g_autofree char *text = NULL;
+  g_autoptr (EbbShardSource) source = NULL;
+  g_autoptr (EbbArgs) tree = NULL;
+  int index;
 
+  *step = -1;
+  if (!g_file_test (path, G_FILE_TEST_EXISTS))
+    return TRUE;
+  text = ebb_shard_source_read_index (folder, error);
+  source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
+  tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
+  index = tree != NULL ? ebb_args_find (tree, "training") : -1;
   *step = get_step (index >= 0 ? ebb_args_peek_args (tree, (guint) index) : NULL);
   return tree != NULL;
 }
@@ -730,4 +739,11 @@ load_state (EbbModule *module,
   g_clear_pointer (&self.rest, ebb_args_unref);
   g_clear_pointer (&self.source, ebb_shard_source_free);
   return ok;
+}
+
+/* For ebb_training_state_load (), which knows of states of one process alone. */
+static void __attribute__ ((constructor))
+register_sharded_step (void)
+{
+  ebb_training_state_set_sharded_step_func (read_sharded_step);
 }

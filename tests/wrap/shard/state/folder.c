@@ -284,6 +284,32 @@ test_resume_elsewhere (void)
   test_remove_folder (folder);
 }
 
+/* One process alone loads no state that is older than the sharded one. */
+static void
+check_load_of_one (EbbTrainingState *training,
+                   const char *folder,
+                   gint64 newest)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *config = NULL;
+  g_autofree char *named = g_strdup_printf ("of step %" G_GINT64_FORMAT, newest);
+  gint64 step = 0;
+
+  if (newest == 2)
+    {
+      g_assert_true (ebb_training_state_load (training, folder, &step, &error));
+      g_assert_no_error (error);
+      g_assert_cmpint (step, ==, newest);
+      return;
+    }
+  g_assert_false (ebb_training_state_load (training, folder, &step, &error));
+  test_assert_error (error, EBB_ERROR_STATE, folder, named, "ebb_training_state_load_sharded()");
+  g_clear_error (&error);
+  config = ebb_training_state_read_config (folder, &error);
+  g_assert_null (config);
+  test_assert_error (error, EBB_ERROR_STATE, folder, named);
+}
+
 /* A folder may have both kinds of states: that of the greater step is loaded. */
 static void
 test_both_kinds (void)
@@ -303,6 +329,7 @@ test_both_kinds (void)
       g_assert_true (i == 2 ? ebb_training_state_save (training, folder, i, &error)
                             : ebb_training_state_save_sharded (training, folder, i, &error));
       g_assert_true (ebb_tensor_fill (weight, 0, &error));
+      check_load_of_one (training, folder, i);
       g_assert_true (ebb_training_state_load_sharded (training, folder, &step, &error));
       g_assert_no_error (error);
       g_assert_cmpint (step, ==, i);
