@@ -248,8 +248,8 @@ write_quant_state (EbbLinear *layer,
                    "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"%s\", \"shape\": [%" G_GINT64_FORMAT
                    ", %" G_GINT64_FORMAT "], \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", "
                    "\"nested_offset\": ",
-                   EBB_NF4_BLOCK, dtype == EBB_DTYPE_BF16 ? "bfloat16" : "float32", layer->quantized.n_rows,
-                   layer->quantized.n_columns, EBB_NF4_NESTED_BLOCK);
+                   EBB_NF4_BLOCK, dtype == EBB_DTYPE_BF16 ? "bfloat16" : "float32", (gint64) layer->out_features,
+                   (gint64) layer->in_features, EBB_NF4_NESTED_BLOCK);
   ebb_config_append_number (text, (double) *(const float *) offset->view.data);
   g_string_append_c (text, '}');
   return g_string_free (g_steal_pointer (&text), FALSE);

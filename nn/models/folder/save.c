@@ -175,8 +175,7 @@ make_weight (const EbbWeight *weight,
   return g_steal_pointer (&cast);
 }
 
-/* Fetches the parts of a weight, on all ranks, and writes them on the one that writes. *@failure: what has failed on
- * this rank alone; all ranks go on to the next fetch, which reports it. */
+/* Fetches a weight's parts on all ranks; one writes. *@failure is this rank's alone: the next fetch reports it. */
 static gboolean
 save_weight (Saving *saving,
              EbbAtomicFile *file,
@@ -186,7 +185,8 @@ save_weight (Saving *saving,
 {
   if (weight->content != EBB_WEIGHT_VALUES)
     {
-      g_autoptr (EbbTensor) content = *failure == NULL ? ebb_weight_make_content (weight, failure) : NULL;
+      g_autoptr (EbbTensor) content =
+          saving->source->is_writer && *failure == NULL ? ebb_weight_make_content (weight, failure) : NULL;
 
       if (content != NULL)
         ebb_safetensors_write_tensor (file, content, failure);

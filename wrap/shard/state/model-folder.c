@@ -71,15 +71,13 @@ ebb_model_save_split (EbbModule *model,
   *is_split = is_split_over_ranks (entries);
   if (!*is_split)
     return FALSE;
-  architecture = ebb_module_check_not_quantized (model, "save the model before it is split over ranks, or its adapter",
-                                                 &failure)
-                     ? ebb_model_find_architecture (model, &failure)
-                     : NULL;
+  architecture = ebb_model_find_architecture (model, &failure);
   if (architecture != NULL)
     ebb_state_check_released (entries, &failure);
   if (!ebb_agree_no_failure (group, failure, error))
     return FALSE;
   map = ebb_weight_map_new (architecture);
+  map->quantization = ebb_get_quantization (model);
   for (guint i = 0; i < entries->len; i++)
     {
       const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);

@@ -121,6 +121,69 @@ sharded_tensor_ranks_save_what_one_has (void)
   assert_saved (4, 2, FALSE);
 }
 
+typedef struct
+{
+  const char *folder, *decoder;
+  EbbQuantization quantization;
+} Quantized;
+
+static gboolean
+save_quantized_on_rank (EbbProcessGroup *group,
+                        gpointer user_data,
+                        GError **error)
+{
+  const Quantized *which = user_data;
+  const TestParallel settings = { .decoder = which->decoder,
+                                  .quantization = which->quantization,
+                                  .width = 128,
+                                  .is_full = ebb_process_group_get_size (group) == 1 };
+  g_autoptr (EbbModule) model = test_parallel_model (&settings, error);
+
+  return model != NULL && test_parallel_divide (&settings, model, group, error)
+         && ebb_model_save (model, which->folder, error);
+}
+
+static void
+assert_same_file (const char *folder,
+                  const char *other,
+                  const char *name)
+{
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+  g_autofree char *other_path = g_build_filename (other, name, NULL);
+  g_autofree char *text = NULL;
+  g_autofree char *other_text = NULL;
+  gsize size, other_size;
+
+  g_assert_true (g_file_get_contents (path, &text, &size, NULL));
+  g_assert_true (g_file_get_contents (other_path, &other_text, &other_size, NULL));
+  g_assert_cmpmem (text, size, other_text, other_size);
+}
+
+/* Codes and scales are gathered as they are: the files are those of one rank, byte for byte. */
+static void
+tensor_ranks_save_quantised_weights (void)
+{
+  static const Quantized cases[] = { { NULL, "llama3", EBB_QUANTIZATION_NF4 },
+                                     { NULL, "llama3", EBB_QUANTIZATION_INT8 },
+                                     { NULL, "phi3", EBB_QUANTIZATION_INT8 } };
+
+  for (gsize i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autofree char *folder = test_make_folder ();
+      g_autofree char *expected = test_make_folder ();
+      Quantized one = cases[i], two = cases[i];
+
+      one.folder = expected;
+      two.folder = folder;
+      test_run_ranks (1, save_quantized_on_rank, &one);
+      test_run_ranks (2, save_quantized_on_rank, &two);
+      assert_same_file (folder, expected, "model.safetensors");
+      assert_same_file (folder, expected, "config.json");
+      test_remove_folder (folder);
+      test_remove_folder (expected);
+    }
+}
+
 static gboolean
 fail_on_rank (EbbProcessGroup *group,
               gpointer user_data,
@@ -152,6 +215,7 @@ main (int argc,
   g_test_add_func ("/model-folder/split/sharded-ranks", two_sharded_ranks_save_what_one_has);
   g_test_add_func ("/model-folder/split/tensor-ranks", two_tensor_ranks_save_what_one_has);
   g_test_add_func ("/model-folder/split/sharded-tensor-ranks", sharded_tensor_ranks_save_what_one_has);
+  g_test_add_func ("/model-folder/split/quantised-tensor-ranks", tensor_ranks_save_quantised_weights);
   g_test_add_func ("/model-folder/split/failure-of-the-writer", a_failure_of_the_writer_reaches_all_ranks);
   return g_test_run ();
 }
