@@ -49,16 +49,16 @@ def read_source(_app, name, source):
         return
     with open(os.path.join(STAGE, "docs", "README.md"), encoding="utf-8") as file:
         sections = re.findall(r"^## (.*)\n((?:.+\n)+)", file.read(), re.MULTILINE)
-    folds = {title: [os.path.normpath(os.path.join("docs", link)) for link in
-                     re.findall(r"^\| \[[^\]]*\]\(([\w./-]+)\.md\)", rows, re.MULTILINE)]
-             for title, rows in sections}
+    first = re.compile(r"^\| \[[^\]]*\]\(([\w./-]+)\.md\)", re.MULTILINE)
+    folds = {title: [os.path.normpath(f"docs/{link}") for link in first.findall(rows)] for title, rows in sections}
     listed = {page for pages in folds.values() for page in pages} | {"docs/README"}
     folds["Use Ebb"] += sorted({f"docs/{page[:-3]}" for page in os.listdir(os.path.join(STAGE, "docs"))
                                 if page.endswith(".md")} - listed)
     source[0] += "".join(show_fold(title, *pages) for title, pages in folds.items() if pages)
     source[0] += show_fold("Porting", ":glob:", "", "docs/porting/*")
-    source[0] += show_fold("Reference", "Python <python/index>", "C <https://ebb.invalid/c/>", "All pages <docs/README>",
-                           "Programs that measure <tests/bench/README>", "changelog <CHANGELOG>")
+    source[0] += show_fold("Reference", "Python <python/index>", "C <https://ebb.invalid/c/>",
+                           "All pages <docs/README>", "Programs that measure <tests/bench/README>",
+                           "What is new <CHANGELOG>")
 
 
 def show_docstring(_app, _what, _name, _object, _options, lines):
@@ -95,6 +95,7 @@ def add_reference_of_c(app):
         document.settings.env = app.env
         document += nodes.paragraph("", f"{name} {shown} {re.sub('<[^>]*>', '', symbol.get('summary') or '')}")
         app.env.all_docs[f"c/{page}"] = 0
+        app.env.titles[f"c/{page}"] = nodes.title("", shown)
         app.builder.indexer.feed(f"c/{page}", f"c/{page}.html", f"{shown} (C)", document)
     return []
 
