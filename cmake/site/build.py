@@ -103,7 +103,12 @@ def main(source, build, gir, stub, version):
     subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-b", "html",
                     "-d", os.path.join(stage, "doctrees"), "-c", os.path.join(source, "cmake", "site"), stage, out],
                    env=environment, check=True)
-    for path in [os.path.join(out, "index.html"), *glob.glob(f"{out}/**/*.html", recursive=True)]:
+    # Debian's Furo takes this file from a path of the server.
+    styles = os.path.join(out, "_static", "styles")
+    shutil.copy("/usr/share/javascript/normalize.css/normalize.css", styles)
+    furo = os.path.join(styles, "furo.css")
+    write(furo, read(furo).replace("url(/javascript/normalize.css/normalize.css)", "url(normalize.css)"))
+    for path in glob.glob(f"{out}/**/*.html", recursive=True):
         if not path.startswith(os.path.join(out, "c", "")):
             depth = os.path.relpath(out, os.path.dirname(path))
             text = read(path)

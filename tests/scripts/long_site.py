@@ -107,7 +107,7 @@ class Site(unittest.TestCase):
             self.assertEqual([link for link in page.loads if re.match(r"(\w+:)?//", link)], [], path)
         for path in list_files(".css"):
             with open(path, encoding="utf-8") as file:
-                self.assertNotRegex(file.read(), r"(url\(|@import )[\"']?(https?:)?//", path)
+                self.assertNotRegex(file.read(), r"(url\(|@import )[\"']?(https?:)?/", path)
 
     def test_every_symbol_of_c_has_a_page(self):
         symbols = set(list_symbols())
