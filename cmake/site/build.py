@@ -103,11 +103,13 @@ def main(source, build, gir, stub, version):
     subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-b", "html",
                     "-d", os.path.join(stage, "doctrees"), "-c", os.path.join(source, "cmake", "site"), stage, out],
                    env=environment, check=True)
-    # Debian's Furo takes this file from a path of the server.
+    # Debian's Furo takes this file from a path of the server, and has lost the dark scheme of the system.
     styles = os.path.join(out, "_static", "styles")
     shutil.copy("/usr/share/javascript/normalize.css/normalize.css", styles)
     furo = os.path.join(styles, "furo.css")
-    write(furo, read(furo).replace("url(/javascript/normalize.css/normalize.css)", "url(normalize.css)"))
+    text = read(furo).replace("url(/javascript/normalize.css/normalize.css)", "url(normalize.css)")
+    dark = re.search(r'body\[data-theme="dark"\] (\{[^}]*\})', text)[1]
+    write(furo, f'{text}@media (prefers-color-scheme: dark) {{ body:not([data-theme="light"]) {dark} }}\n')
     for path in glob.glob(f"{out}/**/*.html", recursive=True):
         if not path.startswith(os.path.join(out, "c", "")):
             depth = os.path.relpath(out, os.path.dirname(path))
