@@ -73,13 +73,28 @@ def write_python_pages(stub, stage):
     write(os.path.join(stage, "python", "functions.rst"),
           head("Functions") + "".join(f".. autofunction:: ebb.{name}\n\n" for name in functions))
     write(os.path.join(stage, "python", "constants.rst"),
-          head("Constants and other names") + "".join(f".. py:data:: ebb.{name}\n\n" for name in others))
+          head("Constants and other names") + "".join(f".. py:data:: {name}\n\n" for name in others))
     write(os.path.join(stage, "python", "index.rst"), head("Python") + (
         "``import ebb`` has these names. :doc:`/docs/python` says how to install it, and :doc:`/docs/tutorial` how to "
         "begin. A failure raises ``ebb.Error``.\n\n.. toctree::\n   :hidden:\n\n   functions\n   constants\n" + "".join(
             f"   {name}\n" for name in classes) + "\nClasses\n-------\n.. autosummary::\n\n" + "".join(
             f"   {name}\n" for name in classes) + "\nFunctions\n---------\n.. autosummary::\n\n" + "".join(
             f"   {name}\n" for name in functions)))
+
+
+def finish(out):
+    # Debian's Furo takes this file from a path of the server, and has lost the dark scheme of the system.
+    styles = os.path.join(out, "_static", "styles")
+    shutil.copy("/usr/share/javascript/normalize.css/normalize.css", styles)
+    furo = os.path.join(styles, "furo.css")
+    text = read(furo).replace("url(/javascript/normalize.css/normalize.css)", "url(normalize.css)")
+    dark = re.search(r'body\[data-theme="dark"\] (\{[^}]*\})', text)[1]
+    write(furo, f'{text}@media (prefers-color-scheme: dark) {{ body:not([data-theme="light"]) {dark} }}\n')
+    for path in glob.glob(f"{out}/**/*.html", recursive=True):
+        if not path.startswith(os.path.join(out, "c", "")):
+            depth = os.path.relpath(out, os.path.dirname(path))
+            text = read(path)
+            write(path, text.replace("https://ebb.invalid/c/", f"{depth}/c/index.html"))
 
 
 def main(source, build, gir, stub, version):
@@ -103,18 +118,7 @@ def main(source, build, gir, stub, version):
     subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-b", "html",
                     "-d", os.path.join(stage, "doctrees"), "-c", os.path.join(source, "cmake", "site"), stage, out],
                    env=environment, check=True)
-    # Debian's Furo takes this file from a path of the server, and has lost the dark scheme of the system.
-    styles = os.path.join(out, "_static", "styles")
-    shutil.copy("/usr/share/javascript/normalize.css/normalize.css", styles)
-    furo = os.path.join(styles, "furo.css")
-    text = read(furo).replace("url(/javascript/normalize.css/normalize.css)", "url(normalize.css)")
-    dark = re.search(r'body\[data-theme="dark"\] (\{[^}]*\})', text)[1]
-    write(furo, f'{text}@media (prefers-color-scheme: dark) {{ body:not([data-theme="light"]) {dark} }}\n')
-    for path in glob.glob(f"{out}/**/*.html", recursive=True):
-        if not path.startswith(os.path.join(out, "c", "")):
-            depth = os.path.relpath(out, os.path.dirname(path))
-            text = read(path)
-            write(path, text.replace("https://ebb.invalid/c/", f"{depth}/c/index.html"))
+    finish(out)
 
 
 if __name__ == "__main__":
