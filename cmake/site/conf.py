@@ -65,7 +65,7 @@ def show_docstring(_app, _what, _name, _object, _options, lines):
     """Docstrings are plain text: paragraphs, lists of `name: text`, and words between single backquotes."""
     shown = []
     for part in re.split(r"\n\s*\n", "\n".join(lines)):
-        part = re.sub(r"``?([^`]+)``?", r"\\ ``\1``\\ ", "".join(
+        part = re.sub(r"``?\s*([^`]+?)\s*``?", r"\\ ``\1``\\ ", "".join(
             piece if piece.startswith("`") else re.sub(r"([\\*|_])", r"\\\1", piece)
             for piece in re.split(r"(`[^`]+`)", part)))
         if re.match(r"Returns:|Raises:", part):
