@@ -33,8 +33,8 @@ class RanksTest(unittest.TestCase):
         words = [*program[1:], "--data", "text.txt", *MODEL, *words]
         return subprocess.run([*launcher, os.path.join(EXAMPLES, program[0]), *map(str, words)], cwd=self.folder,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False,
-                              env={**os.environ, **MPI_ENVIRONMENT, "TMPDIR": "/tmp",
-                                   "EBB_COST_FILE": os.path.join(self.folder, "costs-sim" if "sim" in words else "costs")})
+                              env={**os.environ, **MPI_ENVIRONMENT, "TMPDIR": "/tmp", "EBB_COST_FILE": os.path.join(
+                                  self.folder, "costs-sim" if "sim" in words else "costs")})
 
     def train_plain(self, *words, **keywords):
         """Once for all tests."""
