@@ -117,8 +117,9 @@ NOT_RUN = {
     "build/release/tests/bench/checkpoint --rounds 3 --check":
         "its bounds are those of an idle machine: benchmarks.py runs it with a small model",
     "tests/bench/loss_curves.py": "takes minutes: benchmarks.py runs it for fewer steps",
-    **dict.fromkeys(("tests/scripts/train_gpt_sim.py", "tests/scripts/check_layout.py"), "is a test"),
-    **dict.fromkeys(("scripts/", "build/release/tests/bench"), "is a folder"),
+    **dict.fromkeys(("tests/scripts/train_gpt_sim.py", "tests/scripts/check_layout.py",
+                     "tests/scripts/long_aarch64.py"), "is a test"),
+    **dict.fromkeys(("scripts/", "build/release/site", "build/release/tests/bench"), "is a folder"),
     "step --floor": "runs with its path, build/release/tests/bench/step --floor",
     "gcc program.c -o program $(pkg-config --cflags --libs ebb-1.0)": "Installed runs it",
     "valac --pkg ebb-1.0 program.vala": "Installed runs it",
