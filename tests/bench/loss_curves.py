@@ -2,14 +2,16 @@
 """Shows what reduced precision does to the loss: trains one small GPT in each way, with the same seeds and text.
 
 Prints a table for docs/optimizers.md: the mean loss of the last steps for each seed, and how far that is from f32
-throughout. Needs only the standard library and the built examples/train_gpt. The text is made of the files named
-below; it changes when they do, so the table tells its length and checksum.
+throughout, with the mean over the seeds and their standard deviation. Needs only the standard library and the built
+examples/train_gpt. The text is made of the files named below; it changes when they do, so the table tells its length
+and checksum.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import statistics
 import sys
 import tempfile
 
@@ -101,7 +103,8 @@ def lines(options, losses):
             differences = ""
         name = " ".join(WAYS[way]) or "f32 throughout"
         yield [f"`{name}`" if options.markdown and WAYS[way] else name, *(f"{loss:.4f}" for loss in losses[way]),
-               differences]
+               differences, f"{statistics.mean(losses[way]):.4f}" +
+               (f" ± {statistics.stdev(losses[way]):.4f}" if len(losses[way]) > 1 else "")]
 
 
 def main():
@@ -117,7 +120,8 @@ def main():
                     progress(f"seed {seed}, {way}: {losses[way][-1]:.4f}")
     except (Failure, OSError) as failure:
         sys.exit(f"loss_curves.py: {failure}")
-    header = ["", *(f"seed {seed}" for seed in options.seeds), f"against {' '.join(WAYS[options.against]) or 'f32'}"]
+    header = ["", *(f"seed {seed}" for seed in options.seeds), f"against {' '.join(WAYS[options.against]) or 'f32'}",
+              "mean"]
     print(f"{length} bytes of text, SHA-256 {checksum}; {options.steps} steps, mean loss of the last {options.last}\n")
     print((as_markdown if options.markdown else as_text)(header, list(lines(options, losses))))
 

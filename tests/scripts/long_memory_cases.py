@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/memory.md's five cases are those that docs/figures/memory_cases.py prints."""
+"""The tables of docs/memory.md, and README's of what fits, are those that docs/figures/memory_cases.py prints."""
 import os
 import subprocess
 import sys
