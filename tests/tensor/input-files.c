@@ -210,15 +210,19 @@ a_pipe_is_no_saved_training (void)
   g_assert_true (g_utf8_validate (error->message, -1, NULL) && strchr (error->message, '\n') == NULL);
   g_clear_error (&error);
 
+  /* Nobody can tell whether a sharded state whose index is a pipe is newer. */
   g_remove (state);
   g_assert_true (ebb_training_state_save (training, inner, 1, &error));
   g_assert_no_error (error);
   g_clear_object (&training);
   training = ebb_training_state_new (NULL, NULL, NULL);
+  g_assert_false (ebb_training_state_load (training, inner, NULL, &error));
+  test_assert_error (error, EBB_ERROR_IO, "not a regular file");
+  g_clear_error (&error);
+  g_remove (index);
   g_assert_true (ebb_training_state_load (training, inner, NULL, &error));
   g_assert_no_error (error);
   g_remove (state);
-  g_remove (index);
   g_rmdir (inner);
   g_rmdir (folder);
 }
