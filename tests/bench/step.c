@@ -37,6 +37,8 @@ static const GOptionEntry entries[] = {
   { "device", 0, 0, G_OPTION_ARG_STRING, &device_name, "cpu (default), cuda, sim, ...", "NAME" },
   { "threads", 0, 0, G_OPTION_ARG_INT, &threads, "CPU threads", "N" },
   { "bf16", 0, 0, G_OPTION_ARG_NONE, &settings.bf16, "Products in bf16", NULL },
+  { "bf16-weights", 0, 0, G_OPTION_ARG_NONE, &settings.bf16_weights,
+    "Weights of --folder in bf16 alone, rounded at random where they move", NULL },
   { "residual", 0, 0, G_OPTION_ARG_STRING, &settings.residual, "GPT's residual stream with --bf16: f32 or bf16",
     "DTYPE" },
   { "moments", 0, 0, G_OPTION_ARG_STRING, &settings.moments, "AdamW's state: f32, bf16 or 8bit", "FORMAT" },

@@ -40,6 +40,11 @@ MODELS = {
         "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
                             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}}),
+    # A quarter of it: 4 layers of the 16, and a quarter of the vocabulary, so that each part has its share
+    "llama-quarter": (torch.bfloat16, {
+        "vocab_size": 32064, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 4,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 8192,
+        "tie_word_embeddings": True}),
     "llama-tiny": (torch.float32, {
         "vocab_size": 256, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,

@@ -24,21 +24,38 @@ BERT_POSITIONS = 512  # of its presets, however short the sequences are
 
 
 def open_folder(options):
-    """A decoder of transformers, which is imported for it alone; what that takes counts as the library's."""
+    """A decoder of transformers, which is imported for it alone, with peft's branches; what the two take counts as the
+    library's. It is set up as their documents say."""
     import transformers
+    if options.lora:
+        import peft
     torch_gpt.RSS_AFTER_IMPORT = torch_gpt.status_bytes("VmRSS")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model = transformers.AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        options.folder, dtype=torch.bfloat16 if options.dtype == "pure-bf16" else torch.float32)
+    options.vocab = model.config.vocab_size
     if options.checkpoint != "none":
         model.gradient_checkpointing_enable()
-    options.vocab = model.config.vocab_size
-    return model.to(torch.bfloat16) if options.dtype == "pure-bf16" else model
+        model.enable_input_require_grads()
+    if options.lora:
+        branches = peft.LoraConfig(r=options.lora, lora_alpha=options.lora, task_type="CAUSAL_LM",
+                                   target_modules="all-linear")
+        model = peft.get_peft_model(model, branches)
+    return model
 
 
 def loss_of_folder(model, tokens, targets):
-    logits = model(input_ids=tokens, use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+    return model(input_ids=tokens, labels=targets, use_cache=False).loss
+
+
+def list_tokens(options):
+    """The numbers that `step --folder` takes."""
+    x, values = 1, []
+    for _ in range(options.batch * options.context):
+        x = (x * 1103515245 + 12345) & 0x7fffffff
+        values.append((x >> 8) % options.vocab)
+    return torch.tensor(values).view(options.batch, options.context)
 
 
 def make_model(options):
@@ -64,8 +81,11 @@ class Training:
         self.device = options.device
         self.model = make_model(options).train().to(options.device)
         self.optimizer = torch_gpt.new_optimizer(self.model, options.optimizer, lr=LEARNING_RATE)
-        tokens = torch.randint(options.vocab, (2, options.batch, options.context))
-        self.tokens, self.targets = tokens.to(options.device)
+        if options.folder:
+            tokens = [list_tokens(options)] * 2  # the model takes the next ones for its targets
+        else:
+            tokens = torch.randint(options.vocab, (2, options.batch, options.context))
+        self.tokens, self.targets = (part.to(options.device) for part in tokens)
         self.autocast = functools.partial(torch.autocast, options.device, dtype=torch.bfloat16,
                                           enabled=options.dtype == "bf16")
         loss_of = loss_of_folder if options.folder else torch_gpt.loss_of
@@ -127,6 +147,7 @@ def main():
     parser = argparse.ArgumentParser(description="take steps of a training with PyTorch")
     parser.add_argument("--model", choices=["gpt", "bert", "llama"], default="gpt")
     parser.add_argument("--folder", help="train the model in this folder with transformers, instead of a new one")
+    parser.add_argument("--lora", type=int, default=0, help="train peft's branches of this rank, instead of the model")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)

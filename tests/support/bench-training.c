@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define LEARNING_RATE 3e-4
+#define NO_TARGET (-100) /* of a row's last token */
 
 const char *const bench_part_names[BENCH_N_PARTS] = { "forward", "backward", "optimizer", "enqueued", "step" };
 
@@ -88,16 +89,16 @@ is_bert (const BenchSettings *settings)
   return settings->preset != NULL && g_str_has_prefix (settings->preset, "bert-");
 }
 
-/* In f32, as it is trained. */
 static EbbModule *
 open_model (const BenchSettings *settings,
             int *vocab,
             GError **error)
 {
-  g_autoptr (EbbModule) model = ebb_model_open (settings->folder, error);
+  const EbbDType dtype = settings->bf16_weights ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+  g_autoptr (EbbModule) model = ebb_model_open_full (settings->folder, (int) dtype, error);
   g_autoptr (EbbGptConfig) config = NULL;
 
-  if (model == NULL || !ebb_module_to_dtype (model, EBB_DTYPE_F32, error))
+  if (model == NULL)
     return NULL;
   if (!EBB_IS_GPT (model))
     {
@@ -190,6 +191,29 @@ make_tokens (const BenchSettings *settings,
   return ebb_to_device (tokens, settings->device, error);
 }
 
+/* The numbers of torch_step.py: transformers trains on the same ones, and its loss of a folder is the same. */
+static EbbTensor *
+list_tokens (const BenchSettings *settings,
+             int vocab,
+             gboolean is_next,
+             GError **error)
+{
+  const gint64 n = (gint64) settings->batch * settings->context, shape[] = { settings->batch, settings->context };
+  g_autofree gint64 *values = g_new (gint64, n + 1);
+  g_autoptr (EbbTensor) tokens = NULL;
+  guint32 x = 1;
+
+  for (gint64 i = 0; i < n; i++)
+    {
+      x = (x * 1103515245u + 12345u) & 0x7fffffffu;
+      values[i] = (x >> 8) % (guint32) vocab;
+    }
+  for (gint64 i = settings->context; is_next && i <= n; i += settings->context)
+    values[i] = NO_TARGET;
+  tokens = ebb_tensor_new_from_ints (values + is_next, (gsize) n, shape, 2, error);
+  return ebb_to_device (tokens, settings->device, error);
+}
+
 BenchTraining *
 bench_training_new (const BenchSettings *settings,
                     GError **error)
@@ -217,9 +241,18 @@ bench_training_new (const BenchSettings *settings,
                 g_strcmp0 (settings->moments, "bf16") == 0   ? EBB_MOMENT_FORMAT_BF16
                 : g_strcmp0 (settings->moments, "8bit") == 0 ? EBB_MOMENT_FORMAT_EIGHT_BIT
                                                              : EBB_MOMENT_FORMAT_F32,
-                NULL);
-  self->tokens = make_tokens (settings, vocab, error);
-  self->targets = self->tokens ? make_tokens (settings, vocab, error) : NULL;
+                "weight-rounding",
+                settings->bf16_weights ? EBB_WEIGHT_ROUNDING_RANDOM : EBB_WEIGHT_ROUNDING_MASTER, NULL);
+  if (settings->folder != NULL)
+    {
+      self->tokens = list_tokens (settings, vocab, FALSE, error);
+      self->targets = self->tokens != NULL ? list_tokens (settings, vocab, TRUE, error) : NULL;
+    }
+  else
+    {
+      self->tokens = make_tokens (settings, vocab, error);
+      self->targets = self->tokens != NULL ? make_tokens (settings, vocab, error) : NULL;
+    }
   return self->targets != NULL ? g_steal_pointer (&self) : NULL;
 }
 

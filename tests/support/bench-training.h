@@ -14,12 +14,13 @@ typedef struct
   int layers, width, heads, vocab; /* 0: the preset's */
   int batch, context;
   double dropout;
-  int lora;             /* rank of the branches that are trained in place of the model; 0: the model is */
-  EbbQuantization base; /* of the weights below the branches */
-  const char *strategy; /* none (or NULL), selective, full */
-  gboolean bf16;        /* products in bf16 */
-  const char *residual; /* with bf16, of GPT: f32 (or NULL), bf16 */
-  const char *moments;  /* f32 (or NULL), bf16, 8bit */
+  int lora;              /* rank of the branches that are trained in place of the model; 0: the model is */
+  EbbQuantization base;  /* of the weights below the branches */
+  const char *strategy;  /* none (or NULL), selective, full */
+  gboolean bf16;         /* products in bf16 */
+  gboolean bf16_weights; /* of a folder: held in bf16, and rounded at random where they move */
+  const char *residual;  /* with bf16, of GPT: f32 (or NULL), bf16 */
+  const char *moments;   /* f32 (or NULL), bf16, 8bit */
   gboolean step_in_backward;
   EbbDevice *device;          /* NULL: the CPU */
   EbbSavedTensorHooks *store; /* NULL, or where what is kept for backward waits; the training's while it lives */

@@ -42,9 +42,11 @@ def is_short(row):
 
 
 def model_cells(row):
-    """One line a program; ratios are to PyTorch's step without checkpointing, and to Ebb's own without."""
+    """One line a program; ratios are to the first of PyTorch's, in most rows that without checkpointing, and to Ebb's
+    own without."""
     in_ms = is_short(row)
-    peer, share = row["runs"].get("torch-none"), share_of_floor(row)
+    base = next((key for key in row["runs"] if key in TORCH), "torch-none")
+    peer, share = row["runs"].get(base), share_of_floor(row)
     for key in sorted(row["runs"], key=ORDER.index):
         run = row["runs"][key]
         is_ebb = key in EBB
@@ -52,8 +54,8 @@ def model_cells(row):
         low, high = (seconds_text(run[name], in_ms).removesuffix(" ms") for name in ("low", "high"))
         yield [run["title"], seconds_text(run["seconds"], in_ms), f"{low}-{high}",
                of(run["above_bytes"] / 1e9, 3 if in_ms else 2), of(kept / 1e9, 3) if kept is not None else "",
-               of(ratio(row, key, "torch-none")) if key != "torch-none" else "",
-               of(run["above_bytes"] / peer["above_bytes"]) if peer and key != "torch-none" else "",
+               of(ratio(row, key, base)) if key != base else "",
+               of(run["above_bytes"] / peer["above_bytes"]) if peer and key != base else "",
                of(ratio(row, key, "ebb-none")) if is_ebb and key != "ebb-none" else "",
                of(share) if key == "ebb-none" else ""]
     if row["floor"]:

@@ -12,6 +12,7 @@ MOST_OF_OTHERS = 0.03  # of the machine; more is told
 
 # Models of transformers, in folders that torch_models.py makes; both sides open the same folder.
 LLAMA_100M = {"model": "llama", "folder": "llama-100m", "width": 768}
+LLAMA_QUARTER = {"model": "llama", "folder": "llama-quarter", "width": 2048}
 SMALL_LLAMA = {"model": "llama", "folder": "llama-tiny", "width": 64}
 SMALL_BERT = {"model": "bert", "preset": "bert-base", "layers": 2, "width": 128, "heads": 4, "vocab": 256}
 
@@ -28,12 +29,21 @@ EBB = {
     "ebb-full-early": ("Ebb, full, moves in backward", {"checkpoint": "full", "step-in-backward": True}),
     "ebb-none-lora": ("Ebb, LoRA 16", {"checkpoint": "none", "lora": 16}),
     "ebb-full-lora": ("Ebb, LoRA 16, full", {"checkpoint": "full", "lora": 16}),
+    "ebb-full-lora-weights": ("Ebb, LoRA 16, bf16 weights, full",
+                              {"checkpoint": "full", "lora": 16, "bf16-weights": True}),
+    "ebb-full-weights": ("Ebb, bf16 weights, 8-bit moments, full",
+                         {"checkpoint": "full", "bf16-weights": True, "moments": "8bit"}),
     "ebb-none-moments": ("Ebb, 8-bit moments", {"checkpoint": "none", "moments": "8bit"}),
 }
 TORCH = {
     "torch-none": ("PyTorch", {"checkpoint": "none"}),
     "torch-full": ("PyTorch, checkpoint", {"checkpoint": "full"}),
     "torch-compiled": ("PyTorch, compiled", {"checkpoint": "none", "compile": True}),
+    "torch-full-lora": ("PyTorch, LoRA 16, checkpoint", {"checkpoint": "full", "lora": 16}),
+    "torch-full-lora-f32": ("PyTorch, LoRA 16, f32, checkpoint", {"checkpoint": "full", "lora": 16, "dtype": "f32"}),
+    "torch-full-lora-pure": ("PyTorch, LoRA 16, pure bf16, checkpoint",
+                             {"checkpoint": "full", "lora": 16, "dtype": "pure-bf16"}),
+    "torch-full-pure": ("PyTorch, pure bf16, checkpoint", {"checkpoint": "full", "dtype": "pure-bf16"}),
     "torch-pure": ("PyTorch, pure bf16", {"checkpoint": "none", "dtype": "pure-bf16"}),
 }
 OURS, THEIRS = ("ebb-none", "ebb-selective", "ebb-full"), ("torch-none", "torch-full")
@@ -74,6 +84,18 @@ LONG_ROWS = [
         ("ebb-none", "torch-none", "torch-compiled"), rounds=2, floor=False),
     Row("llama-quick-bf16", "Llama 2 layers x 64, 2 x 64, bf16", SMALL_LLAMA, 2, 64, "bf16",
         ("ebb-none", "torch-none"), rounds=2, floor=False),
+    # Fine-tuning as transformers' and peft's users do it.
+    Row("finetune-lora-f32", "A quarter of Llama-3.2-1B, 1 x 512, LoRA 16, f32", LLAMA_QUARTER, 1, 512, "f32",
+        ("ebb-full-lora", "torch-full-lora"), rounds=3, floor=False),
+    Row("finetune-lora-bf16", "A quarter of Llama-3.2-1B, 1 x 512, LoRA 16, bf16", LLAMA_QUARTER, 1, 512, "bf16",
+        ("ebb-full-lora-weights", "torch-full-lora-pure", "torch-full-lora-f32"), rounds=3, floor=False),
+    Row("finetune-all-bf16", "A quarter of Llama-3.2-1B, 1 x 512, every weight, bf16", LLAMA_QUARTER, 1, 512, "bf16",
+        ("ebb-full-weights", "torch-full-pure"), rounds=3, floor=False),
+    Row("finetune-quick-f32", "Llama 2 layers x 64, 1 x 64, LoRA 16, f32", SMALL_LLAMA, 1, 64, "f32",
+        ("ebb-full-lora", "torch-full-lora"), rounds=3, floor=False),
+    Row("finetune-quick-bf16", "Llama 2 layers x 64, 1 x 64, bf16", SMALL_LLAMA, 1, 64, "bf16",
+        ("ebb-full-lora-weights", "torch-full-lora-pure", "ebb-full-weights", "torch-full-pure"), rounds=3,
+        floor=False),
     Row("lora-4x256-f32", "GPT-2 124M, 4 x 256, f32, all of it and branches", GPT2, 4, 256, "f32",
         ("ebb-none", "ebb-none-lora", "ebb-full", "ebb-full-lora"), rounds=3, floor=False),
     # As large a share of activations as in OneFlow's measurement of BERT-large (docs/benchmarks.md).
@@ -192,7 +214,7 @@ def measure_row(row, programs):
 def warnings(name, row):
     """What makes a row's figures doubtful."""
     # Branches are parameters beside the model's own.
-    sizes = {run["title"]: run["parameters"] for key, run in row["runs"].items() if not key.endswith("-lora")}
+    sizes = {run["title"]: run["parameters"] for key, run in row["runs"].items() if "-lora" not in key}
     if len(set(sizes.values())) > 1:
         yield f"{name}: the models differ in size: {sizes}"
     for run in row["runs"].values():

@@ -84,6 +84,18 @@ def of_llamas(rows):
             yield Verdict(f"{row['title']}: memory to eager's", memory_ratio(row, "ebb-none", "torch-none"), 0.6, True)
 
 
+def of_tuning(rows):
+    for name, ebb, torch in (("finetune-lora-f32", "ebb-full-lora", "torch-full-lora"),
+                             ("finetune-lora-bf16", "ebb-full-lora-weights", "torch-full-lora-pure"),
+                             ("finetune-lora-bf16", "ebb-full-lora-weights", "torch-full-lora-f32"),
+                             ("finetune-all-bf16", "ebb-full-weights", "torch-full-pure")):
+        row = rows.get(name)
+        if row and torch in row["runs"]:
+            value = ratio(row, ebb, torch)
+            what = f"{row['title']}: times as fast as {row['runs'][torch]['title']}"
+            yield Verdict(what, 1 / value if value else None, 1.5, False)
+
+
 def of_lora(rows):
     row = rows.get("lora-4x256-f32")
     if row:
@@ -142,7 +154,7 @@ def on_zen_5(rows):
 def verdicts(data):
     """What was asked for and could be measured in this run, in the table's order."""
     rows = data["rows"]
-    result = [*of_models(rows), *of_llamas(rows), *of_lora(rows), *of_memory(rows), *of_small(rows)]
+    result = [*of_models(rows), *of_llamas(rows), *of_tuning(rows), *of_lora(rows), *of_memory(rows), *of_small(rows)]
     if data.get("tiny"):
         result += of_tiny(data["tiny"])
     if data.get("start"):
