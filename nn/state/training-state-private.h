@@ -109,7 +109,8 @@ void ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs);
 /* NULL: there never were any. */
 const EbbNamedGenerators *ebb_training_state_get_named_generators (void);
 
-/* Gives the step of the sharded state in a folder, -1 if there is none; FALSE with an error if it can't be read. */
+/* Sets @step to the step at which the sharded state in @folder was saved, or to -1 if the folder has none. FALSE with
+ * an error: the state can't be read. */
 typedef gboolean (*EbbShardedStepFunc) (const char *folder,
                                         gint64 *step,
                                         GError **error);

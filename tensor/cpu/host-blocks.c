@@ -238,8 +238,9 @@ map (char *address,
   return data != MAP_FAILED ? data : NULL;
 }
 
-/* Address space for a segment: of @size bytes or, where that is too much, of at least @least. Of limited address space
- * at most half of what is left, or a @part of that, is taken at once, unless one block needs more. */
+/* Reserves address space for a segment: @size bytes or, where that is too much, as many as there are but at least
+ * @least, and sets @size to what it reserved. Where address space is limited, a segment takes at most half of what is
+ * left, divided by @part, unless one block needs more. */
 static char *
 reserve (EbbHostHeap *heap,
          gsize *size,

@@ -42,8 +42,8 @@ char *ebb_host_take_chunk (void);
  * is as large as a page of 8-byte entries describes: 2 MiB of 4 KiB pages, 32 MiB of 16 KiB, 512 MiB of 64 KiB; the
  * larger ones, which some kernels for ARM have, would take more memory than is counted, and stay unused. */
 gboolean ebb_host_has_huge_pages (gsize page);
-/* Addresses that nothing in the process maps or will map, from a huge page on, for the caller to map with
- * MAP_FIXED_NOREPLACE. NULL: there are none. */
+/* Finds @size bytes of addresses that nothing in the process maps or will map, beginning at a huge page. The caller
+ * maps them with MAP_FIXED_NOREPLACE. NULL: no such addresses are left. */
 void *ebb_host_invent_addresses (gsize size);
 /* Nothing of them is mapped any more. */
 void ebb_host_forget_addresses (void *start,

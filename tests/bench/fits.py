@@ -12,8 +12,6 @@ import argparse
 import json
 import math
 import os
-import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,13 +20,14 @@ from make_model import make_model
 from suite.machine import processor
 from suite.process import ROOT, cache_folder
 
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
+from address_limit import limit_to, map_idle  # noqa: E402
+
 EXAMPLES = os.path.join(os.environ.get("EBB_BUILD_DIR", os.path.join(ROOT, "build", "release")), "examples")
 PROGRAM = os.path.join(EXAMPLES, "finetune")
 GIB = 1 << 30
 CONTEXT = 1024
 THREADS = 2
-IDLE = [os.path.join(EXAMPLES, "train_gpt"), "--layers", "1", "--width", "8", "--heads", "1", "--steps", "1000000",
-        "--threads", str(THREADS)]
 
 ROWS = {  # a model of make_model.py, options, GiB
     "llama": ("llama-3.2-1b", [], 7.0),
@@ -37,23 +36,6 @@ ROWS = {  # a model of make_model.py, options, GiB
     "qwen3": ("qwen3-0.6b", [], 4.5),
     "gpt2": ("gpt2", [], 1.0),
 }
-
-
-def limit_to(n_bytes):
-    """For a process before it starts."""
-    return n_bytes and (lambda: resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes)))
-
-
-def map_idle(data):
-    """The address space of a process whose model is next to nothing, with its threads."""
-    with subprocess.Popen([*IDLE, "--data", data], stdout=subprocess.PIPE, text=True,
-                          preexec_fn=limit_to(1 << 40)) as process:
-        while not process.stdout.readline().startswith("step"):
-            pass
-        with open(f"/proc/{process.pid}/status", encoding="utf-8") as status:
-            found = re.search(r"VmPeak:\s+(\d+) kB", status.read())
-        process.kill()
-    return int(found[1]) << 10
 
 
 def run(words, folder, limit):
@@ -107,7 +89,9 @@ def main():
         data = os.path.join(folder, "text.txt")
         with open(data, "w", encoding="utf-8") as text:
             text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(3000))
-        idle = map_idle(data) if options.limit else 0
+        idle = 0
+        if options.limit:
+            idle = map_idle(os.path.join(EXAMPLES, "train_gpt"), data, "--threads", str(THREADS))
         limit = f"; ulimit -v: {idle >> 20} MiB more than the bytes that it may take" if idle else ""
         print(f"{processor()}; {THREADS} threads; 1 x {CONTEXT} tokens{limit}\n", flush=True)
         print("| model | at most | resident | tokens/s |\n|---|--:|--:|--:|", flush=True)

@@ -122,7 +122,7 @@ def update():
 
 
 def is_same(printed, expected):
-    """Equal but for what rounding leaves of fractions after some hundred steps."""
+    """Whether texts are equal; fractions may differ by a tenth, since training enlarges what rounding changes."""
     number = r"\d+\.\d+"
     return re.sub(number, "0", printed) == re.sub(number, "0", expected) and all(
         abs(float(a) - float(b)) <= 0.1 * float(b)

@@ -120,7 +120,7 @@ NOT_RUN = {
                      "--last 200 --against bf16 --only weights-bf16 --threads 1"),
                     "takes minutes: benchmarks.py runs it for fewer steps"),
     **dict.fromkeys(("tests/scripts/train_gpt_sim.py", "tests/scripts/check_layout.py",
-                     "tests/scripts/long_aarch64.py"), "is a test"),
+                     "tests/scripts/long_aarch64.py", "tests/scripts/long_resident.py"), "is a test"),
     **dict.fromkeys(("scripts/", "build/release/site", "build/release/tests/bench"), "is a folder"),
     "step --floor": "runs with its path, build/release/tests/bench/step --floor",
     "gcc program.c -o program $(pkg-config --cflags --libs ebb-1.0)": "Installed runs it",

@@ -58,6 +58,8 @@ class Resident(unittest.TestCase):
             least = self.find_least(*model)
             for words in [], ["--memory", int((least + 8) * MIB)], ["--memory", int((least + 40) * MIB)]:
                 report = self.train(*model, *words)
+                beside = (report["rss_peak_bytes"] - report["peak_bytes"]) / MIB
+                print(*model, *words, f"{beside:.1f} MiB beside tensors")
                 bound = start + report["peak_bytes"] + 16 * MIB
                 self.assertLessEqual(report["rss_peak_bytes"], bound, (model, words))
 

@@ -3,8 +3,8 @@
 import json
 import os
 import re
-import resource
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -12,6 +12,9 @@ BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 PROGRAM = os.path.join(os.path.abspath(BUILD), "examples", "train_gpt")
 MODEL = ["--layers", 4, "--width", 128, "--heads", 4, "--context", 128, "--batch", 16, "--dropout", 0.1, "--steps", 2]
 SIM = ["--device", "sim"]
+
+sys.path.insert(0, os.path.join(os.environ.get("EBB_SOURCE_DIR", "."), "tests", "support"))
+from address_limit import limit_to, map_idle  # noqa: E402
 
 
 class MemoryTest(unittest.TestCase):
@@ -33,7 +36,7 @@ class MemoryTest(unittest.TestCase):
         """Kernels are measured once for all tests of a device: a file of costs has one device. limit: of addresses."""
         return subprocess.run([PROGRAM, "--data", "text.txt", *map(str, MODEL), *map(str, words)], cwd=cls.folder,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False,
-                              preexec_fn=limit and (lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))),
+                              preexec_fn=limit_to(limit),
                               env={**os.environ, "EBB_COST_FILE": cls.path("costs-sim" if "sim" in words else "costs"),
                                    **environment})
 
@@ -83,23 +86,9 @@ class Budgets(MemoryTest):
         enough = int((float(found[1]) + 1) * (1 << 20))  # what the program itself takes varies by some pages
         self.check(self.train("--memory", enough), enough)
 
-    def map_idle(self):
-        """What a process maps whose model is next to nothing, with its threads."""
-        limit = 1 << 40
-        with subprocess.Popen(
-                [PROGRAM, "--data", "text.txt", "--layers", "1", "--width", "8", "--heads", "1", "--steps", "1000000"],
-                cwd=self.folder, stdout=subprocess.PIPE, text=True,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))) as process:
-            while not process.stdout.readline().startswith("step"):
-                pass
-            with open(f"/proc/{process.pid}/status", encoding="utf-8") as status:
-                found = re.search(r"VmPeak:\s+(\d+) kB", status.read())
-            process.kill()
-        return int(found[1]) << 10
-
     def test_a_hard_limit_of_address_space_is_kept(self):
         """ulimit -v: neither planning nor training maps more than the budget beside what an idle process maps."""
-        idle = self.map_idle()
+        idle = map_idle(PROGRAM, self.path("text.txt"))
         resident = self.plain["cpu"]["rss_peak_bytes"]
         for budget in resident + (16 << 20), resident - (4 << 20):
             self.check(self.train("--memory", budget, limit=budget + idle), budget)
