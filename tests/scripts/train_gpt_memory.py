@@ -89,6 +89,7 @@ class Budgets(MemoryTest):
     def test_a_hard_limit_of_address_space_is_kept(self):
         """ulimit -v: neither planning nor training maps more than the budget beside what an idle process maps."""
         idle = map_idle(PROGRAM, self.path("text.txt"))
+        self.assertLess(idle, 512 << 20)
         resident = self.plain["cpu"]["rss_peak_bytes"]
         for budget in resident + (16 << 20), resident - (4 << 20):
             self.check(self.train("--memory", budget, limit=budget + idle), budget)
