@@ -55,11 +55,21 @@ class GpuScript(unittest.TestCase):
         self.assertNotIn("[1/", self.run_script(*words))
         self.assertIn("[2/2]", self.run_script(*words, "--again"))
 
-    def test_check_says_what_failed(self):
+    def test_parts_run_at_one_time_and_say_what_failed(self):
+        words = ["check", "--device", "cudaemu", "--build", BUILD, "--out", self.folder]
+        output = self.run_script(*words, "--only", "^(losses|threads|products)", "--jobs", "3", status=1,
+                                 EBB_CUDAEMU_MEMORY="1M")
+        self.assertIn("3 parts, 2 of them failed", output)
+        self.assertRegex(output, "FAIL .* losses as on the cpu: says .*cudaemu")
+        with open(os.path.join(self.folder, "check", "tensor-cuda-products.txt"), encoding="utf-8") as file:
+            self.assertIn("out of memory", file.read())
+        self.assertIn("it must be at least 1", self.run_script(*words, "--jobs", "0", status=2))
+        self.assertIn("slow each other down", self.run_script("bench", "--jobs", "2", status=2))
+
+    def test_a_test_that_takes_too_long_is_ended(self):
         output = self.run_script("check", "--device", "cudaemu", "--build", BUILD, "--out", self.folder, "--only",
-                                 "^losses", status=1, EBB_CUDAEMU_MEMORY="1M")
-        self.assertIn("FAIL", output)
-        self.assertIn("cudaemu", output)
+                                 "^products$", "--timeout", "0.001", status=1)
+        self.assertRegex(output, "FAIL .* products: says .*status 124")
 
     def test_a_packed_build_runs_elsewhere(self):
         build, packed = os.path.join(self.folder, "build"), os.path.join(self.folder, "packed")
