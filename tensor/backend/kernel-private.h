@@ -71,8 +71,9 @@ typedef enum
                                 * of gate and up but the last, which is 1 */
   EBB_KERNEL_GATED_ACTIVATION_GRAD, /* (dy, gate, up) -> dgate or NULL, dup or NULL: dy contiguous, the others as above;
                                 * either in place on dy */
-  EBB_KERNEL_COLUMN_SUM,            /* (x [rows, n]) -> y f32 [n], += if column_sum.accumulate: bias gradients; rows are
-                              * summed in a fixed order, blocks of rows in f32 pairwise */
+  EBB_KERNEL_COLUMN_SUM, /* (x [rows, n]) -> y f32 [n], += if column_sum.accumulate: bias gradients; rows, apart as
+                          * those of logits, are
+                          * summed in a fixed order, blocks of rows in f32 pairwise */
 
   /* -- reductions: reduce.dims is a bit mask of reduced dimensions; any strides; the output has the kept dimensions
    *    with size 1 in the reduced ones ---------------------------------------------------------------------------- */
@@ -105,7 +106,8 @@ typedef enum
                                 * sum = residual + dropout (norm (x)), and sum is not the same view as another */
   EBB_KERNEL_CROSS_ENTROPY,      /* checks indices, in this kernel and the next two: targets other than
                                 * xent.ignore_index, against all classes (xent.n_classes), also where the logits are
-                                * of some of them; row r of the launch is at position xent.first_row + r.
+                                * of some of them; row r of the launch is at position xent.first_row + r; rows of
+                                * logits and of dlogits are apart if the backend has a row_alignment.
                                 * (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
                                 * logsumexp f32 [rows, 2] as the sum of two numbers; ignored rows give 0;
                                 * xent.smoothing; if xent.cap is not 0 each logit counts as cap * tanh (logit / cap),

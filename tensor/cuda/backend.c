@@ -59,6 +59,7 @@ static const EbbBackend backend = {
   .time_launches = ebb_cuda_time_launches,
   .get_loss_chunk_bytes = ebb_cuda_get_loss_chunk_bytes,
   .most_head_width = EBB_CUDA_MAX_HEAD_WIDTH,
+  .row_alignment = EBB_CUDA_ROW_ALIGNMENT,
   .fail = ebb_cuda_fail,
 };
 

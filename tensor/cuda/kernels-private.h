@@ -45,6 +45,7 @@ cudaError_t ebb_cuda_find_code (void);
 
 /* The widest heads that attention takes: a tile of their keys and values fits into shared memory. */
 #define EBB_CUDA_MAX_HEAD_WIDTH 256
+#define EBB_CUDA_ROW_ALIGNMENT 128 /* bytes; from 16 on cuBLASLt has all of its algorithms */
 
 /* Before the definition of each, and of all of them in kernels.c:
  * EBB_CUDA_KERNEL (layer_norm) { return EBB_CUDA_LAUNCH (...); } */

@@ -26,7 +26,7 @@ typedef struct
   EbbView x, weight, targets;
   gint64 n_rows, chunk_rows;
   const EbbView *bias; /* NULL for none */
-  EbbTensor *memory;   /* owned: logits of a chunk */
+  EbbTensor *memory;   /* owned: logits of a chunk, in rows as the device aligns them */
   gboolean adds;       /* the weight's gradient has something in it already */
   gboolean bias_adds;  /* the same for the bias */
 } Chunks;
@@ -59,7 +59,7 @@ chunks_init (Chunks *self,
              gint64 n_chunk_classes,
              GError **error)
 {
-  gint64 shape[2];
+  gint64 shape[2], unit;
 
   self->device = EBB_DEVICE_OF (x);
   self->op_name = op->name;
@@ -71,8 +71,9 @@ chunks_init (Chunks *self,
   ebb_loss_flatten (&self->targets, targets);
   self->n_rows = self->x.shape[0];
   self->chunk_rows = count_chunk_rows (self->device, self->n_rows, n_chunk_classes, x->view.dtype);
+  unit = MAX ((gint64) (self->device->backend->row_alignment / ebb_dtype_get_size (x->view.dtype)), 1);
   shape[0] = self->chunk_rows;
-  shape[1] = weight->view.shape[0];
+  shape[1] = (weight->view.shape[0] + unit - 1) / unit * unit;
   self->memory = ebb_tensor_new_uninitialized (shape, 2, x->view.dtype, self->device, error);
   return self->memory != NULL;
 }
@@ -96,6 +97,7 @@ chunks_compute_logits (Chunks *self,
 
   ebb_view_slice_rows (x, &self->x, first, n);
   ebb_view_slice_rows (logits, &self->memory->view, 0, n);
+  logits->shape[1] = weight.shape[0];
   ebb_view_transpose (&weight);
   return ebb_launch_matmul (self->device, x, &weight, self->bias, logits, FALSE, error);
 }

@@ -11,7 +11,7 @@ typedef struct
 {
   const void *logits, *target;
   bool is_wide; /* targets are i64, else i32 */
-  gint64 n_rows, n, first, n_classes, first_row, ignore_index;
+  gint64 n_rows, n, row_stride, first, n_classes, first_row, ignore_index;
   double smoothing;
   float cap;
   float *loss, *logsumexp, *part; /* each may be NULL */
@@ -102,7 +102,7 @@ cross_entropy_rows (CrossEntropy self)
 
   for (gint64 row = blockIdx.x; row < self.n_rows; row += gridDim.x)
     {
-      const T *logits = (const T *) self.logits + row * self.n;
+      const T *logits = (const T *) self.logits + row * self.row_stride;
       const gint64 target = get_target (self, row), column = target - self.first;
       double result = 0, value = 0, logit = 0, plain_sum = 0;
 
@@ -141,6 +141,7 @@ cross_entropy_init (CrossEntropy *self,
   self->is_wide = target->dtype == EBB_DTYPE_I64;
   self->n_rows = count_rows (logits);
   self->n = count_columns (logits);
+  self->row_stride = get_row_stride (logits);
   self->first = launch->params.xent.first;
   self->n_classes = launch->params.xent.n_classes;
   self->first_row = launch->params.xent.first_row;
@@ -251,6 +252,7 @@ typedef struct
   const float *d_loss;
   gint64 d_loss_stride;
   void *d_logits;
+  gint64 row_stride; /* of d_logits */
 } CrossEntropyGrad;
 
 /* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss, times the slope of the cap */
@@ -284,8 +286,8 @@ cross_entropy_grad_rows (CrossEntropyGrad self)
 
   for (gint64 row = blockIdx.x; row < of.n_rows; row += gridDim.x)
     {
-      const From *logits = (const From *) of.logits + row * of.n;
-      To *d_logits = (To *) self.d_logits + row * of.n;
+      const From *logits = (const From *) of.logits + row * of.row_stride;
+      To *d_logits = (To *) self.d_logits + row * self.row_stride;
       const gint64 target = get_target (of, row), column = target - of.first;
       const float d_loss = self.d_loss[row * self.d_loss_stride];
       const bool is_ignored = target == of.ignore_index;
@@ -313,7 +315,7 @@ cross_entropy_grad_runs (CrossEntropyGrad self)
 
   for (gint64 row = blockIdx.x; row < of.n_rows; row += gridDim.x)
     {
-      const T *logits = (const T *) of.logits + row * of.n;
+      const T *logits = (const T *) of.logits + row * of.row_stride;
       const gint64 target = get_target (of, row), column = target - of.first;
       const float d_loss = self.d_loss[row * self.d_loss_stride];
 
@@ -327,7 +329,7 @@ cross_entropy_grad_runs (CrossEntropyGrad self)
             values[k] = target == of.ignore_index
                             ? 0.0f
                             : differentiate_logit (of, values[k], of.logsumexp + 2 * row, d_loss, i + k == column);
-          store_row_run ((T *) self.d_logits + row * of.n, i, of.n, values);
+          store_row_run ((T *) self.d_logits + row * self.row_stride, i, of.n, values);
         }
     }
 }
@@ -344,6 +346,7 @@ EBB_CUDA_KERNEL (cross_entropy_grad)
   self.d_loss = (const float *) d_loss->data;
   self.d_loss_stride = last >= 0 && d_loss->shape[last] > 1 ? d_loss->strides[last] : 0;
   self.d_logits = output->data;
+  self.row_stride = get_row_stride (output);
   if (self.of.n_rows == 0 || self.of.n == 0)
     return cudaSuccess;
   n_blocks = limit_blocks (self.of.n_rows);

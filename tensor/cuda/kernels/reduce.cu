@@ -604,6 +604,7 @@ __global__ void __launch_bounds__ (THREADS)
 sum_columns (const T *x,
              gint64 n_rows,
              gint64 n_columns,
+             gint64 row_stride,
              gint64 rows_of_block,
              float *partials)
 {
@@ -616,7 +617,7 @@ sum_columns (const T *x,
 
   if (column < n_columns)
     for (gint64 row = first + lane; row < last; row += STRIP_LANES)
-      sum += load (x + row * n_columns + column);
+      sum += load (x + row * row_stride + column);
   lanes[lane][column_of_block] = sum;
   __syncthreads ();
   if (lane != 0 || column >= n_columns)
@@ -653,10 +654,10 @@ EBB_CUDA_KERNEL (column_sum)
     return cudaSuccess;
   if (n_rows > 0 && x->dtype == EBB_DTYPE_F32)
     status = EBB_CUDA_LAUNCH (sum_columns<float>, grid, THREADS, 0, queue->stream, (const float *) x->data, n_rows,
-                              n_columns, count_rows_of_block (n_rows), partials);
+                              n_columns, get_row_stride (x), count_rows_of_block (n_rows), partials);
   else if (n_rows > 0)
     status = EBB_CUDA_LAUNCH (sum_columns<Bf16>, grid, THREADS, 0, queue->stream, (const Bf16 *) x->data, n_rows,
-                              n_columns, count_rows_of_block (n_rows), partials);
+                              n_columns, get_row_stride (x), count_rows_of_block (n_rows), partials);
   if (status != cudaSuccess)
     return status;
   return launch_sum_partials (partials, n_blocks, n_columns, n_columns, launch->params.column_sum.accumulate != FALSE,

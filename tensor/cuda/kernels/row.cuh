@@ -28,6 +28,13 @@ count_columns (const EbbView *view)
   return view->n_dims > 0 ? view->shape[view->n_dims - 1] : 1;
 }
 
+/* From one row to the next of a contiguous view, or of a matrix whose rows are apart. */
+static inline gint64
+get_row_stride (const EbbView *view)
+{
+  return view->n_dims == 2 ? view->strides[0] : count_columns (view);
+}
+
 static inline const EbbView *
 get_input (const EbbLaunch *launch,
            guint i)
