@@ -133,22 +133,41 @@ bf16_to_float (uint16_t bits)
   return __uint_as_float ((uint32_t) bits << 16);
 }
 
-/* To the nearest, ties to even; a NaN stays one: tensor/util/half-private.h's bits. */
+/* To the nearest, ties to even: tensor/util/half-private.h's bits. A NaN stays one; a GPU's is always the same. */
 static __device__ __forceinline__ uint16_t
 bf16_from_float (float x)
 {
+#if defined(__CUDA_ARCH__)
+  uint16_t rounded;
+
+  asm("cvt.rn.bf16.f32 %0, %1;"
+      : "=h"(rounded)
+      : "f"(x));
+  return rounded;
+#else
   uint32_t bits = __float_as_uint (x);
 
   if ((bits & 0x7fffffffu) > 0x7f800000u)
     return (uint16_t) ((bits | 0x400000u) >> 16);
   return (uint16_t) ((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+#endif
 }
 
+/* Two of them by one instruction. */
 static __device__ __forceinline__ uint32_t
 pack_bf16 (float low,
            float high)
 {
+#if defined(__CUDA_ARCH__)
+  uint32_t packed;
+
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+      : "=r"(packed)
+      : "f"(high), "f"(low));
+  return packed;
+#else
   return (uint32_t) bf16_from_float (low) | (uint32_t) bf16_from_float (high) << 16;
+#endif
 }
 
 static __device__ __forceinline__ float

@@ -134,15 +134,17 @@ load_run (const T *data,
     values[i] = to_float (run[i]);
 }
 
-template <typename T>
 static __device__ __forceinline__ void
-store_run (T *data,
-           const float (&values)[VectorSize<T>::value])
+store_run (float *data,
+           const float (&values)[4])
 {
-  T run[VectorSize<T>::value];
+  *reinterpret_cast<float4 *> (data) = float4{ values[0], values[1], values[2], values[3] };
+}
 
-#pragma unroll
-  for (int i = 0; i < VectorSize<T>::value; i++)
-    run[i] = from_float<T> (values[i]);
-  store_vector (data, run);
+static __device__ __forceinline__ void
+store_run (Bf16 *data,
+           const float (&values)[8])
+{
+  *reinterpret_cast<uint4 *> (data) = uint4{ pack_bf16 (values[0], values[1]), pack_bf16 (values[2], values[3]),
+                                             pack_bf16 (values[4], values[5]), pack_bf16 (values[6], values[7]) };
 }
