@@ -15,42 +15,82 @@ typedef struct
   bool is_tanh;
 } BiasGelu;
 
-template <typename T, bool IS_GRAD>
 static __device__ __forceinline__ float
-compute_gelu (const BiasGelu &self,
-              gint64 i,
+load_bias (const BiasGelu &self,
+           gint64 column)
+{
+  return self.bias != NULL ? load_float (self.bias_dtype, self.bias, column * self.bias_stride) : -0.0f;
+}
+
+template <bool IS_GRAD>
+static __device__ __forceinline__ float
+compute_gelu (bool is_tanh,
               float dy,
               float x)
 {
-  if (self.bias != NULL)
-    x += load_float (self.bias_dtype, self.bias, i % self.n_columns * self.bias_stride);
-  return IS_GRAD ? dy * gelu_slope (self.is_tanh, x) : gelu (self.is_tanh, x);
+  return IS_GRAD ? dy * gelu_slope (is_tanh, x) : gelu (is_tanh, x);
 }
 
-/* runs: how many whole runs of 16 bytes there are; 0 where an address isn't aligned. */
+/* Rows of whole runs of 16 bytes. The threads' step is a number of whole rows, so that each of them stays in its
+ * columns and reads their bias once. */
 template <typename T, bool IS_GRAD>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-bias_gelu (BiasGelu self,
-           gint64 n_runs)
+bias_gelu_runs (BiasGelu self,
+                gint64 n_runs,
+                gint64 runs_of_row,
+                gint64 step)
 {
   const int run = VectorSize<T>::value;
   const T *dy = (const T *) self.dy, *x = (const T *) self.x;
   T *y = (T *) self.y;
+  float bias[run];
 
-  for (gint64 i = get_thread (); i < n_runs; i += count_threads ())
+  if (get_thread () >= step)
+    return;
+#pragma unroll
+  for (int k = 0; k < run; k++)
+    bias[k] = load_bias (self, get_thread () % runs_of_row * run + k);
+  for (gint64 i = get_thread (); i < n_runs; i += step)
     {
-      float from[run], grad[run] = {}, to[run];
+      float from[run], grad[run] = {};
 
       load_run (x + i * run, from);
       if (IS_GRAD)
         load_run (dy + i * run, grad);
 #pragma unroll
       for (int k = 0; k < run; k++)
-        to[k] = compute_gelu<T, IS_GRAD> (self, i * run + k, grad[k], from[k]);
-      store_run (y + i * run, to);
+        from[k] = compute_gelu<IS_GRAD> (self.is_tanh, grad[k], from[k] + bias[k]);
+      store_run (y + i * run, from);
     }
-  for (gint64 i = n_runs * run + get_thread (); i < self.n; i += count_threads ())
-    store (y + i, compute_gelu<T, IS_GRAD> (self, i, IS_GRAD ? load (dy + i) : 0.0f, load (x + i)));
+}
+
+template <typename T, bool IS_GRAD>
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+bias_gelu (BiasGelu self)
+{
+  const T *dy = (const T *) self.dy, *x = (const T *) self.x;
+
+  for (gint64 i = get_thread (); i < self.n; i += count_threads ())
+    store ((T *) self.y + i, compute_gelu<IS_GRAD> (self.is_tanh, IS_GRAD ? load (dy + i) : 0.0f,
+                                                    load (x + i) + load_bias (self, i % self.n_columns)));
+}
+
+template <typename T, bool IS_GRAD>
+static cudaError_t
+launch_bias_gelu_of (const BiasGelu &self,
+                     const EbbCudaQueue *queue)
+{
+  const int run = VectorSize<T>::value;
+  const gint64 n_runs = self.n / run, runs_of_row = self.n_columns / run;
+  const unsigned n_blocks = count_looping_blocks (n_runs, queue);
+  const gint64 n_threads = (gint64) n_blocks * ELEMENTWISE_THREADS;
+
+  if (self.n_columns % run == 0 && runs_of_row <= n_threads && is_vector_aligned (self.x) && is_vector_aligned (self.y)
+      && is_vector_aligned (self.dy))
+    return EBB_CUDA_LAUNCH (bias_gelu_runs<T, IS_GRAD>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self, n_runs,
+                            runs_of_row, n_threads / runs_of_row * runs_of_row);
+  return EBB_CUDA_LAUNCH (bias_gelu<T, IS_GRAD>, count_blocks (self.n, queue), ELEMENTWISE_THREADS, 0, queue->stream,
+                          self);
 }
 
 template <bool IS_GRAD>
@@ -61,13 +101,11 @@ launch_bias_gelu (const EbbLaunch *launch,
                   const EbbView *bias,
                   const EbbCudaQueue *queue)
 {
-  void *y = launch->outputs[0]->data;
-  BiasGelu self = { dy != NULL ? dy->data : NULL, x->data, NULL, y, EBB_DTYPE_F32, 0, count_elements (x),
-                    x->shape[x->n_dims - 1], launch->params.gelu.tanh != FALSE };
-  bool is_aligned = is_vector_aligned (x->data) && is_vector_aligned (y) && is_vector_aligned (self.dy);
-  const int run = x->dtype == EBB_DTYPE_F32 ? 4 : 8;
-  gint64 n_runs = is_aligned ? self.n / run : 0;
-  unsigned n_blocks;
+  BiasGelu self = { dy != NULL ? dy->data : NULL, x->data,
+                    NULL, launch->outputs[0]->data,
+                    EBB_DTYPE_F32, 0,
+                    count_elements (x), x->shape[x->n_dims - 1],
+                    launch->params.gelu.tanh != FALSE };
 
   if (self.n == 0)
     return cudaSuccess;
@@ -77,10 +115,8 @@ launch_bias_gelu (const EbbLaunch *launch,
       self.bias_dtype = bias->dtype;
       self.bias_stride = bias->strides[bias->n_dims - 1];
     }
-  n_blocks = count_blocks (is_aligned ? (self.n + run - 1) / run : self.n, queue);
-  if (x->dtype == EBB_DTYPE_F32)
-    return EBB_CUDA_LAUNCH (bias_gelu<float, IS_GRAD>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self, n_runs);
-  return EBB_CUDA_LAUNCH (bias_gelu<Bf16, IS_GRAD>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self, n_runs);
+  return x->dtype == EBB_DTYPE_F32 ? launch_bias_gelu_of<float, IS_GRAD> (self, queue)
+                                   : launch_bias_gelu_of<Bf16, IS_GRAD> (self, queue);
 }
 
 static const EbbView *

@@ -8,7 +8,8 @@
 #include "tensor/cuda/kernels-private.h"
 
 #define ELEMENTWISE_THREADS 256
-#define BLOCKS_OF_A_MULTIPROCESSOR 32 /* of a grid that loops */
+#define MOST_BLOCKS 512   /* of a multiprocessor: a thread that has one item is as fast as one that loops, or faster */
+#define LOOPING_BLOCKS 32 /* of a multiprocessor where a thread has something to prepare */
 
 template <int N>
 struct Layout
@@ -104,15 +105,31 @@ layout_find (const Layout<N> &self,
     offsets[k] += (gint64) index * self.strides[k][0];
 }
 
+static inline unsigned
+count_blocks_to (gint64 most_of_multiprocessor,
+                 gint64 n_items,
+                 const EbbCudaQueue *queue)
+{
+  gint64 n = (n_items + ELEMENTWISE_THREADS - 1) / ELEMENTWISE_THREADS;
+  gint64 most = queue->n_multiprocessors * most_of_multiprocessor;
+
+  return (unsigned) (n < most ? n : most);
+}
+
 /* Blocks for so many items of a thread each; threads of a smaller grid loop. */
 static inline unsigned
 count_blocks (gint64 n_items,
               const EbbCudaQueue *queue)
 {
-  gint64 n = (n_items + ELEMENTWISE_THREADS - 1) / ELEMENTWISE_THREADS;
-  gint64 most = (gint64) queue->n_multiprocessors * BLOCKS_OF_A_MULTIPROCESSOR;
+  return count_blocks_to (MOST_BLOCKS, n_items, queue);
+}
 
-  return (unsigned) (n < most ? n : most);
+/* The same for threads that prepare something for all of their items. */
+static inline unsigned
+count_looping_blocks (gint64 n_items,
+                      const EbbCudaQueue *queue)
+{
+  return count_blocks_to (LOOPING_BLOCKS, n_items, queue);
 }
 
 /* The number of this thread in the grid, and how many there are. */

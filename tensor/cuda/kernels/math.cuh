@@ -12,7 +12,7 @@ static __device__ __forceinline__ float
 sigmoid_both (float x,
               float *complement)
 {
-  float e = expf (-fabsf (x)), large = 1.0f / (1.0f + e), small = e * large;
+  float e = expf (-fabsf (x)), large = reciprocal_fast (1.0f + e), small = e * large;
 
   *complement = x < 0.0f ? large : small;
   return x < 0.0f ? small : large;
@@ -23,7 +23,7 @@ sigmoid (float x)
 {
   float e = expf (-fabsf (x));
 
-  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+  return (x < 0.0f ? e : 1.0f) * reciprocal_fast (1.0f + e);
 }
 
 /* The standard normal distribution function. */

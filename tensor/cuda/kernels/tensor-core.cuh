@@ -150,7 +150,7 @@ cp_async_wait ()
 #endif
 }
 
-/* -- rounding and powers in one instruction ------------------------------------------------------------------------ */
+/* -- rounding, powers and reciprocals in one instruction ----------------------------------------------------------- */
 
 /* As pack_bf16 (), but a NaN becomes any NaN. */
 static __device__ __forceinline__ uint32_t
@@ -182,5 +182,21 @@ exp2_fast (float x)
   return y;
 #else
   return exp2f (x);
+#endif
+}
+
+/* 1 / x within 2^-23 of it, for x of a normal size. */
+static __device__ __forceinline__ float
+reciprocal_fast (float x)
+{
+#if defined(__CUDA_ARCH__)
+  float y;
+
+  asm("rcp.approx.ftz.f32 %0, %1;\n"
+      : "=f"(y)
+      : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
 #endif
 }
