@@ -19,6 +19,60 @@ moment_find (unsigned lane,
   return (int) lane * 4 + k % 4 + k / 4 * (EBB_MOMENT_BLOCK / 2);
 }
 
+template <typename T>
+struct alignas (4 * sizeof (T)) Four
+{
+  T each[4];
+};
+
+/* The elements of a lane from a block of n: four at a time, unless the block isn't full or its address is odd. Those
+ * behind n are 0. */
+template <typename T>
+static __device__ __forceinline__ void
+load_lane (const T *block,
+           int n,
+           unsigned lane,
+           T (&values)[MOMENT_LANE])
+{
+  if (n == EBB_MOMENT_BLOCK && (uintptr_t) block % sizeof (Four<T>) == 0)
+    {
+#pragma unroll
+      for (int first = 0; first < MOMENT_LANE; first += 4)
+        {
+          const Four<T> four = *(const Four<T> *) (block + moment_find (lane, first));
+
+#pragma unroll
+          for (int k = 0; k < 4; k++)
+            values[first + k] = four.each[k];
+        }
+      return;
+    }
+#pragma unroll
+  for (int k = 0; k < MOMENT_LANE; k++)
+    values[k] = moment_find (lane, k) < n ? block[moment_find (lane, k)] : T{};
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+store_lane (T *block,
+            int n,
+            unsigned lane,
+            const T (&values)[MOMENT_LANE])
+{
+  if (n == EBB_MOMENT_BLOCK && (uintptr_t) block % sizeof (Four<T>) == 0)
+    {
+#pragma unroll
+      for (int first = 0; first < MOMENT_LANE; first += 4)
+        *(Four<T> *) (block + moment_find (lane, first)) = { values[first], values[first + 1], values[first + 2],
+                                                             values[first + 3] };
+      return;
+    }
+#pragma unroll
+  for (int k = 0; k < MOMENT_LANE; k++)
+    if (moment_find (lane, k) < n)
+      block[moment_find (lane, k)] = values[k];
+}
+
 /* 16 bits for an element of a full parameter. */
 static __device__ __forceinline__ guint32
 moment_draw_one (guint64 seed,
@@ -168,14 +222,12 @@ moment_decode_block (bool is_signed,
                      float (&values)[MOMENT_LANE])
 {
   float scale = absmax / moment_get_top (is_signed);
+  guint8 own[MOMENT_LANE];
 
+  load_lane (codes, n, lane, own);
 #pragma unroll
   for (int k = 0; k < MOMENT_LANE; k++)
-    {
-      int i = moment_find (lane, k);
-
-      values[k] = i < n ? scale * moment_decode (is_signed, codes[i]) : 0.0f;
-    }
+    values[k] = moment_find (lane, k) < n ? scale * moment_decode (is_signed, own[k]) : 0.0f;
 }
 
 /* All lanes must call it. A value that is not finite makes the scale not finite, and so all values that are read. */
@@ -188,6 +240,7 @@ moment_encode_block (bool is_signed,
                      float *absmax)
 {
   float largest = 0.0f, scale;
+  guint8 own[MOMENT_LANE];
 
 #pragma unroll
   for (int k = 0; k < MOMENT_LANE; k++)
@@ -202,10 +255,6 @@ moment_encode_block (bool is_signed,
     scale = 0.0f;
 #pragma unroll
   for (int k = 0; k < MOMENT_LANE; k++)
-    {
-      int i = moment_find (lane, k);
-
-      if (i < n)
-        codes[i] = moment_encode (is_signed, scale * values[k]);
-    }
+    own[k] = moment_encode (is_signed, scale * values[k]);
+  store_lane (codes, n, lane, own);
 }

@@ -9,7 +9,7 @@
 
 /* A launch's parameters are 4 KiB at most: so many tensors go at once. */
 #define ITEMS 48
-#define CHUNK_BLOCKS 16 /* moment blocks of a block of threads: 4096 elements */
+#define CHUNK_BLOCKS 8 /* moment blocks of a block of threads, one of a warp: 2048 elements */
 #define WARPS (ELEMENTWISE_THREADS / 32)
 
 typedef struct
@@ -56,16 +56,15 @@ find_item (const Items &self,
 
 /* Rounded down or up by draw, or to the nearest. */
 template <typename Parameter>
-static __device__ __forceinline__ void
-store_parameter (Parameter *place,
-                 float value,
+static __device__ __forceinline__ Parameter
+round_parameter (float value,
                  bool rounds_at_random,
                  guint32 draw)
 {
   if constexpr (sizeof (Parameter) == 2)
-    *place = rounds_at_random ? to_bf16_stochastic (value, draw) : from_float<Bf16> (value);
+    return rounds_at_random ? to_bf16_stochastic (value, draw) : from_float<Bf16> (value);
   else
-    store (place, value);
+    return value;
 }
 
 /* -- AdamW --------------------------------------------------------------------------------------------------------- */
@@ -109,6 +108,39 @@ get_moment (const EbbLaunchItem &item,
   return { item.data[2 + which], (float *) item.data[4 + which], which == 0, block, n, lane };
 }
 
+template <typename T>
+static __device__ __forceinline__ void
+load_lane_floats (const T *block,
+                  int n,
+                  unsigned lane,
+                  float (&values)[MOMENT_LANE])
+{
+  T own[MOMENT_LANE];
+
+  load_lane (block, n, lane, own);
+#pragma unroll
+  for (int k = 0; k < MOMENT_LANE; k++)
+    values[k] = to_float (own[k]);
+}
+
+/* Those in bf16 are rounded by the draws, or to the nearest. */
+template <typename T>
+static __device__ __forceinline__ void
+store_lane_floats (T *block,
+                   int n,
+                   unsigned lane,
+                   const float (&values)[MOMENT_LANE],
+                   bool rounds_at_random,
+                   const guint32 (&draws)[MOMENT_LANE])
+{
+  T own[MOMENT_LANE];
+
+#pragma unroll
+  for (int k = 0; k < MOMENT_LANE; k++)
+    own[k] = round_parameter<T> (values[k], rounds_at_random, draws[k]);
+  store_lane (block, n, lane, own);
+}
+
 template <typename Moment>
 static __device__ __forceinline__ void
 load_moment (const MomentBlock &self,
@@ -119,11 +151,7 @@ load_moment (const MomentBlock &self,
   if constexpr (sizeof (Moment) == 1)
     moment_decode_block (self.is_signed, from, self.absmax[self.block], self.n, self.lane, values);
   else
-    {
-#pragma unroll
-      for (int k = 0; k < MOMENT_LANE; k++)
-        values[k] = moment_find (self.lane, k) < self.n ? load (from + moment_find (self.lane, k)) : 0.0f;
-    }
+    load_lane_floats (from, self.n, self.lane, values);
 }
 
 /* The second moment in bf16 is rounded at random, by draws. */
@@ -138,20 +166,7 @@ store_moment (const MomentBlock &self,
   if constexpr (sizeof (Moment) == 1)
     moment_encode_block (self.is_signed, values, self.n, self.lane, to, self.absmax + self.block);
   else
-    {
-#pragma unroll
-      for (int k = 0; k < MOMENT_LANE; k++)
-        {
-          Moment *place = to + moment_find (self.lane, k);
-
-          if (moment_find (self.lane, k) >= self.n)
-            continue;
-          if constexpr (sizeof (Moment) == 2)
-            *place = self.is_signed ? from_float<Bf16> (values[k]) : to_bf16_stochastic (values[k], draws[k]);
-          else
-            store (place, values[k]);
-        }
-    }
+    store_lane_floats (to, self.n, self.lane, values, !self.is_signed, draws);
 }
 
 /* One block of an item's moments, by a whole warp. Loshchilov, Hutter: Decoupled weight decay regularization, 2019:
@@ -168,32 +183,27 @@ adamw_block (const Adamw &self,
   const int n = (int) (rest < EBB_MOMENT_BLOCK ? rest : EBB_MOMENT_BLOCK);
   const Grad *grad = (const Grad *) item.data[0] + first;
   Parameter *parameter = (Parameter *) item.data[1] + first;
-  float m[MOMENT_LANE], v[MOMENT_LANE];
+  float g[MOMENT_LANE], w[MOMENT_LANE], m[MOMENT_LANE], v[MOMENT_LANE];
   guint32 draws[MOMENT_LANE] = {};
   const bool rounds = sizeof (Parameter) == 2 && self.rounds_at_random;
 
-  if (rounds)
-    moment_draw (self.rounding.seed ^ item.philox_seed, self.rounding.offset, item.first_element + first, lane, draws);
+  load_lane_floats (grad, n, lane, g);
+  load_lane_floats ((const Parameter *) parameter, n, lane, w);
   load_moment<Moment> (get_moment (item, 0, block, n, lane), m);
   load_moment<Moment> (get_moment (item, 1, block, n, lane), v);
 #pragma unroll
   for (int k = 0; k < MOMENT_LANE; k++)
     {
-      const int i = moment_find (lane, k);
-      float g, w;
-
-      if (i >= n)
-        continue;
-      g = scale * load (grad + i);
-      w = load (parameter + i);
+      g[k] *= scale;
       if (self.l2 != 0.0f)
-        g = fmaf (self.l2, w, g);
-      m[k] = fmaf (self.beta1_rest, g - m[k], m[k]);
-      v[k] = fmaf (self.beta2_rest * g, g, __fmul_rn (self.beta2, v[k]));
-      store_parameter (parameter + i,
-                       self.decay * w - self.step_size * m[k] / (sqrtf (v[k]) / self.correction2 + self.eps), rounds,
-                       draws[k]);
+        g[k] = fmaf (self.l2, w[k], g[k]);
+      m[k] = fmaf (self.beta1_rest, g[k] - m[k], m[k]);
+      v[k] = fmaf (self.beta2_rest * g[k], g[k], __fmul_rn (self.beta2, v[k]));
+      w[k] = self.decay * w[k] - self.step_size * m[k] / (sqrtf (v[k]) / self.correction2 + self.eps);
     }
+  if (rounds)
+    moment_draw (self.rounding.seed ^ item.philox_seed, self.rounding.offset, item.first_element + first, lane, draws);
+  store_lane_floats (parameter, n, lane, w, rounds, draws);
   if (sizeof (Moment) == 2)
     moment_draw (self.philox.seed ^ item.philox_seed, self.philox.offset, item.first_element + first, lane, draws);
   store_moment<Moment> (get_moment (item, 0, block, n, lane), m, draws);
@@ -318,10 +328,10 @@ sgd (Sgd self)
           self.momentum_buffer[i] = m;
           g = self.is_nesterov ? fmaf (self.momentum, m, g) : m;
         }
-      store_parameter (place, fmaf (-self.lr, g, p), self.rounds_at_random,
-                       self.rounds_at_random
-                           ? moment_draw_one (self.rounding.seed, self.rounding.offset, self.first_element + i)
-                           : 0);
+      *place = round_parameter<Parameter> (
+          fmaf (-self.lr, g, p), self.rounds_at_random,
+          self.rounds_at_random ? moment_draw_one (self.rounding.seed, self.rounding.offset, self.first_element + i)
+                                : 0);
     }
 }
 
