@@ -51,7 +51,8 @@ typedef enum
   EBB_KERNEL_WHERE,         /* (condition bool, a, b) -> y of a's dtype; any dtype */
   EBB_KERNEL_CLAMP,         /* (x) -> y: clamp.min, clamp.max; integers too */
   EBB_KERNEL_CLAMP_GRAD,    /* (dy, x) -> dx */
-  EBB_KERNEL_ADD_SCALED,    /* (a, b) -> y = add_scaled.alpha * a + add_scaled.beta * b, floating; in place on a */
+  EBB_KERNEL_ADD_SCALED,    /* (a, b) -> y = add_scaled.alpha * a + add_scaled.beta * b, floating; of a and b one may be
+                             * bf16 where y is f32; in place on a */
   EBB_KERNEL_TRIANGLE,      /* (x) [.., M, N] -> y: keeps column - row <= diagonal (lower) or >= (upper), else 0 */
 
   /* -- random: draw i of a call is lane i % 4 of Philox4x32-10 block offset + i / 4, i counted over the output in

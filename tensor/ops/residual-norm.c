@@ -8,10 +8,12 @@
 
 /* -- shared ------------------------------------------------------------------------------------------------------- */
 
-/* The operands x and residual, inputs 0 and 1, are made contiguous and of the dtype to which they promote. */
+/* The operands x and residual, inputs 0 and 1, are made contiguous, and of the dtype to which they promote unless the
+ * kernel takes two dtypes. */
 static gboolean
 check_residual (EbbOpCall *call,
                 double dropout_p,
+                gboolean takes_two_dtypes,
                 GError **error)
 {
   EbbTensor *x = call->inputs[0], *residual = call->inputs[1];
@@ -31,8 +33,8 @@ check_residual (EbbOpCall *call,
     return FALSE;
   dtype = ebb_dtype_promote (x->view.dtype, residual->view.dtype);
   for (guint i = 0; i < 2; i++)
-    if (call->inputs[i]->view.dtype != dtype ? !ebb_op_cast (call, i, dtype, error)
-                                             : !ebb_op_contiguous (call, i, error))
+    if (call->inputs[i]->view.dtype != dtype && !takes_two_dtypes ? !ebb_op_cast (call, i, dtype, error)
+                                                                  : !ebb_op_contiguous (call, i, error))
       return FALSE;
   return TRUE;
 }
@@ -117,12 +119,15 @@ ebb_residual_dropout (EbbTensor *x,
 {
   EbbOpCall call;
 
-  if (!ebb_op_begin (&call, &op_residual_dropout, error, 2, x, residual) || !check_residual (&call, dropout_p, error))
+  /* Dropout writes the dtype that it reads. */
+  if (!ebb_op_begin (&call, &op_residual_dropout, error, 2, x, residual)
+      || !check_residual (&call, dropout_p, !training || dropout_p == 0.0, error))
     return NULL;
   call.params.random.p = training ? dropout_p : 0.0;
   if (call.params.random.p > 0.0)
     call.params.random.philox = ebb_generator_take (generator, (guint64) x->n_elements);
-  ebb_op_add_output_like (&call, call.inputs[0]);
+  ebb_op_add_output (&call, ebb_dtype_promote (call.inputs[0]->view.dtype, call.inputs[1]->view.dtype), x->view.shape,
+                     (guint) x->view.n_dims);
   return ebb_op_finish1 (&call, error);
 }
 
@@ -218,7 +223,7 @@ describe_sum_and_norm (EbbOpCall *call,
     return FALSE;
   if (x->view.n_dims == 0)
     return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is []; must have at least one dimension");
-  if (!check_residual (call, dropout_p, error)
+  if (!check_residual (call, dropout_p, FALSE, error)
       || !ebb_norm_check (call, 2, names, 2, x->view.shape[x->view.n_dims - 1], error))
     return FALSE;
   call->params.norm.eps = eps;

@@ -32,36 +32,85 @@ struct NoIntegers
   }
 };
 
-/* Operands and result are contiguous, of one dtype, and aligned: 16 bytes at a time, and the rest one by one. */
-template <typename T, int N, typename Operation>
+/* RUN elements in f32 or bf16 at an address of 16 bytes. */
+template <int RUN>
+static __device__ __forceinline__ void
+load_floats (EbbDType dtype,
+             const void *data,
+             gint64 at,
+             float (&values)[RUN])
+{
+  if (RUN == 4 || dtype == EBB_DTYPE_F32)
+    {
+#pragma unroll
+      for (int k = 0; k < RUN; k += 4)
+        load_run ((const float *) data + at + k, *reinterpret_cast<float (*)[4]> (values + k));
+    }
+  else
+    load_run ((const Bf16 *) data + at, *reinterpret_cast<float (*)[8]> (values));
+}
+
+template <int RUN>
+static __device__ __forceinline__ void
+store_floats (EbbDType dtype,
+              void *data,
+              gint64 at,
+              const float (&values)[RUN])
+{
+  if (RUN == 4 || dtype == EBB_DTYPE_F32)
+    {
+#pragma unroll
+      for (int k = 0; k < RUN; k += 4)
+        store_run ((float *) data + at + k, *reinterpret_cast<const float (*)[4]> (values + k));
+    }
+  else
+    store_run ((Bf16 *) data + at, *reinterpret_cast<const float (*)[8]> (values));
+}
+
+/* Operands and result in f32, or with RUN = 8 some or all in bf16. Along the last dimension the result and the operands
+ * are contiguous, or an operand stays where it is; the layout is that of runs of 16 bytes. The few elements behind the
+ * last run of a single row go one by one. */
+template <int RUN, typename Index, int N, typename Operation>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
 elementwise_runs (Operands<N> operands,
-                  Operation operation)
+                  Operation operation,
+                  gint64 n)
 {
-  const int run = VectorSize<T>::value;
-  gint64 n = operands.layout.n_elements, n_runs = n / run;
+  const int last = operands.layout.n_dims - 1;
+  const gint64 n_runs = operands.layout.n_elements;
 
   if (fault_is_set (operands.guard))
     return;
   for (gint64 i = get_thread (); i < n_runs; i += count_threads ())
     {
-      float x[N][run], y[run];
+      float x[N][RUN], y[RUN];
+      gint64 at[N + 1];
 
+      layout_find<Index> (operands.layout, (Index) i, at);
 #pragma unroll
       for (int k = 0; k < N; k++)
-        load_run ((const T *) operands.in[k] + i * run, x[k]);
+        if (operands.layout.strides[k][last] != 0)
+          load_floats (operands.in_dtypes[k], operands.in[k], at[k], x[k]);
+        else
+          {
+            const float value = load_float (operands.in_dtypes[k], operands.in[k], at[k]);
+
+#pragma unroll
+            for (int j = 0; j < RUN; j++)
+              x[k][j] = value;
+          }
       operation.floats (x, y);
-      store_run ((T *) operands.out + i * run, y);
+      store_floats (operands.out_dtype, operands.out, at[N], y);
     }
-  for (gint64 i = n_runs * run + get_thread (); i < n; i += count_threads ())
+  for (gint64 i = n_runs * RUN + get_thread (); i < n; i += count_threads ())
     {
       float x[N][1], y[1];
 
 #pragma unroll
       for (int k = 0; k < N; k++)
-        x[k][0] = to_float (((const T *) operands.in[k])[i]);
+        x[k][0] = load_float (operands.in_dtypes[k], operands.in[k], operands.layout.strides[k][last] != 0 ? i : 0);
       operation.floats (x, y);
-      ((T *) operands.out)[i] = from_float<T> (y[0]);
+      store_float (operands.out_dtype, operands.out, i, y[0]);
     }
 }
 
@@ -100,19 +149,59 @@ elementwise_strided (Operands<N> operands,
     }
 }
 
-template <int N>
 static inline bool
-are_runs (const Operands<N> &operands,
-          const EbbView *const (&views)[N + 1])
+is_run_dtype (EbbDType dtype)
 {
-  EbbDType dtype = operands.out_dtype;
+  return dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16;
+}
 
-  if (!operands.is_float || (dtype != EBB_DTYPE_F32 && dtype != EBB_DTYPE_BF16))
-    return false;
+/* Makes the layout one of runs. Returns the elements of one, 0 if the operands have none. */
+template <int N>
+static inline int
+layout_take_runs (Operands<N> *operands)
+{
+  Layout<N + 1> *layout = &operands->layout;
+  const int last = layout->n_dims - 1;
+  int run = operands->out_dtype == EBB_DTYPE_F32 ? 4 : 8;
+
+  for (int k = 0; k < N; k++)
+    run = operands->in_dtypes[k] == EBB_DTYPE_F32 ? run : 8;
+  if (!operands->is_float || !is_run_dtype (operands->out_dtype) || !is_vector_aligned (operands->out)
+      || layout->strides[N][last] != 1 || (last > 0 && layout->shape[last] % run != 0))
+    return 0;
   for (int k = 0; k <= N; k++)
-    if (views[k]->dtype != dtype || !is_contiguous (views[k]) || !is_vector_aligned (views[k]->data))
-      return false;
-  return true;
+    {
+      const gint64 stride = layout->strides[k][last];
+
+      if (k < N && (!is_run_dtype (operands->in_dtypes[k]) || (stride == 1 && !is_vector_aligned (operands->in[k]))))
+        return 0;
+      if (stride != 0 && stride != 1)
+        return 0;
+      for (int d = 0; stride == 1 && d < last; d++)
+        if (layout->strides[k][d] % run != 0)
+          return 0;
+    }
+  for (int k = 0; k <= N; k++)
+    layout->strides[k][last] *= run;
+  layout->shape[last] /= run;
+  layout->n_elements /= run; /* of several dimensions a multiple of run */
+  return run;
+}
+
+template <int RUN, int N, typename Operation>
+static inline cudaError_t
+launch_runs (const Operands<N> &operands,
+             const Operation &operation,
+             gint64 n,
+             const EbbCudaQueue *queue)
+{
+  const unsigned n_blocks = count_blocks (operands.layout.n_elements + 1, queue);
+
+  if (n <= G_MAXINT32)
+    return EBB_CUDA_LAUNCH (elementwise_runs<RUN, guint32, N, Operation>, n_blocks, ELEMENTWISE_THREADS, 0,
+                            queue->stream, operands, operation, n);
+  return EBB_CUDA_LAUNCH (elementwise_runs<RUN, guint64, N, Operation>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream,
+                          operands, operation, n);
 }
 
 /* views: the operands, then the result. */
@@ -125,6 +214,7 @@ elementwise_launch (const EbbView *const (&views)[N + 1],
 {
   Operands<N> operands;
   gint64 n;
+  int run;
 
   layout_init (&operands.layout, views[N], views);
   n = operands.layout.n_elements;
@@ -139,12 +229,9 @@ elementwise_launch (const EbbView *const (&views)[N + 1],
   operands.out_dtype = views[N]->dtype;
   operands.is_float = is_float;
   operands.guard = queue->guard;
-  if (are_runs (operands, views) && operands.out_dtype == EBB_DTYPE_F32)
-    return EBB_CUDA_LAUNCH (elementwise_runs<float, N, Operation>, count_blocks ((n + 3) / 4, queue),
-                            ELEMENTWISE_THREADS, 0, queue->stream, operands, operation);
-  if (are_runs (operands, views))
-    return EBB_CUDA_LAUNCH (elementwise_runs<Bf16, N, Operation>, count_blocks ((n + 7) / 8, queue),
-                            ELEMENTWISE_THREADS, 0, queue->stream, operands, operation);
+  run = layout_take_runs (&operands);
+  if (run != 0)
+    return run == 4 ? launch_runs<4> (operands, operation, n, queue) : launch_runs<8> (operands, operation, n, queue);
   if (n <= G_MAXINT32)
     return EBB_CUDA_LAUNCH (elementwise_strided<guint32, N, Operation>, count_blocks (n, queue), ELEMENTWISE_THREADS,
                             0, queue->stream, operands, operation);

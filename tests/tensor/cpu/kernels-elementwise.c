@@ -26,11 +26,12 @@ get_shape (guint k)
     case 3: return KERNEL_SHAPE (4, 1, 64, 3);
     case 4: return KERNEL_SHAPE (33, 47);
     case 5: return KERNEL_SHAPE (5, 130, 7);
+    case 6: return KERNEL_SHAPE (2, 3, 64); /* rows of whole vectors */
     default: return KERNEL_SHAPE (3, 231, 103);
     }
 }
 
-#define N_SHAPES 7
+#define N_SHAPES 8
 
 /* The large shape is slow in the references: two layouts will do. */
 static KernelLayout
@@ -89,13 +90,13 @@ test_copy_rounds (void)
     {
       KernelCase test = case_new ("copy", EBB_KERNEL_COPY);
 
-      set_unary (&test, to, EBB_DTYPE_F32, 6, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+      set_unary (&test, to, EBB_DTYPE_F32, N_SHAPES - 1, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
       for (guint i = 0; i < 65536; i++)
         ((guint16 *) test.inputs[0].view.data)[i] = (guint16) i;
       kernel_case_check (&test);
 
       test = case_new ("copy", EBB_KERNEL_COPY);
-      set_unary (&test, EBB_DTYPE_F32, to, 6, KERNEL_LAYOUT_CONTIGUOUS, -1, 1);
+      set_unary (&test, EBB_DTYPE_F32, to, N_SHAPES - 1, KERNEL_LAYOUT_CONTIGUOUS, -1, 1);
       for (guint i = 0; i < 65536; i++)
         {
           /* all exponents, with the bits of the fraction at, just above and just below a tie */
@@ -377,23 +378,30 @@ test_clamp (void)
         }
 }
 
+/* Operands of two dtypes give a result of the wider one. */
+static void
+check_add_scaled (EbbDType dtype, EbbDType other, guint shape, KernelLayout layout)
+{
+  const EbbDType result = dtype == other ? dtype : EBB_DTYPE_F32;
+  KernelCase test = case_new ("add_scaled", EBB_KERNEL_ADD_SCALED);
+
+  test.params.add_scaled.alpha = 0.75;
+  test.params.add_scaled.beta = -1.5;
+  set_unary (&test, dtype, result, shape, KERNEL_LAYOUT_CONTIGUOUS, -5, 5);
+  test.n_inputs = 2;
+  test.inputs[1] = kernel_operand_new (other, get_shape (shape), layout, -5, 5);
+  test.in_place = dtype == result ? 0 : -1;
+  kernel_case_check (&test);
+}
+
 static void
 test_add_scaled (void)
 {
   for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
-    for (guint shape = 0; shape < N_SHAPES; shape++)
-      for (KernelLayout layout = 0; layout < get_n_layouts (shape); layout++)
-        {
-          KernelCase test = case_new ("add_scaled", EBB_KERNEL_ADD_SCALED);
-
-          test.params.add_scaled.alpha = 0.75;
-          test.params.add_scaled.beta = -1.5;
-          set_unary (&test, floats[d], floats[d], shape, KERNEL_LAYOUT_CONTIGUOUS, -5, 5);
-          test.n_inputs = 2;
-          test.inputs[1] = kernel_operand_new (floats[d], get_shape (shape), layout, -5, 5);
-          test.in_place = 0;
-          kernel_case_check (&test);
-        }
+    for (guint other = 0; other < G_N_ELEMENTS (floats); other++)
+      for (guint shape = 0; shape < N_SHAPES; shape++)
+        for (KernelLayout layout = 0; layout < get_n_layouts (shape); layout++)
+          check_add_scaled (floats[d], floats[other], shape, layout);
 }
 
 static void
