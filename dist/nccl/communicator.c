@@ -33,6 +33,17 @@ set_nccl_error (EbbNcclGroup *self,
 #define N_LOOKS 100
 #define LONGEST_NAP 50 /* microseconds */
 
+/* NCCL's state of the communicator, which is in progress as long as a split has given none yet. */
+static ncclResult_t
+get_state (EbbNcclGroup *self,
+           ncclResult_t *state)
+{
+  const ncclComm_t comm = g_atomic_pointer_get (&self->comm);
+
+  *state = ncclInProgress;
+  return comm != NULL ? ncclCommGetAsyncError (comm, state) : ncclSuccess;
+}
+
 /* @query: NULL: waits for NCCL itself only. */
 static gboolean
 wait_until (EbbNcclGroup *self,
@@ -45,7 +56,7 @@ wait_until (EbbNcclGroup *self,
 
   for (guint n_looks = 1;; n_looks++)
     {
-      ncclResult_t state = ncclSuccess, code = ncclCommGetAsyncError (self->comm, &state);
+      ncclResult_t state, code = get_state (self, &state);
       cudaError_t progress = query != NULL ? query (self->stream) : cudaSuccess;
 
       if (code != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
@@ -107,6 +118,7 @@ ebb_nccl_open (EbbNcclGroup *self,
   return ok;
 }
 
+/* A split that doesn't block writes its communicator when it is done, which the state of @self says. */
 gboolean
 ebb_nccl_split (EbbNcclGroup *self,
                 EbbNcclGroup *child,
@@ -121,7 +133,7 @@ ebb_nccl_split (EbbNcclGroup *self,
                                  error)
          && ebb_nccl_check (self, ncclCommSplit (self->comm, (int) color, (int) self->rank, &child->comm, &config),
                             "ncclCommSplit", error)
-         && wait_until (child, NULL, "ncclCommSplit", error);
+         && wait_until (self, NULL, "ncclCommSplit", error) && wait_until (child, NULL, "ncclCommSplit", error);
 }
 
 gboolean

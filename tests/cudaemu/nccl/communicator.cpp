@@ -74,6 +74,21 @@ Comm::advance ()
   return failure;
 }
 
+void
+Comm::deliver_splits (ncclResult_t *state)
+{
+  if (undelivered.empty ())
+    return;
+  if (++n_looks < 2)
+    {
+      *state = ncclInProgress;
+      return;
+    }
+  for (const std::pair<ncclComm_t *, ncclComm_t> &child : undelivered)
+    *child.first = child.second;
+  undelivered.clear ();
+}
+
 ncclResult_t
 call (const std::shared_ptr<Comm> &comm,
       const std::vector<std::shared_ptr<Operation>> &operations)
@@ -190,8 +205,9 @@ ncclCommSplit (ncclComm_t comm,
   entry->color = color;
   entry->key = key;
   entry->number.store (self->split, std::memory_order_release);
-  *child = new ncclComm{ self };
-  return ncclInProgress;
+  parent->undelivered.emplace_back (child, new ncclComm{ self });
+  parent->n_looks = 0;
+  return ncclSuccess; /* as NCCL, though it goes on */
 }
 
 ncclResult_t
@@ -204,6 +220,7 @@ ncclCommGetAsyncError (ncclComm_t comm,
   std::unique_lock<std::mutex> guard (comm->comm->lock);
 
   *state = comm->comm->advance ();
+  comm->comm->deliver_splits (state);
   return ncclSuccess;
 }
 

@@ -125,6 +125,9 @@ struct Comm
   std::shared_ptr<Comm> parent;
   std::uint32_t split = 0;
   int color = 0;
+  /* Where splits of this one are to be written, as NCCL does some time after the call. */
+  std::vector<std::pair<ncclComm_t *, ncclComm_t>> undelivered;
+  int n_looks = 0;
   /* Calls that are not enqueued yet, and how often somebody asked for their state. */
   std::vector<std::shared_ptr<Operation>> called;
   int n_asked = 0;
@@ -134,6 +137,8 @@ struct Comm
              const std::string &text);
   /* Goes on with what doesn't block; with the lock. */
   ncclResult_t advance ();
+  /* At the second look at the state; before, it is in progress. With the lock. */
+  void deliver_splits (ncclResult_t *state);
 };
 
 std::shared_ptr<Comm> find_comm (ncclComm_t comm);
