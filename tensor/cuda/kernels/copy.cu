@@ -38,49 +38,25 @@ copy_element (const Copy &copy,
     store_integer (copy.y_dtype, copy.y, y, load_integer (copy.x_dtype, copy.x, x));
 }
 
-/* Both are contiguous, of one dtype and aligned. */
+/* Of one dtype; the layout is that of vectors of 16 bytes. The bytes behind the last vector of a single row go one by
+ * one. */
+template <typename Index>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-copy_bytes (Copy copy,
-            gint64 n_bytes)
+copy_vectors (Copy copy,
+              Layout<2> layout,
+              gint64 n_bytes)
 {
-  gint64 n_vectors = n_bytes / 16;
-
   if (fault_is_set (copy.guard))
     return;
-  for (gint64 i = get_thread (); i < n_vectors; i += count_threads ())
-    ((uint4 *) copy.y)[i] = ((const uint4 *) copy.x)[i];
-  for (gint64 i = n_vectors * 16 + get_thread (); i < n_bytes; i += count_threads ())
-    ((guint8 *) copy.y)[i] = ((const guint8 *) copy.x)[i];
-}
-
-/* Both are contiguous and aligned: eight elements at a time. */
-template <typename X, typename Y>
-__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-copy_cast (Copy copy,
-           gint64 n)
-{
-  const X *x = (const X *) copy.x;
-  Y *y = (Y *) copy.y;
-
-  if (fault_is_set (copy.guard))
-    return;
-  for (gint64 i = get_thread (); i < n / 8; i += count_threads ())
+  for (gint64 i = get_thread (); i < layout.n_elements; i += count_threads ())
     {
-      X from[8];
-      Y to[8];
+      gint64 at[2];
 
-#pragma unroll
-      for (int k = 0; k < 8; k += VectorSize<X>::value)
-        load_vector (x + i * 8 + k, from + k);
-#pragma unroll
-      for (int k = 0; k < 8; k++)
-        to[k] = from_float<Y> (to_float (from[k]));
-#pragma unroll
-      for (int k = 0; k < 8; k += VectorSize<Y>::value)
-        store_vector (y + i * 8 + k, to + k);
+      layout_find<Index> (layout, (Index) i, at);
+      ((uint4 *) copy.y)[at[1]] = ((const uint4 *) copy.x)[at[0]];
     }
-  for (gint64 i = n / 8 * 8 + get_thread (); i < n; i += count_threads ())
-    y[i] = from_float<Y> (to_float (x[i]));
+  for (gint64 i = layout.n_elements * 16 + get_thread (); i < n_bytes; i += count_threads ())
+    ((guint8 *) copy.y)[i] = ((const guint8 *) copy.x)[i];
 }
 
 template <typename Index>
@@ -194,12 +170,49 @@ launch_transposition (const Copy &copy,
     }
 }
 
+/* Makes a layout of elements of so many bytes one of vectors, if it can be. */
+static bool
+layout_take_vectors (Layout<2> *self,
+                     gint64 size)
+{
+  const int last = self->n_dims - 1;
+
+  if (last > 0 && self->shape[last] * size % 16 != 0)
+    return false;
+  for (int k = 0; k < 2; k++)
+    {
+      if (self->strides[k][last] != 1)
+        return false;
+      for (int d = 0; d < last; d++)
+        if (self->strides[k][d] * size % 16 != 0)
+          return false;
+    }
+  for (int k = 0; k < 2; k++)
+    for (int d = 0; d < last; d++)
+      self->strides[k][d] = self->strides[k][d] * size / 16;
+  self->n_elements = self->n_elements * size / 16;
+  self->shape[last] = self->shape[last] * size / 16;
+  return true;
+}
+
+struct Identity : NoIntegers
+{
+  template <int COUNT>
+  __device__ __forceinline__ void
+  floats (const float (&x)[1][COUNT],
+          float (&y)[COUNT]) const
+  {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+      y[i] = x[0][i];
+  }
+};
+
 EBB_CUDA_KERNEL (copy)
 {
   const EbbView *x = launch->inputs[0];
   EbbView *y = launch->outputs[0];
   const EbbView *const views[] = { x, y };
-  bool is_dense = is_contiguous (x) && is_contiguous (y) && is_vector_aligned (x->data) && is_vector_aligned (y->data);
   bool is_float = is_float_dtype (x->dtype) && (is_float_dtype (y->dtype) || y->dtype == EBB_DTYPE_BOOL);
   const Copy copy = { x->data, y->data, x->dtype, y->dtype, is_float, queue->guard };
   const gint64 n = count_elements (y), size = get_dtype_size (x->dtype);
@@ -208,18 +221,18 @@ EBB_CUDA_KERNEL (copy)
 
   if (n == 0 || (x->data == y->data && x->dtype == y->dtype && is_contiguous (x) && is_contiguous (y)))
     return cudaSuccess;
-  if (is_dense && x->dtype == y->dtype)
-    return EBB_CUDA_LAUNCH (copy_bytes, count_blocks (n * size / 16 + 1, queue), ELEMENTWISE_THREADS, 0, queue->stream,
-                            copy, n * size);
-  if (is_dense && x->dtype == EBB_DTYPE_F32 && y->dtype == EBB_DTYPE_BF16)
-    return EBB_CUDA_LAUNCH (copy_cast<float, Bf16>, count_blocks (n / 8 + 1, queue), ELEMENTWISE_THREADS, 0,
-                            queue->stream, copy, n);
-  if (is_dense && x->dtype == EBB_DTYPE_BF16 && y->dtype == EBB_DTYPE_F32)
-    return EBB_CUDA_LAUNCH (copy_cast<Bf16, float>, count_blocks (n / 8 + 1, queue), ELEMENTWISE_THREADS, 0,
-                            queue->stream, copy, n);
+  if (x->dtype != y->dtype && is_run_dtype (x->dtype) && is_run_dtype (y->dtype))
+    return elementwise_launch<1> (views, true, Identity (), queue);
+  layout_init (&layout, y, views);
+  if (x->dtype == y->dtype && is_vector_aligned (x->data) && is_vector_aligned (y->data)
+      && layout_take_vectors (&layout, size))
+    return n * size <= G_MAXINT32
+               ? EBB_CUDA_LAUNCH (copy_vectors<guint32>, count_blocks (layout.n_elements + 1, queue),
+                                  ELEMENTWISE_THREADS, 0, queue->stream, copy, layout, n * size)
+               : EBB_CUDA_LAUNCH (copy_vectors<guint64>, count_blocks (layout.n_elements + 1, queue),
+                                  ELEMENTWISE_THREADS, 0, queue->stream, copy, layout, n * size);
   if (find_transposition (&transposition, x, y))
     return launch_transposition (copy, transposition, queue);
-  layout_init (&layout, y, views);
   if (n <= G_MAXINT32)
     return EBB_CUDA_LAUNCH (copy_strided<guint32>, count_blocks (n, queue), ELEMENTWISE_THREADS, 0, queue->stream, copy,
                             layout);

@@ -212,51 +212,73 @@ EBB_CUDA_KERNEL (randint)
 
 /* -- dropout ------------------------------------------------------------------------------------------------------- */
 
-/* x and y are contiguous: four elements to a block of draws. */
+typedef struct
+{
+  const void *x;
+  void *y;
+  gint64 n;
+  guint64 seed, offset, threshold;
+  float scale;
+} Dropout;
+
+static __device__ __forceinline__ float
+drop_element (const Dropout &self,
+              guint32 draw,
+              float x)
+{
+  return draw >= self.threshold ? x * self.scale : 0.0f;
+}
+
+/* x and y are contiguous. n_runs: of 16 bytes, with a block of draws for four elements; 0 where an address isn't
+ * aligned. */
 template <typename T>
 __global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
-drop (const T *x,
-      T *y,
-      gint64 n,
-      guint64 seed,
-      guint64 offset,
-      guint64 threshold,
-      float scale)
+drop (Dropout self,
+      gint64 n_runs)
 {
-  for (gint64 block = get_thread (); block * 4 < n; block += count_threads ())
+  const int run = VectorSize<T>::value;
+  const T *x = (const T *) self.x;
+  T *y = (T *) self.y;
+
+  for (gint64 i = get_thread (); i < n_runs; i += count_threads ())
     {
-      guint32 draws[4];
+      float values[run];
 
-      philox_block (seed, offset + (guint64) block, draws);
+      load_run (x + i * run, values);
 #pragma unroll
-      for (int k = 0; k < 4; k++)
+      for (int k = 0; k < run; k += 4)
         {
-          gint64 i = block * 4 + k;
+          guint32 draws[4];
 
-          if (i < n)
-            y[i] = from_float<T> (draws[k] >= threshold ? to_float (x[i]) * scale : 0.0f);
+          philox_block (self.seed, self.offset + (guint64) (i * run + k) / 4, draws);
+#pragma unroll
+          for (int j = 0; j < 4; j++)
+            values[k + j] = drop_element (self, draws[j], values[k + j]);
         }
+      store_run (y + i * run, values);
     }
+  for (gint64 i = n_runs * run + get_thread (); i < self.n; i += count_threads ())
+    store (y + i, drop_element (self, philox_draw (self.seed, self.offset, (guint64) i), load (x + i)));
 }
 
 EBB_CUDA_KERNEL (dropout)
 {
   const EbbView *x = launch->inputs[0];
+  void *y = launch->outputs[0]->data;
   const double p = launch->params.random.p;
   const EbbPhilox philox = launch->params.random.philox;
   const guint64 threshold = dropout_threshold (p);
   const float scale = threshold >> 32 != 0 ? 0.0f : (float) (1.0 / (1.0 - p));
-  const gint64 n = count_elements (x);
+  const Dropout self = { x->data, y, count_elements (x), philox.seed, philox.offset, threshold, scale };
+  const bool is_aligned = is_vector_aligned (x->data) && is_vector_aligned (y);
+  const gint64 n_runs = is_aligned ? self.n / (x->dtype == EBB_DTYPE_F32 ? 4 : 8) : 0;
+  const unsigned n_blocks = count_blocks (is_aligned ? n_runs + 1 : self.n, queue);
 
-  if (n == 0)
+  if (self.n == 0)
     return cudaSuccess;
   if (x->dtype == EBB_DTYPE_BF16)
-    return EBB_CUDA_LAUNCH (drop<Bf16>, count_blocks ((n + 3) / 4, queue), ELEMENTWISE_THREADS, 0, queue->stream,
-                            (const Bf16 *) x->data, (Bf16 *) launch->outputs[0]->data, n, philox.seed, philox.offset,
-                            threshold, scale);
-  return EBB_CUDA_LAUNCH (drop<float>, count_blocks ((n + 3) / 4, queue), ELEMENTWISE_THREADS, 0, queue->stream,
-                          (const float *) x->data, (float *) launch->outputs[0]->data, n, philox.seed, philox.offset,
-                          threshold, scale);
+    return EBB_CUDA_LAUNCH (drop<Bf16>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self, n_runs);
+  return EBB_CUDA_LAUNCH (drop<float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self, n_runs);
 }
 
 /* -- multinomial --------------------------------------------------------------------------------------------------- */
