@@ -149,45 +149,49 @@ attend (const Attention a)
   int lane = threadIdx.x % 32, first_row = (int) threadIdx.x / 32 * 16 * M_TILES;
   AttentionBlock block = attention_find_block<ROWS> (a);
   bool has_rows = attention_find_query (a, block, first_row).is_there;
+  AttentionRange seen = { a.n_keys, 0, 0, a.n_keys }; /* by the warp's rows */
   AttentionRowState rows[M_TILES][2];
   float result[M_TILES][WIDTH / 8][4] = { 0 }, scores[M_TILES][KEYS / 8][4];
-  auto load_keys = [&] (guint16 *to, const AttentionRows &from, int key) {
-    tile_load<guint16, KEYS, WIDTH> (to, a.width, from.is_aligned, [&] (int row) {
-      return key + row < a.n_keys ? attention_row<const guint16> (from, block.batch, block.key_head, key + row) : NULL;
-    });
-  };
+  TileRun keys = tile_find_run (a.k, block.batch, block.key_head, a.n_keys);
+  TileRun values = tile_find_run (a.v, block.batch, block.key_head, a.n_keys);
 
 #pragma unroll
   for (int m = 0; m < M_TILES; m++)
 #pragma unroll
     for (int half = 0; half < 2; half++)
-      rows[m][half] = attention_begin_row (a, block, first_row + 16 * m + 8 * half + lane / 4);
+      {
+        rows[m][half] = attention_begin_row (a, block, first_row + 16 * m + 8 * half + lane / 4);
+        attention_add_bounds (&seen, rows[m][half].bounds);
+      }
+  seen = attention_join_ranges (seen);
   tile_load<guint16, ROWS, WIDTH> (q, a.width, a.q.is_aligned,
                                    [&] (int row) { return attention_query_row<const guint16> (a, a.q, block, row); });
   block.range.begin = block.range.begin / KEYS * KEYS;
   if (block.range.begin < block.range.end)
-    load_keys (k, a.k, block.range.begin);
+    tile_load_run<guint16, KEYS, WIDTH> (k, a.width, a.k.is_aligned, keys, block.range.begin);
   cp_async_commit ();
 #pragma unroll 1
   for (int key = block.range.begin; key < block.range.end; key += KEYS)
     {
+      bool sees = key < seen.end && key + KEYS > seen.begin;
+
       /* The keys are there, and all warps are through with the last values. */
       cp_async_wait<0> ();
       __syncthreads ();
-      load_keys (v, a.v, key);
+      tile_load_run<guint16, KEYS, WIDTH> (v, a.width, a.v.is_aligned, values, key);
       cp_async_commit ();
-      if (has_rows)
+      if (sees)
         {
           tile_multiply_transposed<M_TILES, KEYS, WIDTH> (scores, q, first_row, k);
-          exponentiate<M_TILES, KEYS, WIDTH, IS_GENERAL> (
-              a, key, key < block.range.all_begin || key + KEYS > block.range.all_end, rows, scores, result);
+          exponentiate<M_TILES, KEYS, WIDTH, IS_GENERAL> (a, key, key < seen.all_begin || key + KEYS > seen.all_end,
+                                                          rows, scores, result);
         }
       cp_async_wait<0> ();
       __syncthreads ();
       if (key + KEYS < block.range.end)
-        load_keys (k, a.k, key + KEYS);
+        tile_load_run<guint16, KEYS, WIDTH> (k, a.width, a.k.is_aligned, keys, key + KEYS);
       cp_async_commit ();
-      if (has_rows)
+      if (sees)
         tile_multiply_add<M_TILES, KEYS, WIDTH> (result, scores, v);
     }
   cp_async_wait<0> ();

@@ -79,6 +79,18 @@ differentiate_keys (const Attention &a,
           begin = *(const int2 *) (tile.begin + column);
           end = *(const int2 *) (tile.end + column);
         }
+      /* A branch for itself: most tiles go past it, where the compiler would else select each score. */
+      if (!IS_GENERAL && is_edge)
+#pragma unroll
+        for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+          for (int i = 0; i < 4; i++)
+            {
+              int key = first_key + 16 * m + lane / 4 + i / 2 * 8;
+
+              if (key < (i % 2 ? begin.y : begin.x) || key >= (i % 2 ? end.y : end.x))
+                scores[m][n][i] = -INFINITY;
+            }
 #pragma unroll
       for (int m = 0; m < M_TILES; m++)
         {
@@ -96,8 +108,6 @@ differentiate_keys (const Attention &a,
               if (IS_GENERAL)
                 *score = attention_finish_score (a, *score, is_seen, mask_start + (column + i % 2) * a.mask.strides[2],
                                                  key, &slope);
-              else if (is_edge && !is_seen)
-                *score = -INFINITY;
               attention_differentiate (a, i % 2 ? maximum.y : maximum.x, i % 2 ? log_sum.y : log_sum.x,
                                        i % 2 ? delta.y : delta.x, keep[i], slope, score, &d_scores[m][n][i]);
             }
@@ -144,16 +154,13 @@ differentiate_by_keys (const Attention a,
   AttentionStep step = attention_find_step<QUERIES> (a, batch, queries, block_key, KEYS, { 0, 0 });
   float d_k[HAS_K ? M_TILES : 1][WIDTH / 8][4] = { 0 }, d_v[HAS_V ? M_TILES : 1][WIDTH / 8][4] = { 0 };
   auto load_keys = [&] (guint16 *to, const AttentionRows &from) {
-    tile_load<guint16, KEYS, WIDTH> (to, a.width, from.is_aligned, [&] (int i) {
-      return block_key + i < a.n_keys ? attention_row<const guint16> (from, batch, key_head, block_key + i) : NULL;
-    });
+    tile_load_run<guint16, KEYS, WIDTH> (to, a.width, from.is_aligned,
+                                         tile_find_run (from, batch, key_head, a.n_keys), block_key);
   };
   auto load_queries = [&] (guint16 *to, const AttentionRows &from, const AttentionStep &at) {
-    tile_load<guint16, QUERIES, WIDTH> (to, a.width, from.is_aligned, [&] (int i) {
-      return at.query + i < a.n_queries
-                 ? attention_row<const guint16> (from, batch, key_head * a.n_shared + at.head, at.query + i)
-                 : NULL;
-    });
+    tile_load_run<guint16, QUERIES, WIDTH> (
+        to, a.width, from.is_aligned, tile_find_run (from, batch, key_head * a.n_shared + at.head, a.n_queries),
+        at.query);
   };
 
   load_keys (k, a.k);
@@ -197,18 +204,21 @@ differentiate_by_keys (const Attention a,
       if (loads_query)
         next_query = attention_load_grad_query (a, batch, key_head * a.n_shared + next.head,
                                                 next.query + (int) threadIdx.x);
-      if (has_keys)
+      /* Without starts both ends of what a query sees grow with its position. */
+      int last = min (QUERIES, a.n_queries - step.query) - 1, first_key = block_key + row;
+      bool sees = a.starts.data || (tile.end[last] > first_key && tile.begin[0] < first_key + 16 * M_TILES);
+
+      if (has_keys && sees)
         {
           float scores[M_TILES][QUERIES / 8][4], d_scores[M_TILES][QUERIES / 8][4] = { 0 };
-          bool is_edge = a.starts.data || step.query + QUERIES > a.n_queries || tile.end[0] < block_key + KEYS
-                         || tile.begin[QUERIES - 1] > block_key;
+          bool is_edge = a.starts.data || last < QUERIES - 1 || tile.end[0] < first_key + 16 * M_TILES
+                         || tile.begin[QUERIES - 1] > first_key;
 
           tile_multiply_transposed<M_TILES, QUERIES, WIDTH> (scores, k, row, tile.q);
           if (HAS_K)
             tile_multiply_transposed<M_TILES, QUERIES, WIDTH> (d_scores, v, row, tile.d_o);
-          differentiate_keys<M_TILES, QUERIES, IS_GENERAL> (a, batch, key_head * a.n_shared + step.head,
-                                                            block_key + row, step.query, is_edge, tile, scores,
-                                                            d_scores);
+          differentiate_keys<M_TILES, QUERIES, IS_GENERAL> (a, batch, key_head * a.n_shared + step.head, first_key,
+                                                            step.query, is_edge, tile, scores, d_scores);
           if (HAS_V)
             tile_multiply_add<M_TILES, QUERIES, WIDTH> (d_v, scores, tile.d_o);
           if (HAS_K)
@@ -254,6 +264,22 @@ differentiate_queries (const Attention &a,
                        float (&scores)[M_TILES][KEYS / 8][4],
                        float (&d_scores)[M_TILES][KEYS / 8][4])
 {
+  int lane_key = first_key + (int) threadIdx.x % 4 * 2;
+
+  if (!IS_GENERAL && is_edge)
+#pragma unroll
+    for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          {
+            const AttentionBounds &bounds = rows[m][i / 2].query.bounds;
+            int key = lane_key + 8 * n + i % 2;
+
+            if (key < bounds.begin || key >= bounds.end)
+              scores[m][n][i] = -INFINITY;
+          }
 #pragma unroll
   for (int m = 0; m < M_TILES; m++)
 #pragma unroll
@@ -269,14 +295,12 @@ differentiate_queries (const Attention &a,
           {
             const QueryRow &row = rows[m][i / 2];
             const AttentionGradQuery &query = row.query;
-            int key = first_key + 8 * n + (int) threadIdx.x % 4 * 2 + i % 2;
+            int key = lane_key + 8 * n + i % 2;
             bool is_seen = key >= query.bounds.begin && key < query.bounds.end;
             float *score = &scores[m][n][i], slope = 1.0f;
 
             if (IS_GENERAL)
               *score = attention_finish_score (a, *score, is_seen, row.mask_start, key, &slope);
-            else if (is_edge && !is_seen)
-              *score = -INFINITY;
             attention_differentiate (a, query.maximum, query.log_sum, query.delta, keep[i], slope, score,
                                      &d_scores[m][n][i]);
           }
@@ -296,27 +320,25 @@ differentiate_by_queries (const Attention a,
   int first_row = (int) threadIdx.x / 32 * 16 * M_TILES, first_query = block_query + first_row;
   bool has_queries = first_query < a.n_queries;
   AttentionRange range = attention_find_range (a, batch, block_query, min (block_query + QUERIES, a.n_queries) - 1);
+  AttentionRange seen = { a.n_keys, 0, 0, a.n_keys }; /* by the warp's queries */
   QueryRow rows[M_TILES][2];
   float d_q[M_TILES][WIDTH / 8][4] = { 0 };
+  TileRun keys = tile_find_run (a.k, batch, head / a.n_shared, a.n_keys);
+  TileRun values = tile_find_run (a.v, batch, head / a.n_shared, a.n_keys);
   auto load_queries = [&] (guint16 *to, const AttentionRows &from) {
-    tile_load<guint16, QUERIES, WIDTH> (to, a.width, from.is_aligned, [&] (int i) {
-      return block_query + i < a.n_queries ? attention_row<const guint16> (from, batch, head, block_query + i) : NULL;
-    });
+    tile_load_run<guint16, QUERIES, WIDTH> (to, a.width, from.is_aligned,
+                                            tile_find_run (from, batch, head, a.n_queries), block_query);
   };
-  auto load_keys = [&] (guint16 *to, const AttentionRows &from, int key) {
-    tile_load<guint16, KEYS, WIDTH> (to, a.width, from.is_aligned, [&] (int i) {
-      return key + i < a.n_keys ? attention_row<const guint16> (from, batch, head / a.n_shared, key + i) : NULL;
-    });
+  auto load_keys = [&] (guint16 *tile, int key) {
+    tile_load_run<guint16, KEYS, WIDTH> (tile, a.width, a.k.is_aligned, keys, key);
+    tile_load_run<guint16, KEYS, WIDTH> (tile + KEYS * PITCH, a.width, a.v.is_aligned, values, key);
   };
 
   range.begin = range.begin / KEYS * KEYS;
   load_queries (q, a.q);
   load_queries (d_o, a.d_o);
   if (range.begin < range.end)
-    {
-      load_keys (tiles, a.k, range.begin);
-      load_keys (tiles + KEYS * PITCH, a.v, range.begin);
-    }
+    load_keys (tiles, range.begin);
   cp_async_commit ();
 #pragma unroll
   for (int m = 0; m < M_TILES; m++)
@@ -326,9 +348,11 @@ differentiate_by_queries (const Attention a,
         int query = first_query + 16 * m + 8 * half + (int) threadIdx.x % 32 / 4;
 
         rows[m][half].query = attention_load_grad_query (a, batch, head, query);
+        attention_add_bounds (&seen, rows[m][half].query.bounds);
         rows[m][half].mask_start = attention_mask_start (a, batch, head, query);
         rows[m][half].draw_start = (guint64) attention_row_index (a, batch, head, query) * a.n_keys;
       }
+  seen = attention_join_ranges (seen);
 #pragma unroll 1
   for (int key = range.begin; key < range.end; key += KEYS, stage = N_STAGES - 1 - stage)
     {
@@ -336,10 +360,7 @@ differentiate_by_queries (const Attention a,
       guint16 *next_k = tiles + (N_STAGES - 1 - stage) * 2 * KEYS * PITCH;
       auto load_next = [&] () {
         if (key + KEYS < range.end)
-          {
-            load_keys (next_k, a.k, key + KEYS);
-            load_keys (next_k + KEYS * PITCH, a.v, key + KEYS);
-          }
+          load_keys (next_k, key + KEYS);
         cp_async_commit ();
       };
 
@@ -348,14 +369,14 @@ differentiate_by_queries (const Attention a,
       __syncthreads ();
       if (N_STAGES == 2)
         load_next ();
-      if (has_queries)
+      if (key < seen.end && key + KEYS > seen.begin)
         {
           float scores[M_TILES][KEYS / 8][4], d_scores[M_TILES][KEYS / 8][4];
 
           tile_multiply_transposed<M_TILES, KEYS, WIDTH> (scores, q, first_row, k);
           tile_multiply_transposed<M_TILES, KEYS, WIDTH> (d_scores, d_o, first_row, v);
           differentiate_queries<M_TILES, KEYS, IS_GENERAL> (
-              a, key, key < range.all_begin || key + KEYS > range.all_end, rows, scores, d_scores);
+              a, key, key < seen.all_begin || key + KEYS > seen.all_end, rows, scores, d_scores);
           tile_multiply_add<M_TILES, KEYS, WIDTH> (d_q, d_scores, k);
         }
       if (N_STAGES == 1)

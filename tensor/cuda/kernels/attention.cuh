@@ -213,6 +213,35 @@ attention_find_range (const Attention &a,
   return { range[0], range[1], range[2], range[3] };
 }
 
+/* Widens a range by what one more query sees. */
+static __device__ __forceinline__ void
+attention_add_bounds (AttentionRange *range,
+                      const AttentionBounds &bounds)
+{
+  if (bounds.begin < bounds.end)
+    {
+      range->begin = min (range->begin, bounds.begin);
+      range->end = max (range->end, bounds.end);
+    }
+  range->all_begin = max (range->all_begin, bounds.begin);
+  range->all_end = min (range->all_end, bounds.end);
+}
+
+/* The range of all lanes' queries from that of each lane's. */
+static __device__ __forceinline__ AttentionRange
+attention_join_ranges (AttentionRange range)
+{
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    {
+      range.begin = min (range.begin, __shfl_xor_sync (EBB_CUDA_ALL_LANES, range.begin, distance));
+      range.end = max (range.end, __shfl_xor_sync (EBB_CUDA_ALL_LANES, range.end, distance));
+      range.all_begin = max (range.all_begin, __shfl_xor_sync (EBB_CUDA_ALL_LANES, range.all_begin, distance));
+      range.all_end = min (range.all_end, __shfl_xor_sync (EBB_CUDA_ALL_LANES, range.all_end, distance));
+    }
+  return range;
+}
+
 /* -- scores -------------------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ gint64
