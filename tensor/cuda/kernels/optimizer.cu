@@ -9,7 +9,8 @@
 
 /* A launch's parameters are 4 KiB at most: so many tensors go at once. */
 #define ITEMS 48
-#define CHUNK_BLOCKS 8 /* moment blocks of a block of threads, one of a warp: 2048 elements */
+#define ADAMW_BLOCKS 8 /* moment blocks of a block of threads, one of a warp: 2048 elements */
+#define NORM_BLOCKS 16 /* the same where each block of threads ends in a sum */
 #define WARPS (ELEMENTWISE_THREADS / 32)
 
 typedef struct
@@ -19,14 +20,16 @@ typedef struct
   guint n;
 } Items;
 
-/* Takes items from first on. Returns how many, and the blocks of threads that they need. */
+/* Takes items from first on, whose moment blocks are shared out by @of_block. Returns how many, and the blocks of
+ * threads that they need. */
 static guint
 items_init (Items *self,
             const EbbLaunch *launch,
             guint first,
+            int of_block,
             unsigned *n_blocks)
 {
-  const gint64 chunk = CHUNK_BLOCKS * EBB_MOMENT_BLOCK;
+  const gint64 chunk = of_block * EBB_MOMENT_BLOCK;
   guint n = launch->n_items - first < ITEMS ? launch->n_items - first : ITEMS;
   unsigned end = 0;
 
@@ -222,9 +225,9 @@ adamw (Items items,
 
   if (fault_is_set (self.fault))
     return;
-  for (int i = (int) warp; i < CHUNK_BLOCKS; i += WARPS)
+  for (int i = (int) warp; i < ADAMW_BLOCKS; i += WARPS)
     {
-      gint64 block = chunk * CHUNK_BLOCKS + i;
+      gint64 block = chunk * ADAMW_BLOCKS + i;
 
       if (block * EBB_MOMENT_BLOCK < item.n_elements)
         adamw_block<Grad, Parameter, Moment> (self, item, block, scale, lane);
@@ -275,7 +278,7 @@ EBB_CUDA_KERNEL (adamw)
     {
       unsigned n_blocks;
 
-      first += items_init (&items, launch, first, &n_blocks);
+      first += items_init (&items, launch, first, ADAMW_BLOCKS, &n_blocks);
       if (n_blocks == 0)
         continue;
       if (launch->params.adamw.dtype == EBB_DTYPE_F32)
@@ -442,8 +445,8 @@ sum_squares (Items items,
   const EbbLaunchItem &item = items.items[find_item (items, &chunk)];
   double sum = 0;
 
-  begin = chunk * CHUNK_BLOCKS * EBB_MOMENT_BLOCK;
-  end = begin + CHUNK_BLOCKS * EBB_MOMENT_BLOCK;
+  begin = chunk * NORM_BLOCKS * EBB_MOMENT_BLOCK;
+  end = begin + NORM_BLOCKS * EBB_MOMENT_BLOCK;
   end = end < item.n_elements ? end : item.n_elements;
   for (gint64 i = begin + threadIdx.x; i < end; i += ELEMENTWISE_THREADS)
     {
@@ -482,7 +485,7 @@ EBB_CUDA_WORKSPACE (squared_norm)
     {
       unsigned n_blocks;
 
-      first += items_init (&items, launch, first, &n_blocks);
+      first += items_init (&items, launch, first, NORM_BLOCKS, &n_blocks);
       most = n_blocks > most ? n_blocks : most;
     }
   return most * sizeof (double);
@@ -498,7 +501,7 @@ EBB_CUDA_KERNEL (squared_norm)
   for (guint first = 0; first < launch->n_items && status == cudaSuccess;)
     {
       unsigned n_blocks;
-      guint n = items_init (&items, launch, first, &n_blocks);
+      guint n = items_init (&items, launch, first, NORM_BLOCKS, &n_blocks);
 
       if (n_blocks > 0 && launch->params.squared_norm.dtype == EBB_DTYPE_F32)
         status = EBB_CUDA_LAUNCH (sum_squares<float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, partials);
