@@ -3,6 +3,7 @@
 
 #include "nn/layers/block-private.h"
 #include "nn/layers/layer-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/ops/product.h"
 
 /**
@@ -101,14 +102,17 @@ activate (EbbMlp *self, EbbTensor *input, GError **error)
   g_autoptr (EbbTensor) hidden = NULL;
   g_autoptr (EbbTensor) gate = NULL;
   g_autoptr (EbbTensor) shared = NULL;
+  EbbSharedCast cast;
   EbbGeluKind kind;
   gboolean gelu = is_gelu (self->activation, &kind);
 
   if (self->gate != NULL)
     {
       shared = ebb_layer_share_input (EBB_MODULE (self), input, error);
+      ebb_shared_cast_begin (&cast, shared);
       gate = ebb_module_call1 (self->gate, shared, error);
       hidden = gate != NULL ? ebb_module_call1 (self->up, shared, error) : NULL;
+      ebb_shared_cast_end (&cast);
       return ebb_gated_activation (gate, hidden, self->activation, error);
     }
   if (gelu && ebb_linear_lends_bias (self->up))

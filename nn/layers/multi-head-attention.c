@@ -7,6 +7,7 @@
 #include "nn/layers/linear.h"
 #include "nn/layers/rotary-private.h"
 #include "nn/module-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/ops/attention.h"
 #include "tensor/ops/shape.h"
 
@@ -429,14 +430,18 @@ attend_separate (EbbMultiHeadAttention *self,
                  GError **error)
 {
   g_autoptr (EbbTensor) x = ebb_layer_share_input (EBB_MODULE (self), input, error);
+  const gint64 first = form->first_query;
   gboolean is_rotary = self->config->is_rotary;
-  EbbTensor *queries = project_heads (self, self->q_proj, self->q_norm, is_rotary, x, inputs->starts,
-                                      form->first_query, error);
-  EbbTensor *keys = queries != NULL ? project_heads (self, self->k_proj, self->k_norm, is_rotary, x, inputs->starts,
-                                                     form->first_query, error)
-                                    : NULL;
-  EbbTensor *values = keys != NULL ? project_heads (self, self->v_proj, NULL, FALSE, x, NULL, 0, error) : NULL;
+  EbbTensor *queries, *keys = NULL, *values = NULL;
+  EbbSharedCast cast;
 
+  ebb_shared_cast_begin (&cast, x);
+  queries = project_heads (self, self->q_proj, self->q_norm, is_rotary, x, inputs->starts, first, error);
+  if (queries != NULL)
+    keys = project_heads (self, self->k_proj, self->k_norm, is_rotary, x, inputs->starts, first, error);
+  if (keys != NULL)
+    values = project_heads (self, self->v_proj, NULL, FALSE, x, NULL, 0, error);
+  ebb_shared_cast_end (&cast);
   return attend_by_heads (self, queries, keys, values, inputs, form, error);
 }
 

@@ -151,6 +151,23 @@ gboolean ebb_op_cast (EbbOpCall *call,
                       guint index,
                       EbbDType dtype,
                       GError **error);
+
+/* Several ops that follow each other cast one input alike, as the products of queries, keys and values do: between
+ * begin and end those of this thread, and of the checkpointed frame in which it is, share one copy of @input, which
+ * each of them might save. */
+typedef struct _EbbSharedCast EbbSharedCast;
+
+struct _EbbSharedCast
+{
+  EbbTensor *input; /* not owned */
+  EbbTensor *copy;  /* NULL: none was needed yet */
+  guint64 frame;
+  EbbSharedCast *outer;
+};
+
+void ebb_shared_cast_begin (EbbSharedCast *self,
+                            EbbTensor *input);
+void ebb_shared_cast_end (EbbSharedCast *self);
 /* Replaces input @index by a view expanded to @shape (strides 0); the edge stays. The shapes were checked. */
 void ebb_op_expand (EbbOpCall *call,
                     guint index,

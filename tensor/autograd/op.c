@@ -123,6 +123,42 @@ ebb_op_contiguous (EbbOpCall *call,
   return TRUE;
 }
 
+static __thread EbbSharedCast *shared_casts;
+
+void
+ebb_shared_cast_begin (EbbSharedCast *self,
+                       EbbTensor *input)
+{
+  *self = (EbbSharedCast){ input, NULL, ebb_modes.frame, shared_casts };
+  shared_casts = self;
+}
+
+void
+ebb_shared_cast_end (EbbSharedCast *self)
+{
+  shared_casts = self->outer;
+  g_clear_pointer (&self->copy, ebb_tensor_unref);
+}
+
+static EbbTensor *
+convert_shared (EbbTensor *input,
+                EbbDType dtype,
+                GError **error)
+{
+  EbbSharedCast *shared = shared_casts;
+
+  while (shared != NULL && (shared->input != input || shared->frame != ebb_modes.frame))
+    shared = shared->outer;
+  if (shared == NULL)
+    return ebb_tensor_convert (input, dtype, error);
+  if (shared->copy == NULL || shared->copy->view.dtype != dtype)
+    {
+      g_clear_pointer (&shared->copy, ebb_tensor_unref);
+      shared->copy = ebb_tensor_convert (input, dtype, error);
+    }
+  return shared->copy != NULL ? ebb_tensor_ref (shared->copy) : NULL;
+}
+
 gboolean
 ebb_op_cast (EbbOpCall *call,
              guint index,
@@ -133,7 +169,7 @@ ebb_op_cast (EbbOpCall *call,
 
   if (input == NULL || input->view.dtype == dtype)
     return TRUE;
-  copy = input->is_parameter ? ebb_tensor_get_shadow (input, dtype, error) : ebb_tensor_convert (input, dtype, error);
+  copy = input->is_parameter ? ebb_tensor_get_shadow (input, dtype, error) : convert_shared (input, dtype, error);
   if (copy == NULL)
     return ebb_op_clear (call);
   stand_in (call, index, copy);

@@ -412,6 +412,45 @@ a_block_keeps_what_it_must (void)
       }
 }
 
+/* The copies of a part of a block under autocast, of whose weights there are copies already. */
+static guint64
+count_casts (EbbModule *part, EbbTensor *x)
+{
+  g_autoptr (EbbProfiler) profiler = ebb_profiler_new ();
+  g_autoptr (GError) error = NULL;
+
+  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  for (int i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbTensor) y = NULL;
+
+      if (i == 1)
+        ebb_profiler_start (profiler, &error);
+      y = ebb_module_call1 (part, x, &error);
+      g_assert_no_error (error);
+    }
+  ebb_profiler_stop (profiler);
+  ebb_pop_autocast ();
+  return ebb_profiler_count_ops (profiler, EBB_PHASE_FORWARD, "copy");
+}
+
+static void
+products_of_one_input_share_its_cast (void)
+{
+  g_autoptr (EbbModule) gpt = test_decoder_new ("llama2", 1);
+  g_autoptr (EbbModule) layers = ebb_module_get_child (gpt, "layers");
+  g_autoptr (EbbModule) block = ebb_module_get_child (layers, "0");
+  g_autoptr (EbbTensor) x = test_randn (4, ROWS, TOKENS, 24, -1);
+  static const char *const names[] = { "self_attn", "mlp" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      g_autoptr (EbbModule) part = ebb_module_get_child (block, names[i]);
+
+      g_assert_cmpuint (count_casts (part, x), ==, 1);
+    }
+}
+
 /* -- dropout ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -486,5 +525,6 @@ main (int argc, char **argv)
   g_test_add_func ("/decoder/documents/scaled", documents_beyond_the_original_context_are_refused);
   g_test_add_func ("/decoder/documents/scaled-without-gradients", packed_documents_are_refused_without_gradients_too);
   g_test_add_func ("/decoder/kept", a_block_keeps_what_it_must);
+  g_test_add_func ("/decoder/products-of-one-input-share-its-cast", products_of_one_input_share_its_cast);
   return g_test_run ();
 }
