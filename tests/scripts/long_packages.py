@@ -23,7 +23,7 @@ PACKAGES = os.environ.get("EBB_PACKAGES", os.path.join(ROOT, "build", "packages"
 TOOLS = ["gcc", "g++", "libc6-dev", "cmake", "make", "pkg-config", "valac", "gjs", "python3-minimal", "man-db",
          "bash-completion"]
 # Files that a system writes about itself.
-OWN = re.compile(r"/(proc|sys|dev|run|tmp|root|work)(/|$)|/var/(cache|log|lib/(apt|dpkg|systemd))(/|$)")
+OWN = re.compile(r"/(proc|sys|dev|run|tmp|root|packages)(/|$)|/var/(cache|log|lib/(apt|dpkg|systemd))(/|$)")
 BINARIES = ["ebb-finetune", "ebb-fsdp-gpt", "ebb-generate", "ebb-nested-activations", "ebb-oslo-gpt2", "ebb-train-bert",
             "ebb-train-gpt"]
 
@@ -78,7 +78,7 @@ class Bare:
         return found
 
     def write(self, name, text):
-        with open(os.path.join(self.path, "work", name), "w", encoding="utf-8") as file:
+        with open(os.path.join(self.path, "packages", name), "w", encoding="utf-8") as file:
             file.write(text)
 
 
@@ -115,7 +115,7 @@ class Packages(unittest.TestCase):
             "=1.0';\n", "=1.0';\nEbb.init_process_group ('auto');\n", 1))
         self.bare.write("program.cc",
                         "#include <ebb/ebb.h>\nint main () { return ebb_check_version (1, 0, 0) ? 0 : 1; }\n")
-        shutil.copytree(os.path.join(ROOT, "tests", "consumer"), os.path.join(self.bare.path, "work", "consumer"))
+        shutil.copytree(os.path.join(ROOT, "tests", "consumer"), os.path.join(self.bare.path, "packages", "consumer"))
         in_c = self.check_training("gcc program.c -o program $(pkg-config --cflags --libs ebb-1.0)", "./program")
         self.assertEqual(self.check_training("/usr/bin/python3 program.py"), in_c)
         self.bare.run("python3 -c 'import ebb; assert ebb.tensor ([1.5]).item () == 1.5'")

@@ -133,7 +133,10 @@ test_least (void)
   without = test_plan_run_try (&run, G_MAXUINT64, &error);
   g_assert_no_error (error);
   g_assert_cmpuint (without->unplanned_peak_bytes, ==, with->unplanned_peak_bytes);
-  g_assert_cmpuint (with->least_bytes, <, without->least_bytes);
+  /* As above: a GPU may need most in the loss. */
+  g_assert_cmpuint (with->least_bytes, <=, without->least_bytes);
+  if (test_device_is_cpu ())
+    g_assert_cmpuint (with->least_bytes, <, without->least_bytes);
 
   for (guint i = 0; i < N_LAYERS; i++)
     {

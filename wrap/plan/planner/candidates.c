@@ -8,9 +8,10 @@
 
 /* How often a plan whose dry step passes the budget is made again. */
 #define N_CORRECTIONS 8
-/* Of plans in which all blocks move, a chain may take some bytes twice that neighbors have in common, but seldom too
- * few; its seconds are nearly those of the dry step. */
+/* Of plans in which all blocks move, a chain may take some bytes twice that neighbors have in common, and a product's
+ * workspace where it isn't at the peak, but seldom too few; its seconds are nearly those of the dry step. */
 #define MOST_TOO_FEW_BYTES 0.0125
+#define MOST_TOO_MANY_BYTES 0.04
 #define MOST_OTHER_SECONDS 0.05
 /* Of a segment whose blocks keep everything while it is recomputed: more would keep more than they save. */
 #define MOST_PLAIN_BLOCKS 4
@@ -315,7 +316,7 @@ add_uniform (EbbPlanCandidates *self,
       g_array_append_val (self->uniform, uniform);
       lowest = MIN (lowest, uniform.peak);
     }
-  return make_lowest (self, (guint64) ((double) lowest * (1 + MOST_TOO_FEW_BYTES)), error);
+  return make_lowest (self, (guint64) ((double) lowest * (1 + MOST_TOO_FEW_BYTES + MOST_TOO_MANY_BYTES)), error);
 }
 
 /* The plan in which blocks are recomputed one by one within segments that are recomputed, too. With about as many
