@@ -147,7 +147,8 @@ typedef enum
   EBB_KERNEL_MATMUL,         /* (a [.., M, K], b [.., K, N], bias [N] or NULL) -> c [.., M, N] : batches broadcast
                                 * (strides 0), a and b with any strides of which one of the last two is 1;
                                 * c += if matmul.accumulate; a and b f32 or both bf16; c f32 or bf16, its columns dense
-                                * and its rows with any stride.
+                                * and its rows with any stride;
+                                * of bf16 operands and to bf16, an f32 bias may be rounded before it is added.
                                 * matmul.row_block: K is added up in blocks of so many, see EbbBackend; 0: as one sum */
   EBB_KERNEL_ATTENTION,      /* (q [B, H, T, D], k [B, Hk, S, D], v [B, Hk, S, D], mask or NULL, starts or NULL) -> o
                               * [B, H, T, D], logsumexp f32 [B, H, T, 2]: the largest score of a row, and the logarithm

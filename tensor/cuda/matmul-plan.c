@@ -199,26 +199,77 @@ make_dense (EbbCudaMatrix *self,
     }
 }
 
-/* A bf16 result of f32 operands, or with an f32 bias, is rounded once, from f32. */
+/* cuBLASLt's fast algorithms of bf16 take multiples of 8 terms, of columns of the result, and of rows of an a whose
+ * columns are dense, whatever the strides. With 50257 words the others run at a sixth of the rate. So most of them are
+ * one call, and the up to 7 at the end another. */
+#define CUT_UNIT 8
+#define LEAST_CUT ((double) (1 << 28)) /* multiplications from which on the second call pays */
+
+static gboolean
+has_aligned_rows (const EbbCudaMatrix *self)
+{
+  return (self->column == 1 ? self->row : self->column) % CUT_UNIT == 0;
+}
+
+static gint64
+cut (gint64 size)
+{
+  return size > CUT_UNIT ? size / CUT_UNIT * CUT_UNIT : size;
+}
+
 static void
-choose_copies (EbbCudaPlan *plan)
+choose_cuts (EbbCudaPlan *plan)
 {
   const EbbCudaProduct *p = &plan->product;
-  const gboolean is_wide = p->c.dtype != EBB_DTYPE_F32
-                           && (p->a.dtype == EBB_DTYPE_F32 || p->bias_dtype == EBB_DTYPE_F32);
+  const gboolean is_added_in_f32 = p->c.dtype == EBB_DTYPE_F32
+                                   || (p->n % CUT_UNIT == 0
+                                       && (gsize) (p->m * p->n) <= EBB_CUDA_BLAS_WORKSPACE / sizeof (float));
+
+  plan->first_m = p->m;
+  plan->first_n = p->n;
+  plan->first_k = p->k;
+  if (p->a.dtype != EBB_DTYPE_BF16 || p->n_batch > 0 || (double) p->m * (double) p->n * (double) p->k < LEAST_CUT
+      || !has_aligned_rows (&plan->a) || !has_aligned_rows (&plan->b) || !has_aligned_rows (&p->c))
+    return;
+  if (plan->a.column != 1)
+    plan->first_m = cut (p->m);
+  plan->first_n = cut (p->n);
+  if (is_added_in_f32)
+    plan->first_k = cut (p->k);
+}
+
+static gboolean
+is_cut (const EbbCudaPlan *plan)
+{
+  return plan->first_m < plan->product.m || plan->first_n < plan->product.n || plan->first_k < plan->product.k;
+}
+
+/* A bf16 result of f32 operands, or of terms that are added in two parts, is rounded once, from f32; so is one to which
+ * a product and a bias are added, since cuBLASLt rounds between the two. An f32 bias alone is no reason: made in f32,
+ * such products took twice their time, so it is rounded instead. */
+static void
+choose_copies (EbbCudaPlan *plan,
+               gboolean in_f32)
+{
+  const EbbCudaProduct *p = &plan->product;
+  gboolean is_wide;
 
   plan->a = p->a;
   plan->b = p->b;
   plan->c = p->c;
   plan->copies_a = !is_readable (&p->a);
   plan->copies_b = !is_readable (&p->b);
-  plan->copies_c = is_wide || p->c.column != 1 || p->c.row < p->n;
-  if (is_wide)
-    plan->c.dtype = EBB_DTYPE_F32;
   if (plan->copies_a)
     make_dense (&plan->a, p);
   if (plan->copies_b)
     make_dense (&plan->b, p);
+  choose_cuts (plan);
+  is_wide = p->c.dtype != EBB_DTYPE_F32
+            && (in_f32 || p->a.dtype == EBB_DTYPE_F32 || plan->first_k < p->k
+                || (p->bias_dtype >= 0 && p->accumulate));
+  plan->copies_c = is_wide || p->c.column != 1 || p->c.row < p->n;
+  if (is_wide)
+    plan->c.dtype = EBB_DTYPE_F32;
   if (plan->copies_c)
     make_dense (&plan->c, p);
   plan->copies_bias = p->bias_dtype >= 0 && (p->bias_dtype != plan->c.dtype || p->bias_stride != 1);
@@ -273,26 +324,27 @@ make_layout (EbbCudaDevice *device,
 
 static gboolean
 make_description (EbbCudaDevice *device,
-                  EbbCudaPlan *plan)
+                  const EbbCudaPlan *plan,
+                  EbbCudaPart *part)
 {
   const gboolean uses_tf32 = device->allows_tf32 && plan->a.dtype == EBB_DTYPE_F32;
   const gint32 left = is_by_rows (&plan->b) ? CUBLAS_OP_N : CUBLAS_OP_T;
   const gint32 right = is_by_rows (&plan->a) ? CUBLAS_OP_N : CUBLAS_OP_T;
-  const guint32 epilogue = plan->product.bias_dtype >= 0 ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  const guint32 epilogue = part->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   const gint32 bias_type = (gint32) get_type (plan->c.dtype);
 
-  return check (device, cublasLtMatmulDescCreate (&plan->description,
+  return check (device, cublasLtMatmulDescCreate (&part->description,
                                                   uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
                                                   CUDA_R_32F))
-         && check (device, cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_TRANSA, &left,
+         && check (device, cublasLtMatmulDescSetAttribute (part->description, CUBLASLT_MATMUL_DESC_TRANSA, &left,
                                                            sizeof left))
-         && check (device, cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_TRANSB, &right,
+         && check (device, cublasLtMatmulDescSetAttribute (part->description, CUBLASLT_MATMUL_DESC_TRANSB, &right,
                                                            sizeof right))
-         && check (device, cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+         && check (device, cublasLtMatmulDescSetAttribute (part->description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                                            sizeof epilogue))
-         && (plan->product.bias_dtype < 0
+         && (!part->has_bias
              || check (device,
-                       cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                       cublasLtMatmulDescSetAttribute (part->description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                                                        &bias_type, sizeof bias_type)));
 }
 
@@ -311,10 +363,13 @@ get_alignment (const EbbCudaMatrix *matrix,
 static gboolean
 set_preference (EbbCudaDevice *device,
                 const EbbCudaPlan *plan,
+                const EbbCudaPart *part,
                 cublasLtMatmulPreference_t preference)
 {
   const guint64 workspace = EBB_CUDA_BLAS_WORKSPACE;
-  const guint32 schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* none is always allowed */
+  /* None is always allowed. The few columns behind a cut would else have the whole product made in f32, see below. */
+  const guint32 schemes = is_cut (plan) && part->has_bias ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                          : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   const guint32 a = get_alignment (&plan->b, &plan->product), b = get_alignment (&plan->a, &plan->product);
   const guint32 c = get_alignment (&plan->c, &plan->product);
   const struct
@@ -340,7 +395,8 @@ set_preference (EbbCudaDevice *device,
 
 static gboolean
 choose_algorithm (EbbCudaDevice *device,
-                  EbbCudaPlan *plan)
+                  EbbCudaPlan *plan,
+                  EbbCudaPart *part)
 {
   cublasLtMatmulPreference_t preference;
   cublasLtMatmulHeuristicResult_t result;
@@ -349,33 +405,40 @@ choose_algorithm (EbbCudaDevice *device,
 
   if (!check (device, cublasLtMatmulPreferenceCreate (&preference)))
     return FALSE;
-  ok = set_preference (device, plan, preference)
-       && check (device, cublasLtMatmulAlgoGetHeuristic (device->blas->handle, plan->description, plan->left,
-                                                         plan->right, plan->result, plan->result, preference, 1,
+  ok = set_preference (device, plan, part, preference)
+       && check (device, cublasLtMatmulAlgoGetHeuristic (device->blas->handle, part->description, part->left,
+                                                         part->right, part->result, part->result, preference, 1,
                                                          &result, &n));
   cublasLtMatmulPreferenceDestroy (preference);
   if (!ok || n == 0)
     return ok && check (device, CUBLAS_STATUS_NOT_SUPPORTED);
-  plan->algorithm = result.algo;
-  plan->workspace = result.workspaceSize;
+  part->algorithm = result.algo;
+  plan->workspace = MAX (plan->workspace, result.workspaceSize);
   return check (device, result.state);
 }
 
 /* -- plans --------------------------------------------------------------------------------------------------------- */
 
 static void
+part_clear (EbbCudaPart *self)
+{
+  if (self->left != NULL)
+    cublasLtMatrixLayoutDestroy (self->left);
+  if (self->right != NULL)
+    cublasLtMatrixLayoutDestroy (self->right);
+  if (self->result != NULL)
+    cublasLtMatrixLayoutDestroy (self->result);
+  if (self->description != NULL)
+    cublasLtMatmulDescDestroy (self->description);
+}
+
+static void
 plan_free (gpointer data)
 {
   EbbCudaPlan *plan = data;
 
-  if (plan->left != NULL)
-    cublasLtMatrixLayoutDestroy (plan->left);
-  if (plan->right != NULL)
-    cublasLtMatrixLayoutDestroy (plan->right);
-  if (plan->result != NULL)
-    cublasLtMatrixLayoutDestroy (plan->result);
-  if (plan->description != NULL)
-    cublasLtMatmulDescDestroy (plan->description);
+  for (int i = 0; i < plan->n_parts; i++)
+    part_clear (&plan->parts[i]);
   g_free (plan);
 }
 
@@ -395,22 +458,78 @@ choose_batch (EbbCudaPlan *plan)
   plan->inner_c = plan->c.batch[plan->n_outer];
 }
 
+/* The rows of the result from @m on, the columns from @n on and the terms from @k on: up to the cut, or behind it. */
+static gboolean
+add_part (EbbCudaDevice *device,
+          EbbCudaPlan *plan,
+          gint64 m,
+          gint64 n,
+          gint64 k)
+{
+  EbbCudaPart *part = &plan->parts[plan->n_parts++];
+  EbbCudaMatrix a = plan->a, b = plan->b, c = plan->c;
+
+  a.rows = c.rows = m < plan->first_m ? plan->first_m : plan->product.m - m;
+  b.columns = c.columns = n < plan->first_n ? plan->first_n : plan->product.n - n;
+  a.columns = b.rows = k < plan->first_k ? plan->first_k : plan->product.k - k;
+  part->offset_a = m * a.row + k * a.column;
+  part->offset_b = k * b.row + n * b.column;
+  part->offset_c = m * c.row + n * c.column;
+  part->offset_bias = n;
+  part->adds = k > 0;
+  part->has_bias = plan->product.bias_dtype >= 0 && k == 0;
+  return make_description (device, plan, part)
+         && make_layout (device, &b, plan->n_inner, plan->inner_b, &part->left)
+         && make_layout (device, &a, plan->n_inner, plan->inner_a, &part->right)
+         && make_layout (device, &c, plan->n_inner, plan->inner_c, &part->result)
+         && choose_algorithm (device, plan, part);
+}
+
+/* Split over blocks that each add some of the terms */
+static gboolean
+is_split (const EbbCudaPart *part)
+{
+  guint32 scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+  gsize size;
+
+  return cublasLtMatmulAlgoConfigGetAttribute (&part->algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
+                                               sizeof scheme, &size)
+             == CUBLAS_STATUS_SUCCESS
+         && scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+/* A split sum becomes bf16 before its bias is added. */
+static gboolean
+rounds_twice (const EbbCudaPlan *plan)
+{
+  if (plan->c.dtype == EBB_DTYPE_F32)
+    return FALSE;
+  for (int i = 0; i < plan->n_parts; i++)
+    if (plan->parts[i].has_bias && is_split (&plan->parts[i]))
+      return TRUE;
+  return FALSE;
+}
+
 static EbbCudaPlan *
 plan_new (EbbCudaDevice *device,
-          const EbbCudaProduct *product)
+          const EbbCudaProduct *product,
+          gboolean in_f32)
 {
   EbbCudaPlan *plan = g_new0 (EbbCudaPlan, 1);
+  gboolean ok = TRUE;
 
   plan->product = *product;
-  choose_copies (plan);
+  choose_copies (plan, in_f32);
   choose_batch (plan);
-  if (make_description (device, plan) && make_layout (device, &plan->b, plan->n_inner, plan->inner_b, &plan->left)
-      && make_layout (device, &plan->a, plan->n_inner, plan->inner_a, &plan->right)
-      && make_layout (device, &plan->c, plan->n_inner, plan->inner_c, &plan->result)
-      && choose_algorithm (device, plan))
+  for (gint64 m = 0; m < product->m; m += plan->first_m)
+    for (gint64 n = 0; n < product->n; n += plan->first_n)
+      for (gint64 k = 0; k < product->k; k += plan->first_k)
+        ok = ok && add_part (device, plan, m, n, k);
+  if (ok && !rounds_twice (plan))
     return plan;
   plan_free (plan);
-  return NULL;
+  /* Without splits products of few rows would take several times as long: from f32 they are one short copy longer. */
+  return ok ? plan_new (device, product, TRUE) : NULL;
 }
 
 static EbbCudaBlas *
@@ -446,7 +565,7 @@ ebb_cuda_plan_find (EbbCudaDevice *device,
     return plan;
   if (g_hash_table_size (blas->plans) >= MOST_PLANS)
     g_hash_table_remove_all (blas->plans);
-  plan = plan_new (device, &product);
+  plan = plan_new (device, &product, FALSE);
   if (plan != NULL)
     g_hash_table_insert (blas->plans, &plan->product, plan);
   return plan;

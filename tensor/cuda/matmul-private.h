@@ -33,8 +33,21 @@ typedef struct
   gint64 accumulate;
 } EbbCudaProduct;
 
-/* How a product runs: the operands that go through workspace, decided by shapes, strides and dtypes alone, and
- * cuBLASLt's algorithm. */
+/* One call of cuBLASLt: all of a product, or some of its rows, columns or terms. Offsets are in elements. */
+typedef struct
+{
+  gint64 offset_a, offset_b, offset_c, offset_bias;
+  gboolean adds; /* to the terms of the part before */
+  gboolean has_bias;
+  cublasLtMatmulDesc_t description;
+  cublasLtMatrixLayout_t left, right, result; /* left is b, since cuBLASLt's matrices are columns first */
+  cublasLtMatmulAlgo_t algorithm;
+} EbbCudaPart;
+
+#define EBB_CUDA_MAX_PARTS 8
+
+/* How a product runs: the operands that go through workspace, and its parts, decided by shapes, strides and dtypes
+ * alone. */
 typedef struct
 {
   EbbCudaProduct product;                /* the key */
@@ -44,9 +57,9 @@ typedef struct
   gint64 n_inner;                   /* matrices of one call */
   gint64 inner_a, inner_b, inner_c; /* strides between them */
   int n_outer;                      /* dimensions of the batch before, a call for each */
-  cublasLtMatmulDesc_t description;
-  cublasLtMatrixLayout_t left, right, result; /* left is b, since cuBLASLt's matrices are columns first */
-  cublasLtMatmulAlgo_t algorithm;
+  gint64 first_m, first_n, first_k; /* rows and columns of the result, and terms, of the first part */
+  int n_parts;
+  EbbCudaPart parts[EBB_CUDA_MAX_PARTS];
   gsize workspace; /* of cuBLASLt */
 } EbbCudaPlan;
 

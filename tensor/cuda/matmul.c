@@ -269,44 +269,68 @@ get_offset (const EbbCudaPlan *plan,
   return offset * (gint64) ebb_cuda_dtype_get_size (matrix->dtype);
 }
 
+/* One part of the product: a call for each matrix of the outer dimensions. */
 static cudaError_t
-multiply (EbbCudaDevice *device,
-          const EbbCudaPlan *plan,
-          const EbbLaunch *launch,
-          const char *a,
-          const char *b,
-          char *c,
-          const void *bias,
-          const EbbCudaQueue *queue)
+multiply_part (EbbCudaDevice *device,
+               const EbbCudaPlan *plan,
+               const EbbCudaPart *part,
+               const EbbLaunch *launch,
+               const char *a,
+               const char *b,
+               char *c,
+               const char *bias,
+               const EbbCudaQueue *queue)
 {
-  const float one = 1, beta = launch->params.matmul.accumulate ? 1 : 0;
+  const float one = 1, beta = launch->params.matmul.accumulate || part->adds ? 1 : 0;
+  const gsize size = ebb_cuda_dtype_get_size (plan->a.dtype), result_size = ebb_cuda_dtype_get_size (plan->c.dtype);
   gint64 n_calls = 1;
 
-  if (bias != NULL)
+  if (part->has_bias)
     {
+      const char *of_part = bias + (gsize) part->offset_bias * result_size;
       cudaError_t status =
-          check (device, cublasLtMatmulDescSetAttribute (plan->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                                         sizeof bias));
+          check (device, cublasLtMatmulDescSetAttribute (part->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &of_part,
+                                                         sizeof of_part));
 
       if (status != cudaSuccess)
         return status;
     }
+  a += (gsize) part->offset_a * size;
+  b += (gsize) part->offset_b * size;
+  c += (gsize) part->offset_c * result_size;
   for (int i = 0; i < plan->n_outer; i++)
     n_calls *= plan->product.batch[i];
   for (gint64 i = 0; i < n_calls; i++)
     {
       char *result = c + get_offset (plan, &plan->c, i);
       cudaError_t status =
-          check (device, cublasLtMatmul (device->blas->handle, plan->description, &one,
-                                         b + get_offset (plan, &plan->b, i), plan->left,
-                                         a + get_offset (plan, &plan->a, i), plan->right, &beta, result, plan->result,
-                                         result, plan->result, &plan->algorithm, launch->workspace, plan->workspace,
+          check (device, cublasLtMatmul (device->blas->handle, part->description, &one,
+                                         b + get_offset (plan, &plan->b, i), part->left,
+                                         a + get_offset (plan, &plan->a, i), part->right, &beta, result, part->result,
+                                         result, part->result, &part->algorithm, launch->workspace, plan->workspace,
                                          queue->stream));
 
       if (status != cudaSuccess)
         return status;
     }
   return cudaSuccess;
+}
+
+static cudaError_t
+multiply (EbbCudaDevice *device,
+          const EbbCudaPlan *plan,
+          const EbbLaunch *launch,
+          const void *a,
+          const void *b,
+          void *c,
+          const void *bias,
+          const EbbCudaQueue *queue)
+{
+  cudaError_t status = cudaSuccess;
+
+  for (int i = 0; i < plan->n_parts && status == cudaSuccess; i++)
+    status = multiply_part (device, plan, &plan->parts[i], launch, a, b, c, bias, queue);
+  return status;
 }
 
 /* @bias is expanded to @c. */

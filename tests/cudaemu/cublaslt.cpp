@@ -50,6 +50,7 @@ struct Algorithm
 {
   std::uint64_t mark, workspace_size;
   std::uint32_t alignments[4];
+  std::uint32_t reduction_scheme;
 };
 
 static_assert (sizeof (Algorithm) <= sizeof (cublasLtMatmulAlgo_t), "");
@@ -60,6 +61,8 @@ namespace
 constexpr std::uint64_t MARK = 0x45626245626c6173;
 /* So that products are tested which have workspace and must not share it. */
 constexpr std::uint64_t WORKSPACE = 4096;
+/* Results of so many elements are split sums, where those are allowed. */
+constexpr std::uint64_t MOST_SPLIT = 4096;
 
 /* A matrix in memory. */
 struct Operand
@@ -78,6 +81,7 @@ struct Product
   float alpha, beta;
   int epilogue;
   Operand bias;
+  bool is_split;
   void *workspace;
 };
 
@@ -130,6 +134,19 @@ store (const Operand &operand,
   else
     bits += 0x7fffu + (bits >> 16 & 1);
   static_cast<std::uint16_t *> (data)[offset] = (std::uint16_t) (bits >> 16);
+}
+
+/* What is left of it in @type */
+float
+round_to (cudaDataType type,
+          float x)
+{
+  std::uint16_t bits = 0;
+
+  if (type == CUDA_R_32F)
+    return x;
+  store ({ nullptr, type, 1, 1, 0 }, &bits, 0, x);
+  return load ({ &bits, type, 1, 1, 0 }, 0);
 }
 
 /* -- the product --------------------------------------------------------------------------------------------------- */
@@ -206,6 +223,9 @@ run_batch (const Product &self,
 
           if (self.beta != 0)
             x += self.beta * load (c, batch * c.batch_stride + row * c.row_stride + column * c.column_stride);
+          /* As the library does */
+          if ((self.epilogue & CUBLASLT_EPILOGUE_BIAS) && (self.is_split || self.beta != 0))
+            x = round_to (d.type, x);
           if (self.epilogue & CUBLASLT_EPILOGUE_BIAS)
             x += load (self.bias, batch * self.bias.batch_stride + row);
           if (self.epilogue & CUBLASLT_EPILOGUE_GELU)
@@ -478,7 +498,7 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle,
                                 cublasLtMatmulHeuristicResult_t results[],
                                 int *n_results)
 {
-  Algorithm algorithm = { MARK, preference->workspace_size >= WORKSPACE ? WORKSPACE : 0, {} };
+  Algorithm algorithm = { MARK, preference->workspace_size >= WORKSPACE ? WORKSPACE : 0, {}, 0 };
 
   *n_results = 0;
   if (!check_context ())
@@ -486,12 +506,31 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle,
   if (handle == nullptr || n_wanted < 1 || !check (product, a, b, c, d))
     return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy (algorithm.alignments, preference->alignments, sizeof algorithm.alignments);
+  if (d->rows * d->columns <= MOST_SPLIT)
+    algorithm.reduction_scheme = preference->reduction_schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   std::memset (results, 0, sizeof results[0]);
   std::memcpy (results[0].algo.data, &algorithm, sizeof algorithm);
   results[0].workspaceSize = algorithm.workspace_size;
   results[0].state = CUBLAS_STATUS_SUCCESS;
   results[0].wavesCount = 1;
   *n_results = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t
+cublasLtMatmulAlgoConfigGetAttribute (const cublasLtMatmulAlgo_t *algorithm,
+                                      cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                      void *value,
+                                      size_t size,
+                                      size_t *written)
+{
+  Algorithm chosen = {};
+
+  std::memcpy (&chosen, algorithm->data, sizeof chosen);
+  if (attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || size != sizeof chosen.reduction_scheme)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy (value, &chosen.reduction_scheme, size);
+  *written = size;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -545,6 +584,7 @@ cublasLtMatmul (cublasLtHandle_t handle,
   self.alpha = *static_cast<const float *> (alpha);
   self.beta = *static_cast<const float *> (beta);
   self.epilogue = product->epilogue;
+  self.is_split = chosen.reduction_scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
   self.workspace = chosen.workspace_size > 0 ? workspace : nullptr;
   self.bias = { product->bias, product->has_bias_type ? product->bias_type : d->type, 1, 0,
                 product->bias_batch_offset };

@@ -116,6 +116,11 @@ typedef enum
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
 
+typedef enum
+{
+  CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3
+} cublasLtMatmulAlgoConfigAttributes_t;
+
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct cublasLtMatmulDesc_st *cublasLtMatmulDesc_t;
 typedef struct cublasLtMatrixLayout_st *cublasLtMatrixLayout_t;
@@ -174,6 +179,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle,
                                                int n_wanted,
                                                cublasLtMatmulHeuristicResult_t results[],
                                                int *n_results);
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute (const cublasLtMatmulAlgo_t *algorithm,
+                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                     void *value,
+                                                     size_t size,
+                                                     size_t *written);
 cublasStatus_t cublasLtMatmul (cublasLtHandle_t handle,
                                cublasLtMatmulDesc_t product,
                                const void *alpha,
