@@ -58,7 +58,7 @@ class GpuScript(unittest.TestCase):
     def test_parts_run_at_one_time_and_say_what_failed(self):
         words = ["check", "--device", "cudaemu", "--build", BUILD, "--out", self.folder]
         output = self.run_script(*words, "--only", "^(losses|threads|products)", "--jobs", "3", status=1,
-                                 EBB_CUDA_MEMORY="1M")
+                                 EBB_CUDA_MEMORY="100K")
         self.assertIn("3 parts, 2 of them failed", output)
         self.assertRegex(output, "FAIL .* losses as on the cpu: says .*cudaemu")
         with open(os.path.join(self.folder, "check", "tensor-cuda-products.txt"), encoding="utf-8") as file:
