@@ -27,7 +27,7 @@ if (EBB_CUDAEMU)
   add_test (NAME nccl-faults COMMAND test-dist-group-nccl-faults)
   ebb_set_test_properties (nccl-faults cudaemu 180 "EBB_NCCL_LAUNCH=${EBB_CUDAEMU_LAUNCH}" ${nccl_environment})
   ebb_add_nccl_test (collectives test-dist-group-nccl "2;4")
-  ebb_add_nccl_test (training test-dist-group-nccl-training 2)
+  ebb_add_nccl_test (training test-dist-group-nccl-training "1;2")
   if (EBB_MPI)
     # Started by mpirun, ranks compare their calls over MPI.
     add_test (NAME nccl-beside-mpi-2 COMMAND "${EBB_MPI_LAUNCH}" 2 $<TARGET_FILE:test-dist-group-nccl>)

@@ -71,6 +71,12 @@ check_real_steps (EbbMemoryPlan *plan,
   return peak;
 }
 
+static gboolean
+is_real_gpu (void)
+{
+  return g_str_has_prefix (ebb_device_get_name (test_device ()), "cuda") && !test_device_is_slow ();
+}
+
 static void
 test_falling_budgets (void)
 {
@@ -111,8 +117,9 @@ test_falling_budgets (void)
           g_assert_cmpuint (real, ==, peak);
         }
     }
-  /* The loss' products on a GPU may have more workspace than all that a tile could save. */
-  if (test_device_is_cpu () || !ends_in_loss)
+  /* On a GPU the loss' products may have more workspace than all that a tile could save. On a real one a block's kernels
+   * are so short that computing them again costs less than launching them once for each tile. */
+  if (test_device_is_cpu () || (!ends_in_loss && !is_real_gpu ()))
     g_assert_cmpuint (n_tiled, >, 0);
 }
 
