@@ -56,6 +56,18 @@ class Checkpoint(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (2, "", 1), words)
 
 
+class Kernels(unittest.TestCase):
+    def test_copies_both_ways_have_rates(self):
+        words = ["--json", "--device", "sim", "--context", "16", "--head-width", "8", "--vocab", "30", "--rounds", "1"]
+        program = os.path.join(BUILD, "tests", "bench", "kernels")
+        for size, moves in ((["--rows", "1024", "--width", "1024"], True), (["--rows", "64", "--width", "16"], False)):
+            done = subprocess.run([program, *words, *size], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, timeout=200, check=False)
+            figures = json.loads(done.stdout)
+            for name in ("to_host_gbs", "from_host_gbs"):
+                self.assertEqual(figures.get(name, 0) > 0, moves, name)
+
+
 class CompareTorch(unittest.TestCase):
     @staticmethod
     def result(seconds, kept):
