@@ -30,6 +30,9 @@
 #define MIN_SHIFT EBB_HOST_MIN_SHIFT
 #define N_COARSE EBB_HOST_N_COARSE
 #define HUGE_PAGE EBB_HOST_HUGE_PAGE
+/* Huge pages of gaps that may be resident where there is no bound: so many, and a fraction of what was needed. */
+#define MOST_GAPS 4
+#define GAPS_FRACTION 32
 #define MEDIUM_LIMIT EBB_HOST_MEDIUM_LIMIT
 #define LARGE EBB_HOST_LARGE
 #define MEDIUM EBB_HOST_MEDIUM
@@ -425,7 +428,9 @@ ebb_host_blocks_give_back (EbbHostHeap *heap,
 gsize
 ebb_host_blocks_get_most_resident (const EbbHostHeap *self)
 {
-  return self->max_resident == G_MAXSIZE ? G_MAXSIZE : MIN (self->max_resident, self->n_needed);
+  if (self->max_resident == G_MAXSIZE)
+    return self->n_needed + self->n_needed / GAPS_FRACTION + MOST_GAPS;
+  return MIN (self->max_resident, self->n_needed);
 }
 
 /* Huge pages of a sparse segment that become resident. */

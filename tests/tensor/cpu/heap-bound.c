@@ -179,6 +179,35 @@ a_bound_that_is_too_low_gives_everything_else_back (void)
     release (&real, i);
 }
 
+/* Half of 256 MiB is freed in gaps of 8, and larger blocks go above them: of the gaps a 32nd of what was needed stays, and
+ * 8 MiB. */
+static void
+without_a_bound_few_gaps_stay (void)
+{
+  g_auto (Traffic) real = { .heap = ebb_host_heap_new (), .is_used = TRUE };
+  guint64 needed;
+
+  for (guint i = 0; i < 32; i++)
+    {
+      sizes[i] = 8 << 20;
+      take (&real, i);
+    }
+  for (guint i = 0; i < 32; i += 2)
+    release (&real, i);
+  for (guint i = 0; i < 26; i += 2)
+    {
+      sizes[i] = 9 << 20;
+      take (&real, i);
+    }
+  needed = ebb_host_heap_get_extent (real.heap);
+  g_assert_cmpuint (needed, <=, 258 << 20);
+  check_resident (&real, needed + needed / 32 + (8 << 20));
+  for (guint i = 0; i < 26; i++)
+    release (&real, i);
+  for (guint i = 27; i < 32; i += 2)
+    release (&real, i);
+}
+
 static void
 the_limit_of_the_cpu_is_the_bound_of_the_process (void)
 {
@@ -210,6 +239,7 @@ main (int argc,
   g_test_add_func ("/heap-bound/a-bound-is-kept-that-a-dry-run-has-found", a_bound_is_kept_that_a_dry_run_has_found);
   g_test_add_func ("/heap-bound/a-bound-that-is-too-low-gives-everything-else-back",
                    a_bound_that_is_too_low_gives_everything_else_back);
+  g_test_add_func ("/heap-bound/without-a-bound-few-gaps-stay", without_a_bound_few_gaps_stay);
   g_test_add_func ("/heap-bound/the-limit-of-the-cpu-is-the-bound-of-the-process",
                    the_limit_of_the_cpu_is_the_bound_of_the_process);
   return g_test_run ();
