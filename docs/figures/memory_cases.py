@@ -8,7 +8,8 @@ model's size is allocated.
 The programs are those of build/release, or of EBB_BUILD_DIR. A table has the bytes of a step, in all and of activations,
 and its time beside that of the first row. Kernels are timed once and kept, so times need a quiet machine and bytes
 don't. Kernels are AVX2's on every processor, since their workspace is another with AVX-512. --check compares the bytes
-with the tables in docs/memory.md: a row with a budget may differ by a tenth, since its plan depends on kernels' times.
+with the tables in docs/memory.md. They may differ by one percent; a row with a budget by a tenth, since its plan depends
+on kernels' times.
 
 --measure trains a model of that shape in each of the ladder's ways, in turn, and prints the most bytes that were
 resident and the tokens a second beside those of the first row. It takes 17 GiB of memory, a quarter of an hour, and a

@@ -152,9 +152,9 @@ gboolean ebb_op_cast (EbbOpCall *call,
                       EbbDType dtype,
                       GError **error);
 
-/* Several ops that follow each other cast one input alike, as the products of queries, keys and values do: between
- * begin and end those of this thread, and of the checkpointed frame in which it is, share one copy of @input, which
- * each of them might save. */
+/* Several ops that follow each other cast one input alike, as the products of queries, keys and values do. Between
+ * begin and end the ops of this thread share one copy of @input, which each of them may save. Ops of another
+ * checkpointed frame make their own, and so do those that come after a change of @input in place. */
 typedef struct _EbbSharedCast EbbSharedCast;
 
 struct _EbbSharedCast
@@ -162,6 +162,7 @@ struct _EbbSharedCast
   EbbTensor *input; /* not owned */
   EbbTensor *copy;  /* NULL: none was needed yet */
   guint64 frame;
+  guint64 version, birth; /* of the storage of @input, when @copy was made */
   EbbSharedCast *outer;
 };
 

@@ -113,7 +113,7 @@ void
 ebb_shared_cast_begin (EbbSharedCast *self,
                        EbbTensor *input)
 {
-  *self = (EbbSharedCast){ input, NULL, ebb_modes.frame, shared_casts };
+  *self = (EbbSharedCast){ .input = input, .frame = ebb_modes.frame, .outer = shared_casts };
   shared_casts = self;
 }
 
@@ -135,10 +135,13 @@ convert_shared (EbbTensor *input,
     shared = shared->outer;
   if (shared == NULL)
     return ebb_tensor_convert (input, dtype, error);
-  if (shared->copy == NULL || shared->copy->view.dtype != dtype)
+  if (shared->copy == NULL || shared->copy->view.dtype != dtype || shared->version != input->storage->version
+      || shared->birth != input->storage->birth)
     {
       g_clear_pointer (&shared->copy, ebb_tensor_unref);
       shared->copy = ebb_tensor_convert (input, dtype, error);
+      shared->version = input->storage->version;
+      shared->birth = input->storage->birth;
     }
   return shared->copy != NULL ? ebb_tensor_ref (shared->copy) : NULL;
 }

@@ -10,7 +10,7 @@
 
 G_BEGIN_DECLS
 
-#define EBB_BACKEND_VERSION 6
+#define EBB_BACKEND_VERSION 7
 
 /* The queues of a device. The work of one runs in the order in which it was enqueued; only events order one after
  * another. */
@@ -187,7 +187,8 @@ typedef struct
   /* How many bytes of logits a fused loss holds at a time; NULL: EBB_LOSS_CHUNK_BYTES. Always the same for a device. */
   gsize (*get_loss_chunk_bytes) (int index);
   gint64 most_head_width; /* of attention's heads; 0: any */
-  gsize row_alignment; /* of matrices that only kernels see, in bytes: the products like it best; 0: rows are dense */
+  gsize
+      row_alignment; /* in bytes, of matrices that only kernels see: products are fastest with it; 0: rows are dense */
   /* For tests: lets the @n-th @what from now on fail, allocations at once, work when it is run; 0: none. Gives the
    * number that was left of the last such wish: 0 if it has failed. NULL: nothing can be made to fail. */
   guint64 (*fail) (int index,

@@ -72,9 +72,9 @@ typedef enum
                                 * of gate and up but the last, which is 1 */
   EBB_KERNEL_GATED_ACTIVATION_GRAD, /* (dy, gate, up) -> dgate or NULL, dup or NULL: dy contiguous, the others as above;
                                 * either in place on dy */
-  EBB_KERNEL_COLUMN_SUM, /* (x [rows, n]) -> y f32 [n], += if column_sum.accumulate: bias gradients; rows, apart as
-                          * those of logits, are
-                          * summed in a fixed order, blocks of rows in f32 pairwise */
+  EBB_KERNEL_COLUMN_SUM, /* (x [rows, n]) -> y f32 [n], += if column_sum.accumulate: bias gradients. Rows of x may have
+                          * any stride, as those of logits have. They are summed in a fixed order, blocks of rows in f32
+                          * pairwise */
 
   /* -- reductions: reduce.dims is a bit mask of reduced dimensions; any strides; the output has the kept dimensions
    *    with size 1 in the reduced ones ---------------------------------------------------------------------------- */

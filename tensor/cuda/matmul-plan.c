@@ -367,9 +367,10 @@ set_preference (EbbCudaDevice *device,
                 cublasLtMatmulPreference_t preference)
 {
   const guint64 workspace = EBB_CUDA_BLAS_WORKSPACE;
-  /* None is always allowed. The few columns behind a cut would else have the whole product made in f32, see below. */
-  const guint32 schemes = is_cut (plan) && part->has_bias ? CUBLASLT_REDUCTION_SCHEME_NONE
-                                                          : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  /* No splits are always allowed. With a bias, split sums of the few columns behind a cut would make plan_new ()
+   * compute the whole product in f32 if its result is bf16. */
+  const gboolean must_not_split = is_cut (plan) && part->has_bias && plan->c.dtype != EBB_DTYPE_F32;
+  const guint32 schemes = must_not_split ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   const guint32 a = get_alignment (&plan->b, &plan->product), b = get_alignment (&plan->a, &plan->product);
   const guint32 c = get_alignment (&plan->c, &plan->product);
   const struct
@@ -528,7 +529,7 @@ plan_new (EbbCudaDevice *device,
   if (ok && !rounds_twice (plan))
     return plan;
   plan_free (plan);
-  /* Without splits products of few rows would take several times as long: from f32 they are one short copy longer. */
+  /* Without splits a product of few rows would take several times as long. In f32 it takes one short copy more. */
   return ok ? plan_new (device, product, TRUE) : NULL;
 }
 

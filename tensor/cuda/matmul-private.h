@@ -46,8 +46,8 @@ typedef struct
 
 #define EBB_CUDA_MAX_PARTS 8
 
-/* How a product runs: the operands that go through workspace, and its parts, decided by shapes, strides and dtypes
- * alone. */
+/* How a product runs: the operands that go through workspace, and its parts. Shapes, strides and dtypes decide it, and
+ * the algorithms that cuBLASLt has for them on this GPU, but no address. */
 typedef struct
 {
   EbbCudaProduct product;                /* the key */

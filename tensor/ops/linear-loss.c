@@ -70,8 +70,9 @@ chunks_init (Chunks *self,
   ebb_view_as_rows (&self->x, x);
   ebb_loss_flatten (&self->targets, targets);
   self->n_rows = self->x.shape[0];
-  self->chunk_rows = count_chunk_rows (self->device, self->n_rows, n_chunk_classes, x->view.dtype);
   unit = MAX ((gint64) (self->device->backend->row_alignment / ebb_dtype_get_size (x->view.dtype)), 1);
+  self->chunk_rows = count_chunk_rows (self->device, self->n_rows, (n_chunk_classes + unit - 1) / unit * unit,
+                                       x->view.dtype);
   shape[0] = self->chunk_rows;
   shape[1] = (weight->view.shape[0] + unit - 1) / unit * unit;
   self->memory = ebb_tensor_new_uninitialized (shape, 2, x->view.dtype, self->device, error);

@@ -79,7 +79,7 @@ differentiate_keys (const Attention &a,
           begin = *(const int2 *) (tile.begin + column);
           end = *(const int2 *) (tile.end + column);
         }
-      /* A branch for itself: most tiles go past it, where the compiler would else select each score. */
+      /* A branch of its own, which most tiles skip; else the compiler would emit a select for each score. */
       if (!IS_GENERAL && is_edge)
 #pragma unroll
         for (int m = 0; m < M_TILES; m++)

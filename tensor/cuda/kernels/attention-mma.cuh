@@ -143,7 +143,7 @@ tile_multiply_add (float (&result)[M_TILES][WIDTH / 8][4],
           {
             const float *pair = left[m][inner / 8 + i / 2] + i % 2 * 2;
 
-            a[m][i] = pack_bf16_fast (pair[0], pair[1]);
+            a[m][i] = pack_bf16 (pair[0], pair[1]);
           }
 #pragma unroll
       for (int n = 0; n < WIDTH / 8; n += 2)
@@ -176,8 +176,8 @@ tile_put (guint16 *tile,
 #pragma unroll
   for (int n = 0; n < WIDTH / 8; n++)
     {
-      *(guint32 *) (first + 8 * n) = pack_bf16_fast (result[n][0] * first_factor, result[n][1] * first_factor);
-      *(guint32 *) (second + 8 * n) = pack_bf16_fast (result[n][2] * second_factor, result[n][3] * second_factor);
+      *(guint32 *) (first + 8 * n) = pack_bf16 (result[n][0] * first_factor, result[n][1] * first_factor);
+      *(guint32 *) (second + 8 * n) = pack_bf16 (result[n][2] * second_factor, result[n][3] * second_factor);
     }
 }
 

@@ -152,23 +152,6 @@ cp_async_wait ()
 
 /* -- rounding, powers and reciprocals in one instruction ----------------------------------------------------------- */
 
-/* As pack_bf16 (), but a NaN becomes any NaN. */
-static __device__ __forceinline__ uint32_t
-pack_bf16_fast (float low,
-                float high)
-{
-#if defined(__CUDA_ARCH__)
-  uint32_t pair;
-
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n"
-      : "=r"(pair)
-      : "f"(high), "f"(low));
-  return pair;
-#else
-  return pack_bf16 (low, high);
-#endif
-}
-
 /* 2^x within 2^-22 of it; 0 where that is denormal. */
 static __device__ __forceinline__ float
 exp2_fast (float x)

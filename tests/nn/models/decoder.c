@@ -451,6 +451,31 @@ products_of_one_input_share_its_cast (void)
     }
 }
 
+static gboolean
+double_in_place (G_GNUC_UNUSED EbbModule *module,
+                 G_GNUC_UNUSED EbbArgs *args,
+                 G_GNUC_UNUSED EbbArgs *result,
+                 gpointer user_data,
+                 GError **error)
+{
+  return ebb_tensor_mul_scalar_in_place (user_data, 2, error);
+}
+
+/* The second product would compute with the values that the first one saw. */
+static void
+an_input_that_was_changed_is_cast_again (void)
+{
+  g_autoptr (EbbModule) gpt = test_decoder_new ("llama2", 1);
+  g_autoptr (EbbModule) layers = ebb_module_get_child (gpt, "layers");
+  g_autoptr (EbbModule) block = ebb_module_get_child (layers, "0");
+  g_autoptr (EbbModule) mlp = ebb_module_get_child (block, "mlp");
+  g_autoptr (EbbModule) second = ebb_module_get_child (mlp, "up_proj");
+  g_autoptr (EbbTensor) x = test_randn (4, ROWS, TOKENS, 24, -1);
+
+  ebb_module_add_forward_pre_hook (second, double_in_place, x, NULL);
+  g_assert_cmpuint (count_casts (mlp, x), ==, 2);
+}
+
 /* -- dropout ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -526,5 +551,6 @@ main (int argc, char **argv)
   g_test_add_func ("/decoder/documents/scaled-without-gradients", packed_documents_are_refused_without_gradients_too);
   g_test_add_func ("/decoder/kept", a_block_keeps_what_it_must);
   g_test_add_func ("/decoder/products-of-one-input-share-its-cast", products_of_one_input_share_its_cast);
+  g_test_add_func ("/decoder/an-input-that-was-changed-is-cast-again", an_input_that_was_changed_is_cast_again);
   return g_test_run ();
 }

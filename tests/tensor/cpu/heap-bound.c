@@ -179,8 +179,8 @@ a_bound_that_is_too_low_gives_everything_else_back (void)
     release (&real, i);
 }
 
-/* Half of 256 MiB is freed in gaps of 8, and larger blocks go above them: of the gaps a 32nd of what was needed stays, and
- * 8 MiB. */
+/* Half of 256 MiB is freed in gaps of 8, and larger blocks go above them: of the gaps a 32nd of what was needed stays,
+ * and 8 MiB. */
 static void
 without_a_bound_few_gaps_stay (void)
 {

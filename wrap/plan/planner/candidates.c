@@ -8,8 +8,9 @@
 
 /* How often a plan whose dry step passes the budget is made again. */
 #define N_CORRECTIONS 8
-/* Of plans in which all blocks move, a chain may take some bytes twice that neighbors have in common, and a product's
- * workspace where it isn't at the peak, but seldom too few; its seconds are nearly those of the dry step. */
+/* Of plans in which all blocks move, by how much of a dry step's figures a chain's may be wrong. Too few bytes are
+ * seldom. Too many: bytes that neighbors have in common are counted for both, and a product's workspace where it isn't
+ * at the peak. Plans are tried up to the sum of the two above the lowest. */
 #define MOST_TOO_FEW_BYTES 0.0125
 #define MOST_TOO_MANY_BYTES 0.04
 #define MOST_OTHER_SECONDS 0.05
