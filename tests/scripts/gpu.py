@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """scripts/gpu, which is for machines with a GPU, on the emulated one: each command runs its parts to the end, keeps
-what they gave, and goes on where it stopped. The speed of an emulated GPU says nothing, so none is asked for."""
+what they gave, and goes on where it stopped. The speed of an emulated GPU says nothing, so none is asked for. Instead
+of programs that fail or hang, shell scripts run."""
+import argparse
 import glob
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import tempfile
@@ -21,8 +24,7 @@ exec "$@"
 """
 
 
-@unittest.skipUnless(HAS_EMULATION, "no emulated GPU in this build")
-class GpuScript(unittest.TestCase):
+class ScriptTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ebb-gpu-")
         self.addCleanup(folder.cleanup)
@@ -35,6 +37,9 @@ class GpuScript(unittest.TestCase):
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
+
+@unittest.skipUnless(HAS_EMULATION, "no emulated GPU in this build")
+class GpuScript(ScriptTest):
     def run_parts(self, command, *words, **more):
         """What the command gave of each part."""
         self.run_script(command, "--device", "cudaemu", "--build", BUILD, "--out", self.folder, "--python", "", *words,
@@ -55,7 +60,7 @@ class GpuScript(unittest.TestCase):
         self.assertNotIn("[1/", self.run_script(*words))
         self.assertIn("[2/2]", self.run_script(*words, "--again"))
 
-    def test_parts_run_at_one_time_and_say_what_failed(self):
+    def test_parts_say_what_failed(self):
         words = ["check", "--device", "cudaemu", "--build", BUILD, "--out", self.folder]
         output = self.run_script(*words, "--only", "^(losses|threads|products)", "--jobs", "3", status=1,
                                  EBB_CUDA_MEMORY="100K")
@@ -123,6 +128,108 @@ class GpuScript(unittest.TestCase):
             self.assertEqual(list(json.load(file)["parts"]), ["kernels"])
         self.assertIn("--write is for the CPU", self.run_script("--device", "cudaemu", "--write", status=2,
                                                                  script="bench"))
+
+
+class StandIns(ScriptTest):
+    """A build whose programs are shell scripts. Those that must not run to their end sleep, then say so in a pipe; it
+    ends with the last process that has it open."""
+
+    def setUp(self):
+        super().setUp()
+        self.build, self.out = os.path.join(self.folder, "build"), os.path.join(self.folder, "out")
+        os.makedirs(os.path.join(self.build, "ebb-1.0"))
+        self.words = ("--build", self.build, "--out", self.out, "--python", "")
+        self.pipe = os.path.join(self.folder, "pipe")
+        os.mkfifo(self.pipe)
+
+    def put(self, path, *lines, folder="build/tests"):
+        path = os.path.join(self.folder, folder, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(["#!/bin/sh", f"cd '{self.folder}'", *lines, ""]))
+        os.chmod(path, 0o755)
+
+    def read_parts(self, command):
+        with open(os.path.join(self.out, f"{command}.json"), encoding="utf-8") as file:
+            return json.load(file)["parts"]
+
+    def listen(self):
+        """A function that waits until no process has the pipe open, and gives what was written."""
+        reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+
+        def read():
+            os.set_blocking(reader, True)
+            return b"".join(iter(lambda: os.read(reader, 1000), b"")).decode()
+
+        return read
+
+    def test_parts_run_at_one_time(self):
+        # Each waits at the pipe for the other.
+        self.put("tensor/cuda/queues", "echo met >pipe")
+        self.put("tensor/cuda/products", "read -r word <pipe && test $word = met")
+        self.run_script("check", *self.words, "--only", "^(queues|products)$", "--jobs", "2", "--timeout", "60")
+
+    def test_an_interrupted_call_keeps_what_was_done_and_ends_what_runs(self):
+        for signal, status in (("INT", 130), ("TERM", 143)):
+            self.put("tensor/cuda/queues", "exit 0")
+            self.put("tensor/cuda/products", "exec 3>pipe", f"kill -{signal} $PPID", "sleep 20", "echo survived >&3")
+            self.put("tensor/cuda/threads", "touch begun")
+            read = self.listen()
+            self.run_script("check", *self.words, "--only", "^(queues|products|threads)$", "--again", status=status)
+            self.assertEqual(read(), "")
+            self.assertFalse(os.path.exists(os.path.join(self.folder, "begun")))
+            self.assertEqual(list(self.read_parts("check")), ["queues"])
+
+    def test_a_part_that_raises_has_failed(self):
+        self.put("bench/kernels", "echo no JSON")
+        self.put("bench/cuda-host", "echo '{}'")
+        output = self.run_script("bench", *self.words, "--only", "^(kernels|host)", status=1)
+        self.assertRegex(output, "FAIL .* kernels: says JSONDecodeError: ")
+        self.assertIn("2 parts, 1 of them failed", output)
+
+    def test_a_late_test_is_ended_with_what_it_started(self):
+        self.put("compute-sanitizer", "shift 6", '"$@"', "exit", folder="tools")
+        self.put("tensor/cuda/queues", "exec 3>pipe", "echo begun", "sleep 20", "echo survived >&3")
+        read = self.listen()
+        output = self.run_script("sanitize", *self.words, "--only", "^memcheck tensor/cuda/queues$", "--timeout", "2",
+                                 status=1, PATH=f"{self.folder}/tools:{os.environ['PATH']}")
+        self.assertRegex(output, "FAIL .* says .*status 124")
+        self.assertEqual(read(), "")
+
+    def test_a_timeout_takes_the_place_of_limits_of_parts(self):
+        gpu = runpy.run_path(os.path.join(ROOT, "scripts", "gpu"), run_name="gpu")
+        options = argparse.Namespace(build=self.build, libs=[], out=self.out, command="check", timeout=None)
+        self.assertEqual(gpu["Machine"](options).run(["sleep", "20"], 0.01), (124, ""))
+        options.timeout = 60
+        self.assertEqual(gpu["Machine"](options).run(["sleep", "0.1"], 0.01), (0, ""))
+        self.assertIn("must be above 0", self.run_script("check", *self.words, "--timeout", "0", status=2))
+
+    def test_a_side_that_hangs_or_fails_ends_before_the_next(self):
+        # That of the offloaded step is ready, and answers no more than what is in a file.
+        self.put("bench/step", 'case "$*" in',
+                 "  *--offload*) echo $$ >first; exec 3>pipe; echo '{}'; read -r n; cat answer",
+                 "     sleep 20; echo survived >&3;;",
+                 "  *) kill -0 $(cat first) && touch both",
+                 "     echo '{}'; while read -r n; do echo '{\"seconds\": [0.5]}'; done;;",
+                 "esac")
+        words = ("bench", *self.words, "--only", "^GPT.*offloaded", "--again")
+        for answer, timeout, expected in (("", 2, "it took longer than 2 s"), ("no JSON\n", 60, "Expecting value")):
+            with open(os.path.join(self.folder, "answer"), "w", encoding="utf-8") as file:
+                file.write(answer)
+            read = self.listen()
+            output = self.run_script(*words, "--timeout", str(timeout), status=1)
+            self.assertRegex(output, f"FAIL .*: ebb says {expected}")
+            self.assertEqual(read(), "")
+            self.assertFalse(os.path.exists(os.path.join(self.folder, "both")))
+        self.assertIn("not offloaded ms 500.0", output)
+
+    def test_options_that_do_not_concern_a_command_are_refused(self):
+        packed = os.path.join(self.folder, "packed")
+        self.assertIn("--only: it does not concern pack",
+                      self.run_script("pack", packed, "--build", self.build, "--only", "queues", status=2))
+        self.assertIn("concern pack alone", self.run_script("check", packed, "--list", status=2))
+        self.assertFalse(os.path.exists(packed))
 
 
 unittest.main()
