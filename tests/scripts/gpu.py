@@ -224,6 +224,23 @@ class StandIns(ScriptTest):
             self.assertFalse(os.path.exists(os.path.join(self.folder, "both")))
         self.assertIn("not offloaded ms 500.0", output)
 
+    def test_texts_of_failed_tests_are_kept_until_they_pass(self):
+        text = os.path.join(self.out, "check", "tensor-cuda-queues.txt")
+        words = ("check", *self.words, "--only", "^queues$")
+        self.put("tensor/cuda/queues", "echo wrong", "exit 1")
+        self.run_script(*words, status=1)
+        with open(text, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "wrong\n")
+        self.put("tensor/cuda/queues", "exit 0")
+        self.run_script(*words)
+        self.assertFalse(os.path.exists(text))
+        self.put("tensor/cuda/queues", "exit 1")
+        self.run_script(*words, "--again", status=1)
+        self.assertTrue(os.path.exists(text))
+        self.put("tensor/cuda/products", "exit 0")
+        self.run_script("check", *self.words, "--only", "^products$", "--again")
+        self.assertFalse(os.path.exists(text))
+
     def test_options_that_do_not_concern_a_command_are_refused(self):
         packed = os.path.join(self.folder, "packed")
         self.assertIn("--only: it does not concern pack",
