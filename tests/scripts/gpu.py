@@ -241,6 +241,14 @@ class StandIns(ScriptTest):
         self.run_script("check", *self.words, "--only", "^products$", "--again")
         self.assertFalse(os.path.exists(text))
 
+    def test_a_gpu_has_rates_of_copies_to_the_host_and_back(self):
+        self.put("bench/kernels", 'echo \'{"copy_gbs": 2, "add_gbs": 2, "from_host_gbs": 1}\'')
+        output = self.run_script("bench", *self.words, "--only", "^kernels$", status=1)
+        self.assertRegex(output, "FAIL .* kernels: .*from_host GB/s 1.*says there is no rate of to_host\n")
+        self.run_script("bench", *self.words, "--only", "^kernels$", "--device", "cudaemu")
+        self.put("bench/kernels", 'echo \'{"copy_gbs": 2, "add_gbs": 2, "to_host_gbs": 1, "from_host_gbs": 1}\'')
+        self.run_script("bench", *self.words, "--only", "^kernels$", "--again")
+
     def test_options_that_do_not_concern_a_command_are_refused(self):
         packed = os.path.join(self.folder, "packed")
         self.assertIn("--only: it does not concern pack",
