@@ -107,7 +107,9 @@ NOT_RUN = {
     "scripts/bench --quick": "benchmarks.py runs it",
     **dict.fromkeys((f"scripts/bench --only {name} --check" for name in ("llama-8x512", "generate", "open")),
                     "takes minutes and needs PyTorch"),
-    "scripts/bench --only llama-8x512-f32 --programs ebb-none,torch-none": "takes minutes and needs PyTorch",
+    **dict.fromkeys((f"scripts/bench --only {rows}" for rows in (
+        "finetune-lora-f32,finetune-lora-bf16,finetune-all-bf16", "lora-4x256-f32",
+        "llama-8x512-f32 --programs ebb-none,torch-none")), "takes minutes and needs PyTorch"),
     "scripts/quickstart my-book.txt": "quickstart.sh runs it, and long_documents.py with the text of its own",
     "build/release/examples/oslo_gpt2": "long_oslo_gpt2.py runs it",
     "oslo_gpt2 --batch 32": "takes ten minutes: long_oslo_gpt2.py runs it with its own batch",
