@@ -105,6 +105,7 @@ NOT_RUN = {
     **dict.fromkeys(("scripts/gpu check", "scripts/gpu sanitize", "scripts/gpu bench", "scripts/bench --device cuda"),
                     "needs a GPU"),
     "scripts/bench --quick": "benchmarks.py runs it",
+    "tests/bench/fits.py --limit --steps 2": "takes minutes, and makes models of 2.5 GB",
     **dict.fromkeys((f"scripts/bench --only {name} --check" for name in ("llama-8x512", "generate", "open")),
                     "takes minutes and needs PyTorch"),
     **dict.fromkeys((f"scripts/bench --only {rows}" for rows in (
