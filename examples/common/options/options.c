@@ -94,7 +94,11 @@ check_model (const Options *self,
       return options_refuse (error, "--model %s and --%s: the folder has the weights and says how the model is built",
                              self->model, others[i].name);
   if (OPTION_WAS_GIVEN (self, tokenizer) && strcmp (self->tokenizer, "byte") == 0)
-    return options_refuse (error, "--model %s and --tokenizer byte: the folder has a tokenizer", self->model);
+    return options_refuse (
+        error,
+        "--model %s and --tokenizer byte: a folder's model reads by a tokenizer.json, its own or that of "
+        "--tokenizer DIR",
+        self->model);
   return TRUE;
 }
 

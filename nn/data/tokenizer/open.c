@@ -118,7 +118,8 @@ check_is_there (const char *folder,
                        others[i].means);
           return FALSE;
         }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s: there is no tokenizer.json", shown);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
+               "%s: there is no tokenizer.json; copy there the one that the model was trained with", shown);
   return FALSE;
 }
 

@@ -608,7 +608,8 @@ ebb_model_find_architecture (EbbModule *model,
     if (ebb_architectures[i].is_bert)
       return &ebb_architectures[i];
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "model_save: %s is no model of a folder, which is a Gpt or a Bert", ebb_module_get_type_name (model));
+               "model_save: %s is no model of a folder, which is a Gpt or a Bert; save_safetensors saves its state",
+               ebb_module_get_type_name (model));
   return NULL;
 }
 

@@ -159,7 +159,7 @@ def _copy_module(module, memo):
 
 def _refuse_pickle(module, _protocol):
     raise TypeError(f"a {type(module).__name__} can't be pickled: pickle module.state_dict(), or write "
-                    "ebb.save_model(model, folder)")
+                    "ebb.save_safetensors(module.state_dict(), path); ebb.save_model() is for a Gpt or a Bert")
 
 
 def _refuse_copy(module):
