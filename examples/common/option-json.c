@@ -274,6 +274,7 @@ static gboolean
 take_member (OptionState *self,
              const char *member,
              JsonNode *node,
+             gboolean is_report,
              GError **error)
 {
   const OptionRow *row = find_option (self, member);
@@ -286,6 +287,13 @@ take_member (OptionState *self,
   i = (gsize) (row - self->rows);
   if (self->typed[i] || node == NULL || JSON_NODE_HOLDS_NULL (node))
     return TRUE;
+  if (is_report && row->is_written)
+    {
+      if (self->left_out == NULL)
+        self->left_out = g_string_new (NULL);
+      g_string_append_printf (self->left_out, "%s --%s", self->left_out->len > 0 ? "," : "", row->name);
+      return TRUE;
+    }
   wanted = take_value (self, row, node);
   if (wanted != NULL)
     {
@@ -297,6 +305,24 @@ take_member (OptionState *self,
   return TRUE;
 }
 
+/* The options of a run that went on from a state are partly in that state. */
+static gboolean
+check_first_step (OptionState *self,
+                  JsonObject *report,
+                  GError **error)
+{
+  const OptionRow *resume = find_option (self, "resume");
+  JsonNode *node = json_object_get_member (report, "first_step");
+  const gint64 step = node != NULL && JSON_NODE_HOLDS_VALUE (node) ? json_node_get_int (node) : 0;
+
+  if (resume == NULL || step <= 0 || self->typed[resume - self->rows])
+    return TRUE;
+  return options_refuse (error,
+                         "--config %s: its run resumed a training at step %" G_GINT64_FORMAT
+                         ": name the report of the run that began it, or a state of that step by --resume",
+                         self->config, step);
+}
+
 gboolean
 option_table_take_config (OptionState *self,
                           GError **error)
@@ -306,6 +332,7 @@ option_table_take_config (OptionState *self,
   g_autoptr (GList) members = NULL;
   g_autofree char *text = NULL;
   g_auto (GStrv) given = NULL;
+  gboolean is_report;
   JsonObject *object;
 
   if (!g_file_get_contents (self->config, &text, NULL, &failure)
@@ -313,18 +340,25 @@ option_table_take_config (OptionState *self,
     return options_refuse (error, "--config %s: it must be a file with a JSON object of options: %s", self->config,
                            failure->message);
   object = json_node_get_object (root);
-  if (json_object_has_member (object, "config") && JSON_NODE_HOLDS_OBJECT (json_object_get_member (object, "config")))
-    object = json_object_get_object_member (object, "config"); /* a report as a whole */
+  is_report = json_object_has_member (object, "config")
+              && JSON_NODE_HOLDS_OBJECT (json_object_get_member (object, "config"));
+  if (is_report)
+    {
+      if (!check_first_step (self, object, error))
+        return FALSE;
+      object = json_object_get_object_member (object, "config");
+    }
   if (json_object_has_member (object, GIVEN) && JSON_NODE_HOLDS_ARRAY (json_object_get_member (object, GIVEN)))
     given = get_list (json_object_get_member (object, GIVEN));
   if (given == NULL && json_object_has_member (object, GIVEN))
     return options_refuse (error, "--config %s: " GIVEN ": it must be an array of names", self->config);
+  is_report |= given != NULL; /* or its config alone */
   for (guint i = 0; given != NULL && given[i] != NULL; i++)
-    if (!take_member (self, given[i], json_object_get_member (object, given[i]), error))
+    if (!take_member (self, given[i], json_object_get_member (object, given[i]), is_report, error))
       return FALSE;
   members = given == NULL ? json_object_get_members (object) : NULL;
   for (GList *member = members; member != NULL; member = member->next)
-    if (!take_member (self, member->data, json_object_get_member (object, member->data), error))
+    if (!take_member (self, member->data, json_object_get_member (object, member->data), is_report, error))
       return FALSE;
   return TRUE;
 }

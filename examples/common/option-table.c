@@ -3,6 +3,7 @@
 #include "common/option-table.h"
 
 #include "common/command.h"
+#include "common/launcher.h"
 
 #include <ebb/ebb.h>
 
@@ -126,7 +127,8 @@ join_rows (const OptionRow *rows)
     { OPTION_GROUP, "help", .metavar = "Help:" },
     { OPTION_PATH, "config", AT (config), .metavar = "FILE",
       .help =
-          "Take the options that the command line leaves out from FILE, a JSON object like the config of a report" },
+          "Take the options that the command line leaves out from FILE, a JSON object of options, or a report, of "
+          "which those are left out that name a file to write" },
     { OPTION_FLAG, "version", AT (version), .help = "Print the version" },
     { OPTION_FLAG, "help", 'h', AT (help), .help = "Print the options that are used most" },
     { OPTION_FLAG, "help-all", AT (help_all), .help = "Print all options, and the exit statuses" },
@@ -178,6 +180,8 @@ option_table_clear (OptionState *self)
       g_clear_pointer (&OPTION_FIELD (char *, self, &self->rows[i]), g_free);
     else if (option_row_is_list (&self->rows[i]))
       g_clear_pointer (&OPTION_FIELD (char **, self, &self->rows[i]), g_strfreev);
+  if (self->left_out != NULL)
+    g_string_free (self->left_out, TRUE);
   g_clear_pointer (&self->by_file, g_free);
   g_clear_pointer (&self->typed, g_free);
   g_clear_pointer (&self->given, g_free);
@@ -203,11 +207,30 @@ option_table_fill (OptionState *self,
   return TRUE;
 }
 
+/* One of the processes that were started together prints it, unless it is to be quiet. */
+static void
+print_left_out (const OptionState *self)
+{
+  g_autofree char *line = NULL;
+
+  for (const OptionRow *row = self->rows; row->name != NULL; row++)
+    if (row->kind == OPTION_FLAG && strcmp (row->name, "quiet") == 0 && OPTION_FIELD (gboolean, self, row))
+      return;
+  if (self->left_out == NULL || !launcher_speaks ())
+    return;
+  line = g_strdup_printf ("--config %s: not taken from the report:%s: a run that is repeated writes the files that you "
+                          "name",
+                          self->config, self->left_out->str);
+  command_fail (0, line);
+}
+
 gboolean
 option_table_finish (const OptionState *self,
                      gboolean ok,
                      GError **error)
 {
+  if (ok)
+    print_left_out (self);
   if (ok || self->config == NULL)
     return ok;
   for (guint i = 0; self->rows[i].name != NULL; i++)

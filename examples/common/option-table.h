@@ -49,6 +49,7 @@ typedef struct
   gboolean is_extra;                      /* only of programs whose changes name it */
   gboolean is_basic;                      /* --help shows it; others only --help-all */
   gboolean is_common;                     /* all programs have it: no part of reports, nor of the files of --config */
+  gboolean is_written; /* it names a file that a run writes, or goes with one: not taken from reports */
 } OptionRow;
 
 /* How an option of a program differs from its row. */
@@ -92,6 +93,7 @@ typedef struct
   gboolean *given;   /* by row: whether the command line, or what counts as that, has it */
   gboolean *typed;   /* by row: whether the command line or the file of --config has it */
   gboolean *by_file; /* by row: whether the value is from that file */
+  GString *left_out; /* options that a report has and that are not taken from it; NULL: none */
   char *config;
   gboolean help, help_all, version;
 } OptionState;
@@ -116,7 +118,8 @@ gboolean option_table_fill (OptionState *self,
 /* Prints an error of the command line, points to the help that has the options it names, and returns 2. */
 int option_table_fail (const OptionState *self,
                        const char *message);
-/* Returns @ok. If it is FALSE because of a value from the file of --config, the error begins with that file's name. */
+/* Returns @ok. If it is FALSE because of a value from the file of --config, the error begins with that file's name.
+ * Otherwise prints which options were not taken from a report. */
 gboolean option_table_finish (const OptionState *self,
                               gboolean ok,
                               GError **error);

@@ -56,7 +56,7 @@ static const OptionRow rows[] = {
     .help = "Compute all tokens anew for each, which is slow and needs less memory" },
 
   { OPTION_GROUP, "files", .metavar = "Files:" },
-  { OPTION_PATH, "report", AT (report), BASIC, .metavar = "FILE",
+  { OPTION_PATH, "report", AT (report), BASIC, .is_written = TRUE, .metavar = "FILE",
     .help = "Write texts, tokens, speed and memory to FILE as JSON" },
   { .name = NULL },
 };

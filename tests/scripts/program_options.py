@@ -175,6 +175,10 @@ class Tables(ProgramsTest):
                         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
 
+WRITTEN = {"report", "save", "save_best", "resume", "log", "profile", "profile_steps", "stream_trace",
+           "memory_timeline"}
+
+
 class Config(ProgramsTest):
     def train(self, *words, name="train_gpt", status=0):
         done = self.run_program(name, *words, "--report", "report.json")
@@ -187,8 +191,11 @@ class Config(ProgramsTest):
         self.write("run.json", first["config"])
         os.rename(os.path.join(self.folder, "report.json"), os.path.join(self.folder, "first.json"))
         again = self.train("--config", "run.json", name=name)
-        for key in ("losses", "evaluations", "config", *keys):
+        for key in ("losses", "evaluations", *keys):
             self.assertEqual(again[key], first[key], key)
+        for key in set(first["config"]) - WRITTEN - {"given"}:
+            self.assertEqual(again["config"][key], first["config"][key], key)
+        self.assertEqual(*(set(report["config"]["given"]) - WRITTEN for report in (again, first)))
         done = self.run_program(name, "--config", "first.json", "--report", "whole.json")    # a report as a whole
         self.assertEqual((done.returncode, json.loads(read(self.folder, "whole.json"))["losses"]), (0, first["losses"]))
         return first
@@ -226,12 +233,53 @@ class Config(ProgramsTest):
                  "--save", "tuned"]
         self.assertEqual(self.check_same("finetune", words)["config"]["save"], "tuned")
 
+    def test_a_report_repeated_leaves_the_files_of_its_run(self):
+        """Options that name files to write are taken from a file that the user wrote, and from no report."""
+        files = {"report": "report.json", "save": "weights.safetensors", "log": "log", "memory_timeline": "memory.svg",
+                 "profile": "trace.json", "profile_steps": 1, "resume": "state"}
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in files.items()]
+        first = self.train(*SMALL, "--steps", 3, *words)
+        os.rename(os.path.join(self.folder, "report.json"), os.path.join(self.folder, "first.json"))
+        first_weights = os.stat(os.path.join(self.folder, "weights.safetensors"))
+        self.write("run.json", first["config"])    # which is known by its member "given"
+        for name in "first.json", "run.json":
+            with self.subTest(file=name):
+                done = self.run_program("train_gpt", "--config", name, "--log", f"again-{name}")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn("step 3/3", done.stdout)    # not resumed
+                self.assertEqual(done.stderr, f"train_gpt: --config {name}: not taken from the report: --save, "
+                                 "--resume, --report, --profile, --profile-steps, --memory-timeline: a run that is "
+                                 "repeated writes the files that you name\n")
+                self.assertFalse(os.path.exists(os.path.join(self.folder, "report.json")))
+                self.assertEqual(os.stat(os.path.join(self.folder, "weights.safetensors")), first_weights)
+                self.assertTrue(os.path.exists(os.path.join(self.folder, f"again-{name}", "steps.jsonl")))
+        done = self.run_program("train_gpt", "--config", "first.json", "--quiet")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.write("own.json", {key: first["config"][key] for key in first["config"]["given"]})
+        done = self.run_program("train_gpt", "--config", "own.json", "--resume", "other", "--report", "whole.json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertNotEqual(os.stat(os.path.join(self.folder, "weights.safetensors")).st_ino, first_weights.st_ino)
+        self.assertEqual(json.loads(read(self.folder, "whole.json"))["losses"], first["losses"])
+
+    def test_a_report_of_a_resumed_run_says_that_it_lacks_options(self):
+        self.assertEqual(self.run_program("train_gpt", *SMALL, "--steps", 2, "--resume", "state").returncode, 0)
+        self.train(*SMALL[:2], "--steps", 3, "--resume", "state")
+        done = self.run_program("train_gpt", "--config", "report.json")
+        self.assertEqual((done.returncode, done.stderr), (2, "train_gpt: --config report.json: its run resumed a "
+                         "training at step 2: name the report of the run that began it, or a state of that step by --resume "
+                         "(train_gpt --help lists the options)\n"))
+        done = self.run_program("train_gpt", "--config", "report.json", "--resume", "state", "--steps", 4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Resuming from step 3 in state", done.stdout)
+
     def test_a_report_of_generated_text_repeats_it(self):
         words = ["--model", MODEL, "--prompt", "Once", "--tokens", 12, "--temperature", 1, "--stop", "zz", "--seed", 3]
         first = self.run_program("generate", *words, "--report", "first.json")
         self.assertEqual(first.returncode, 0, first.stderr)
         again = self.run_program("generate", "--config", "first.json", "--report", "again.json")
         self.assertEqual((again.returncode, again.stdout), (0, first.stdout))
+        again = self.run_program("generate", "--config", "first.json")
+        self.assertIn("generate: --config first.json: not taken from the report: --report: ", again.stderr)
 
     def test_the_command_line_overrides_the_file(self):
         self.write("more.txt", "Something else. " * 100)

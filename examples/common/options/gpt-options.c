@@ -31,6 +31,7 @@ static const char *const lower_dtypes[] = { "none", "f32", "bf16", NULL };
 #define ANY_INT64 .least = 0, .most = G_MAXINT64
 #define SAVED .is_saved = TRUE
 #define BASIC .is_basic = TRUE
+#define WRITTEN .is_written = TRUE
 
 /* clang-format off */
 const OptionRow gpt_options[] = {
@@ -226,10 +227,10 @@ const OptionRow gpt_options[] = {
   { OPTION_PATH, "load", AT (load), BASIC, .metavar = "FILE",
     .help = "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives "
             "the sizes that you don't" },
-  { OPTION_PATH, "save", AT (save), BASIC, .metavar = "FILE", .help = "Write the weights to FILE at the end" },
-  { OPTION_PATH, "save-best", AT (save_best), .metavar = "FILE",
+  { OPTION_PATH, "save", AT (save), BASIC, WRITTEN, .metavar = "FILE", .help = "Write the weights to FILE at the end" },
+  { OPTION_PATH, "save-best", AT (save_best), WRITTEN, .metavar = "FILE",
     .help = "Write the weights to FILE whenever the loss of --eval is the least so far" },
-  { OPTION_PATH, "resume", AT (resume), BASIC, .metavar = "DIR",
+  { OPTION_PATH, "resume", AT (resume), BASIC, WRITTEN, .metavar = "DIR",
     .help = "Save the state of the training in DIR; if DIR has one, resume it, bit for bit and with its options" },
   { OPTION_INT64, "save-every", AT (save_every), .metavar = "N", .fallback = "500", ANY_INT64,
     .help = "Save the state every N steps; 0: only at the end and at Ctrl-C" },
@@ -243,18 +244,19 @@ const OptionRow gpt_options[] = {
     .help = "Sampling temperature: lower is safer, higher is wilder" },
   { OPTION_INT, "top-k", AT (top_k), .metavar = "N", .fallback = "40", ANY_INT,
     .help = "Sample from the N likeliest tokens; 0: from all" },
-  { OPTION_PATH, "report", 'r', AT (report), BASIC, .metavar = "FILE",
+  { OPTION_PATH, "report", 'r', AT (report), BASIC, WRITTEN, .metavar = "FILE",
     .help = "Write losses, times, memory and each block's checkpointing to FILE, as JSON" },
-  { OPTION_PATH, "log", AT (log), BASIC, .metavar = "DIR",
+  { OPTION_PATH, "log", AT (log), BASIC, WRITTEN, .metavar = "DIR",
     .help = "Write each step's loss, learning rate, speed and memory to files in DIR: steps.jsonl with an object in "
             "each line, and events for TensorBoard; a resumed training continues them" },
-  { OPTION_PATH, "profile", AT (profile), .metavar = "FILE",
+  { OPTION_PATH, "profile", AT (profile), WRITTEN, .metavar = "FILE",
     .help = "Show where the time of a step goes, and write a trace to FILE for chrome://tracing or ui.perfetto.dev" },
-  { OPTION_INT64, "profile-steps", AT (profile_steps), .metavar = "N", .fallback = "3", .least = 1, .most = G_MAXINT64,
+  { OPTION_INT64, "profile-steps", AT (profile_steps), WRITTEN, .metavar = "N", .fallback = "3", .least = 1,
+    .most = G_MAXINT64,
     .help = "Profile N steps, from the third on, or the last ones of a shorter run" },
-  { OPTION_PATH, "stream-trace", AT (stream_trace), .metavar = "FILE",
+  { OPTION_PATH, "stream-trace", AT (stream_trace), WRITTEN, .metavar = "FILE",
     .help = "Write a trace of the device's queues in one step, the third or the last, to FILE" },
-  { OPTION_PATH, "memory-timeline", AT (memory_timeline), .metavar = "FILE",
+  { OPTION_PATH, "memory-timeline", AT (memory_timeline), WRITTEN, .metavar = "FILE",
     .help = "Write a picture of who holds which bytes in the second step to FILE, .html or .svg" },
   { OPTION_FLAG, "quiet", 'q', AT (quiet), BASIC, .shown = "", .help = "Print only errors and the generated text" },
   { .name = NULL },
