@@ -137,5 +137,6 @@ void ebb_module_weak_free (EbbModuleWeak *weak);
 
 /* The type's name as people know it, "Linear" for EbbLinear: how messages begin. */
 const char *ebb_module_get_type_name (EbbModule *self);
+const char *ebb_type_get_short_name (GType type);
 
 G_END_DECLS

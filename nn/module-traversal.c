@@ -471,7 +471,7 @@ ebb_module_check_has_type (EbbModule *root, GType type, GError **error)
 {
   if (!ebb_module_visit (root, is_of_another_type, &type))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s", g_type_name (type),
-               G_OBJECT_TYPE_NAME (root));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s",
+               ebb_type_get_short_name (type), ebb_module_get_type_name (root));
   return FALSE;
 }

@@ -200,9 +200,17 @@ ebb_module_init (EbbModule *self)
 const char *
 ebb_module_get_type_name (EbbModule *self)
 {
-  const char *name = G_OBJECT_TYPE_NAME (self);
-  const char *plus = strrchr (name, '+'); /* Python's types are named "module+Class" */
+  return ebb_type_get_short_name (G_OBJECT_TYPE (self));
+}
 
+const char *
+ebb_type_get_short_name (GType type)
+{
+  const char *name = g_type_name (type);
+  const char *plus = name != NULL ? strrchr (name, '+') : NULL; /* Python's types are named "module+Class" */
+
+  if (name == NULL)
+    return "module of an unknown type";
   if (plus != NULL)
     return plus + 1;
   return strncmp (name, "Ebb", 3) == 0 && g_ascii_isupper (name[3]) ? name + 3 : name;

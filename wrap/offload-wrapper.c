@@ -192,7 +192,6 @@ ebb_offload_wrap_each (EbbModule *root,
   g_autoptr (EbbSavedTensorHooks) used = NULL;
   g_autofree EbbModule **modules = NULL;
   guint n_modules, n_found = 0;
-  const char *name;
 
   g_return_val_if_fail (root == NULL || EBB_IS_MODULE (root), FALSE);
   g_return_val_if_fail (store == NULL || EBB_IS_SAVED_TENSOR_HOOKS (store), FALSE);
@@ -212,9 +211,8 @@ ebb_offload_wrap_each (EbbModule *root,
     }
   if (n_found > 0)
     return TRUE;
-  name = g_type_name (type);
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s that is called",
-               name != NULL ? name : "module of an unknown type", G_OBJECT_TYPE_NAME (root));
+               ebb_type_get_short_name (type), ebb_module_get_type_name (root));
   return FALSE;
 }
 

@@ -133,7 +133,7 @@ class Arguments(TestCase):
 
     def test_c_layers_say_what_they_take(self):
         with self.assertRaises(GLib.Error) as caught:
-            Ebb.Linear(2, 2)(3)
+            Ebb.Linear(2, 2)("x")
         self.assertIn("Linear", caught.exception.message)
 
     def test_state_of_c_objects_is_a_dict(self):

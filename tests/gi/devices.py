@@ -1,4 +1,5 @@
 """Devices in Python: names for them, the default one, values that come from them."""
+import inspect
 import unittest
 
 from support import Ebb, TestCase, main
@@ -43,6 +44,23 @@ class DefaultDevice(TestCase):
         with self.assertRaises(TypeError):
             Ebb.set_default_device(3)
         self.assertEqual(Ebb.get_default_device(), "cpu")
+
+
+class Names(TestCase):
+    def test_functions_take_the_names_of_devices_and_dtypes(self):
+        for device in ("cpu", Ebb.Device.get("cpu")):
+            self.assertIsNone(Ebb.memory_reset_peaks(device))
+            self.assertIsNone(Ebb.memory_trim(device=device))
+            self.assertGreater(Ebb.memory_get_limit(device), 0)
+            self.assertEqual(Ebb.memory_get_stats(device).get_total(), Ebb.memory_stats()["total"]["current"])
+            self.assertEqual(Ebb.to_device(Ebb.ones(2, device="sim"), device).device, "cpu")
+            self.assertEqual(Ebb.scalar(2.0, "bf16", device).dtype, Ebb.bfloat16)
+        self.assertEqual(Ebb.cast(Ebb.ones(2), "f16").dtype, Ebb.float16)
+        self.assertIn("device: 'str | Device", str(inspect.signature(Ebb.memory_trim)))
+        with self.assertRaisesRegex(TypeError, r"memory_trim\(\): device is 3: it must be an ebb.Device, or a name"):
+            Ebb.memory_trim(3)
+        with self.assertRaisesRegex(Ebb.Error, 'no device "abacus"'):
+            Ebb.memory_trim("abacus")
 
 
 class Values(TestCase):

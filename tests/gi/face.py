@@ -11,6 +11,7 @@ import types
 import unittest
 
 import ebb
+from gi.repository import GLib, GObject
 from support import Ebb, main
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -145,11 +146,34 @@ class Documentation(unittest.TestCase):
                           (ebb.HostStore, "(*, least_size: 'int' = 65536")):
             self.assertTrue(str(inspect.signature(cls)).startswith(text), inspect.signature(cls))
 
+        self.assertEqual(inspect.signature(ebb.AdamW).parameters["weight_decay"].default, 0.01)
+
         class Own(ebb.Module):
             def __init__(self, width, depth=2):
                 super().__init__()
 
         self.assertEqual(str(inspect.signature(Own)), "(width, depth=2)")
+
+
+    def test_defaults_of_constructors_are_those_of_objects(self):
+        n_checked = 0
+        for name in ebb.__all__:
+            cls = getattr(ebb, name)
+            if not isinstance(cls, type) or not issubclass(cls, GObject.Object):
+                continue
+            try:
+                parameters = inspect.signature(cls).parameters.values()
+                made = cls(**{p.name: ebb.Linear(2, 2) if p.name == "params" else 4 for p in parameters
+                              if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD})
+            except (ValueError, TypeError, GLib.Error):  # abstract, or needs what isn't a number
+                continue
+            for parameter in parameters:
+                if isinstance(parameter.default, (bool, int, float, str)):
+                    value = getattr(made, parameter.name)
+                    if not isinstance(value, ebb.Tensor):  # the bias that a bool asks for
+                        self.assertEqual(getattr(value, "value_nick", value), parameter.default, (name, parameter.name))
+                        n_checked += 1
+        self.assertGreater(n_checked, 100)
 
 
 class Types(unittest.TestCase):

@@ -2,7 +2,9 @@
 import inspect
 import pathlib
 import tempfile
+import warnings
 
+import numpy as np
 from gi.repository import GLib
 from support import Ebb, TestCase, main
 
@@ -217,6 +219,48 @@ class Messages(TestCase):
             x @ x
         self.assertTrue(caught.exception.matches(Ebb.error_quark(), Ebb.Error.SHAPE))
         self.assertEqual(str(caught.exception), caught.exception.message)
+
+    def test_arguments_of_modules_are_named(self):
+        class Array:  # as PyTorch's tensors, which have no __array_interface__
+            def __dlpack__(self, stream=None):
+                return np.ones((1, 3), np.float32).__dlpack__()
+
+        class Own(Ebb.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = Ebb.Linear(3, 3)
+
+            def forward(self, x):
+                return self.layer(Ebb.tensor(x)) if isinstance(x, np.ndarray) else self.layer(x)
+
+        layer, x, wanted = Ebb.Linear(3, 3), Ebb.ones(1, 2, 4), ": it must be an ebb.Tensor, as ebb.tensor(x) makes"
+        attention = Ebb.MultiHeadAttention(4, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for value, name in ((np.ones((1, 3)), "numpy.ndarray"), (Array(), f"{__name__}.Array"), ([1.0], "list"),
+                                (3, "int")):
+                self.check(
+                    (lambda: layer(value), TypeError, f"Linear(): its argument is of type {name}{wanted}"),
+                    (lambda: Ebb.Sequential(layer)(value), TypeError, f"0: Linear(): its argument is of type {name}"),
+                    (lambda: Ebb.checkpoint_wrapper(Ebb.Linear(3, 3))(value), TypeError, "Linear(): its argument is "),
+                    (lambda: Ebb.ModuleList([layer]).call_in_turn(value), TypeError, "Linear(): its argument is "),
+                    (lambda: attention(value), TypeError, f"MultiHeadAttention(): x is of type {name}{wanted}"),
+                    (lambda: attention(x, mask=value), TypeError, f"MultiHeadAttention(): mask is of type {name}"))
+            self.assertEqual(Own()(np.ones((1, 3))).shape, (1, 3))
+        self.check((lambda: Own()([1.0]), TypeError, f"Linear(): its argument is of type list{wanted}"),
+                   (lambda: layer(None), Ebb.Error, "Linear: takes one tensor, but got (none)"),
+                   (lambda: layer(x, 3), Ebb.Error, "Linear: takes one tensor, but got (f32[1, 2, 4], 3)"))
+        self.assertEqual(Ebb.tensor(Array()).tolist(), [[1, 1, 1]])
+
+    def test_types_of_modules_have_their_names_of_python(self):
+        class Block(Ebb.Module):
+            pass
+
+        model = Ebb.Sequential(Ebb.Linear(3, 3))
+        for wrap in (Ebb.checkpoint_wrap_each, Ebb.tile_wrap_each, Ebb.offload_wrap_each, Ebb.fully_shard_wrap_each):
+            self.check((lambda: wrap(model, Ebb.TransformerBlock), Ebb.Error,
+                        "there is no TransformerBlock in this Sequential"),
+                       (lambda: wrap(model, Block), Ebb.Error, "there is no Block in this Sequential"))
 
     def test_dtypes_and_devices_are_told_apart(self):
         for thing in (Ebb.Linear(2, 2), Ebb.ones(2)):

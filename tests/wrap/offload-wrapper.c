@@ -201,7 +201,7 @@ a_type_that_is_not_there_is_an_error (void)
   g_assert_false (ebb_offload_is_wrapped (module));
   g_assert_true (get_store (get_child (module, "0")) == get_store (get_child (module, "3")));
   g_assert_false (ebb_offload_wrap_each (module, EBB_TYPE_EMBEDDING, NULL, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no EbbEmbedding", "EbbSequential");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no Embedding in this Sequential");
   g_assert_null (ebb_offload_wrapper (module, NULL, &error)); /* an error is set already */
   g_clear_error (&error);
   g_assert_null (ebb_offload_wrapper (NULL, NULL, &error));
@@ -340,7 +340,7 @@ a_list_is_never_called (void)
   g_assert_false (ebb_offload_is_wrapped (list));
   g_clear_error (&error);
   g_assert_false (ebb_offload_wrap_each (list, EBB_TYPE_MODULE_LIST, NULL, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "EbbModuleList");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no ModuleList in this ModuleList");
   g_clear_error (&error);
   g_assert_false (ebb_offload_wrap_each (list, G_TYPE_INVALID, NULL, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "unknown type");

@@ -15,7 +15,7 @@ from gi.overrides import (_ebb_checkpointing, _ebb_compose, _ebb_dlpack, _ebb_es
                           _ebb_profile, _ebb_ranks, _ebb_show, _ebb_state, _ebb_stores, _ebb_tensor_ranks,
                           _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
-from gi.overrides._ebb_check import show
+from gi.overrides._ebb_check import show, visible_arguments
 from gi.overrides._ebb_construct import add_fields, add_init
 from gi.overrides._ebb_docs import describe, describe_constructor, describe_members
 from gi.overrides._ebb_errors import Error, check, guard
@@ -68,16 +68,29 @@ def _with_values(function):
     return call
 
 
-def _with_paths(info, arguments, function):
-    """A function whose files and folders may be given as paths of any kind."""
-    places = [i + info.is_method() for i, argument in enumerate(arguments)
-              if argument.get_name() in ("path", "folder")]
-    if not places:
+def _converter(argument):
+    """What makes of a path, or of the name of a device or a dtype, the value that C takes; None for other arguments."""
+    if argument.get_name() in ("path", "folder"):
+        return lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value
+    kind = type_of(argument)
+    name = kind.get_interface().get_name() if kind.get_tag() == TypeTag.INTERFACE else None
+    find = {"Device": _ebb_tensor.to_device, "DType": _ebb_tensor.to_dtype}.get(name)
+    return find and (lambda value: find(value) if isinstance(value, str) else value)
+
+
+def _with_names(info, function):
+    """A function whose files and folders may be paths of any kind, and whose devices and dtypes may be names."""
+    converters = {}
+    for i, argument in enumerate(visible_arguments(info)):
+        converter = _converter(argument)
+        if converter is not None:
+            converters[i + info.is_method()] = converters[argument.get_name()] = converter
+    if not converters:
         return function
 
     def call(*args, **kwargs):
-        args = [os.fspath(value) if i in places and isinstance(value, os.PathLike) else value
-                for i, value in enumerate(args)]
+        args = [converters[i](value) if i in converters else value for i, value in enumerate(args)]
+        kwargs = {name: converters[name](value) if name in converters else value for name, value in kwargs.items()}
         return function(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = function.__name__
@@ -95,7 +108,7 @@ def _adapt(info, function, name):
         function = check(function)
     elif not mentions_args:
         return None
-    function = _with_paths(info, arguments, function)
+    function = _with_names(info, function)
     if _gives_more_than_success(info, arguments):
         function = _without_success(function)
     return describe(_with_values(function) if mentions_args else function, name, info)

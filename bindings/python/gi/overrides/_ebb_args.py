@@ -44,7 +44,8 @@ def _is_dict(value):
 
 def _add_opaque(args, key, value):
     kind = type(value)
-    if not isinstance(value, _SCALARS) and kind not in _warned:
+    is_array = hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__")  # which has no tensors inside
+    if not isinstance(value, _SCALARS) and not is_array and kind not in _warned:
         _warned.add(kind)
         warnings.warn(f"an object of type {kind.__name__} is passed on as it is: tensors inside it are not seen by "
                       "checkpointing and offload; use list, tuple or dict for them", stacklevel=5)

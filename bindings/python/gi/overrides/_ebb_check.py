@@ -111,6 +111,9 @@ _WANTED = {TypeTag.BOOLEAN: (bool, "True or False"), TypeTag.UTF8: (str, "a str"
                            (numbers.Integral, "an int"))}
 
 
+_NAMES = {"Device": ", or a name as \"cpu\"", "DType": ", or a name as \"bf16\""}  # that stand for objects
+
+
 def _wanted(kind):
     """The class and the words for what an argument of a type must be; None where that is not known."""
     if kind.get_tag() != TypeTag.INTERFACE:
@@ -119,7 +122,7 @@ def _wanted(kind):
     found = getattr(Ebb, interface.get_name(), None) if interface.get_namespace() == "Ebb" else None
     if not isinstance(found, type):
         return None
-    return found, f"an ebb.{interface.get_name()}"
+    return found, f"an ebb.{interface.get_name()}" + _NAMES.get(interface.get_name(), "")
 
 
 def check_enum_value(label, kind, value):

@@ -53,6 +53,15 @@ def type_text(kind):
     return interface.get_name()
 
 
+# Types that a name stands for as well.
+_NAMED = ("Device", "DType")
+
+
+def _argument_text(argument):
+    text = type_text(type_of(argument))
+    return (f"str | {text}" if text in _NAMED else text) + " | None" * argument.may_be_null()
+
+
 def _result_text(info):
     kind = info.get_return_type()
     hidden = {length_of(type_of(argument)) for argument in info.get_arguments()}
@@ -73,9 +82,8 @@ def signature_of(info):
     arguments = visible_arguments(info)
     n_needed = max((i + 1 for i, argument in enumerate(arguments) if not argument.may_be_null()), default=0)
     for i, argument in enumerate(arguments):
-        text = type_text(type_of(argument)) + " | None" * argument.may_be_null()
         parameters.append(inspect.Parameter(
-            argument.get_name(), inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=text,
+            argument.get_name(), inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=_argument_text(argument),
             default=None if i >= n_needed else inspect.Parameter.empty))
         if closure_of(argument) >= 0:  # what the callback is given as well
             is_last = i + 1 == len(arguments)
@@ -168,6 +176,7 @@ class Constructor:
         for name in names:
             if name in self.others:
                 parameters.append(self.others[name])
+                specs.pop(name, None)
             elif name in specs:
                 # An argument without a default follows none that has one.
                 is_free = parameters[-1].default is not inspect.Parameter.empty or name not in arguments

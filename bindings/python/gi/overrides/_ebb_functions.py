@@ -4,7 +4,7 @@ import types
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
-from gi.overrides._ebb_dlpack import from_numpy
+from gi.overrides._ebb_dlpack import from_dlpack, from_numpy
 from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_tensor import DType, Tensor, dimensions, sizes, to_device, to_dtype
 from gi.repository import GLib
@@ -113,7 +113,8 @@ def _leading_shape(data):
 
 
 def tensor(data, dtype=None, device=None, requires_grad=False):
-    """A tensor with a copy of numbers, nested lists of them, a tensor, or a numpy array (float64 becomes f32).
+    """A tensor with a copy of numbers, nested lists of them, a tensor, a numpy array (float64 becomes f32), or what has
+    DLPack, as PyTorch's tensors.
 
     It is on the default device, a copy of a tensor where that is, unless another is asked for.
     """
@@ -121,6 +122,8 @@ def tensor(data, dtype=None, device=None, requires_grad=False):
         result = data.detach().clone()
     elif hasattr(data, "__array_interface__"):
         result = _from_array(data)
+    elif hasattr(data, "__dlpack__"):
+        result = _from_dlpack(data)
     else:
         result = _from_numbers(data)
     if device is None and not isinstance(data, Tensor):
@@ -138,6 +141,15 @@ def _from_array(data):
     kept = (numpy.float16, numpy.float32, numpy.int32, numpy.int64, numpy.uint8, numpy.bool_)
     target = values.dtype.newbyteorder("=") if values.dtype.type in kept else kinds[values.dtype.kind]
     return from_numpy(numpy.array(values, dtype=target, order="C")).clone()
+
+
+def _from_dlpack(data):
+    try:
+        return from_dlpack(data).clone()
+    except (BufferError, TypeError, ValueError, Error):  # of another dtype
+        if not hasattr(data, "__array__"):
+            raise
+        return _from_array(data)
 
 
 def _pack_floats(values):

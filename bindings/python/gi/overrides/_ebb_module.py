@@ -1,5 +1,6 @@
 """Modules: attributes that C owns, a forward in Python, and names of PyTorch."""
 import functools
+import re
 import weakref
 
 from gi.module import get_introspection_module
@@ -7,7 +8,7 @@ from gi.overrides import override
 from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import c_class, construct, is_library_class
-from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
+from gi.overrides._ebb_errors import Error, call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
@@ -65,6 +66,36 @@ _OTHER_NAMES = {
     "get_parameter_or_buffer": "write get_parameter(name) or get_buffer(name)",
     "to_empty": "make the module in `with ebb.default_device(device), ebb.skip_initialization():`",
 }
+
+
+# What modules of C say where something else stands in the place of a tensor.
+_NO_TENSOR = re.compile(r"(.*\b\w+): (?:takes one tensor, but got .*|(\w+) must be a tensor(?: or none)?)", re.DOTALL)
+
+
+def _find_no_tensor(values):
+    """The value among those of a call that was taken for a tensor: an array rather than a list or a number."""
+    for is_meant in (lambda value: hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__"),
+                     lambda value: isinstance(value, (list, tuple)), lambda value: type(value) in (int, float)):
+        for value in values:
+            if is_meant(value) and not isinstance(value, Tensor):
+                return value
+    return None
+
+
+def _call_with(call, module, args, kwargs):
+    """Calls a module by a function of C. That an array is no tensor is said in Python's words."""
+    try:
+        return unpack_result(call(module, pack_call(args, kwargs)))
+    except Error as error:
+        values, match = [*args, *kwargs.values()], _NO_TENSOR.fullmatch(error.message)
+        value = _find_no_tensor(values) if match and (match[2] or len(values) == 1) else None
+        if value is None:
+            raise
+        kind = type(value)
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        failure = TypeError(f"{match[1]}(): {match[2] or 'its argument'} is of type {name}: it must be an ebb.Tensor, "
+                            "as ebb.tensor(x) makes of arrays, lists and numbers")
+    raise failure
 
 
 class _NotMade(AttributeError):
@@ -201,7 +232,7 @@ class Module(Ebb.Module):
         construct(self, super().__init__, args, kwargs)
 
     def __call__(self, *args, **kwargs):
-        return unpack_result(_call(self, pack_call(args, kwargs)))
+        return _call_with(_call, self, args, kwargs)
 
     def forward(self, *args, **kwargs):
         """The forward of the nearest class written in C."""
@@ -546,7 +577,7 @@ class ModuleList(_Container, Ebb.ModuleList):
 
     def call_in_turn(self, *args, **kwargs):
         """Calls the modules one after the other: the first argument goes through them, the others are for each."""
-        return unpack_result(_call_in_turn(self, pack_call(args, kwargs)))
+        return _call_with(_call_in_turn, self, args, kwargs)
 
 
 _call_in_turn = guard(Ebb.ModuleList.call_in_turn)

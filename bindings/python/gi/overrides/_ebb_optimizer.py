@@ -182,9 +182,11 @@ def adapt_optimizer(cls):
     names = _NAMES.get(cls.__name__)
     if names is not None:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        describe_constructor(cls, names, {
-            "params": inspect.Parameter("params", kind, annotation="Any"),
-            "betas": inspect.Parameter("betas", kind, default=(0.9, 0.999), annotation="tuple[float, float]")})
+        others = {"params": inspect.Parameter("params", kind, annotation="Any"),
+                  "betas": inspect.Parameter("betas", kind, default=(0.9, 0.999), annotation="tuple[float, float]")}
+        if cls.__name__ == "AdamW":  # which sets it as it is made; the property's default is that of all optimizers
+            others["weight_decay"] = inspect.Parameter("weight_decay", kind, default=0.01, annotation="float")
+        describe_constructor(cls, names, others)
 
 
 def adapt_base(base):
