@@ -25,12 +25,15 @@ const EbbModelOrigin *ebb_model_get_origin (EbbModule *model);
 /* The tokenizer that a model is saved with. */
 typedef struct
 {
-  char *folder;         /* or GGUF file */
+  char *folder;         /* or GGUF file; NULL: the tokens are bytes */
   gint64 bos, eos, pad; /* its special tokens; -1: it has none */
 } EbbModelTokenizer;
 
 /* NULL: that of the folder that the model came from. */
 const EbbModelTokenizer *ebb_model_get_tokenizer (EbbModule *model);
+/* The tokens that config.json names are those of the tokenizer. */
+void ebb_model_tokenizer_write_tokens (const EbbModelTokenizer *tokenizer,
+                                       EbbJson *document);
 
 /* The architecture that @model is saved as. */
 const EbbArchitecture *ebb_model_find_architecture (EbbModule *model,

@@ -1,8 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/folder/model-private.h"
 
-#include "nn/files/atomic-folder-private.h"
+#include "nn/data/tokenizer/characters-private.h"
 #include "nn/data/tokenizer/gguf-private.h"
+#include "nn/files/atomic-folder-private.h"
 #include "nn/files/gguf-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "nn/files/safetensors-writer-private.h"
@@ -330,8 +331,7 @@ is_replaced_with_tokenizer (const char *name)
 }
 
 /* A file that is in the folder already is the user's and stays. @kept: names of those that differ; NULL: it is
- * replaced.
- */
+ * replaced. */
 static gboolean
 copy_other (Saving *saving,
             const char *from,
@@ -370,14 +370,15 @@ may_copy (const char *path)
   return FALSE;
 }
 
-/* The files that the tokenizer of a GGUF file stands for. @is_another: they replace those that are there. */
+/* The files that the tokenizer of a GGUF file stands for, or of bytes if @path is NULL. @is_another: they replace those
+ * that are there. */
 static gboolean
-write_gguf_tokenizer (Saving *saving,
-                      const char *path,
-                      gboolean is_another,
-                      GError **error)
+write_tokenizer (Saving *saving,
+                 const char *path,
+                 gboolean is_another,
+                 GError **error)
 {
-  g_autoptr (EbbGguf) gguf = ebb_gguf_open (path, error);
+  g_autoptr (EbbGguf) gguf = path != NULL ? ebb_gguf_open (path, error) : NULL;
   g_autoptr (GString) tokenizer = g_string_new (NULL);
   g_autoptr (GString) settings = g_string_new (NULL);
   const struct
@@ -386,11 +387,13 @@ write_gguf_tokenizer (Saving *saving,
     GString *text;
   } files[] = { { "tokenizer.json", tokenizer }, { "tokenizer_config.json", settings } };
 
-  if (gguf == NULL)
+  if (path == NULL)
+    ebb_byte_alphabet_write_tokenizer (tokenizer, settings);
+  else if (gguf == NULL)
     return FALSE;
-  if (!ebb_gguf_has_tokenizer (gguf))
+  else if (!ebb_gguf_has_tokenizer (gguf))
     return TRUE;
-  if (!ebb_gguf_read_tokenizer (gguf, tokenizer, settings, error))
+  else if (!ebb_gguf_read_tokenizer (gguf, tokenizer, settings, error))
     return FALSE;
   for (guint i = 0; i < G_N_ELEMENTS (files); i++)
     {
@@ -410,8 +413,8 @@ copy_tokenizer (Saving *saving,
 {
   g_auto (GStrv) names = NULL;
 
-  if (ebb_gguf_is_path (tokenizer->folder))
-    return write_gguf_tokenizer (saving, tokenizer->folder, TRUE, error);
+  if (tokenizer->folder == NULL || ebb_gguf_is_path (tokenizer->folder))
+    return write_tokenizer (saving, tokenizer->folder, TRUE, error);
   names = ebb_list_folder (tokenizer->folder, error);
   for (guint i = 0; names != NULL && names[i] != NULL; i++)
     {
@@ -440,7 +443,7 @@ copy_others (Saving *saving,
   g_autoptr (GString) kept = g_string_new (NULL);
 
   if (ebb_gguf_is_path (origin->folder))
-    return another || write_gguf_tokenizer (saving, origin->folder, FALSE, error);
+    return another || write_tokenizer (saving, origin->folder, FALSE, error);
   names = ebb_list_folder (origin->folder, &failure);
   if (names == NULL)
     g_message ("the files beside the weights are not copied: %s", failure->message);
@@ -497,30 +500,6 @@ set_dtype (Saving *saving,
     ebb_json_set (document, key, text);
 }
 
-/* The tokens that config.json names are those of the tokenizer. */
-static void
-set_tokens (const EbbModelTokenizer *tokenizer,
-            EbbJson *document)
-{
-  const struct
-  {
-    const char *key;
-    gint64 token;
-  } tokens[] = {
-    { "bos_token_id", tokenizer->bos },
-    { "eos_token_id", tokenizer->eos },
-    { "pad_token_id", tokenizer->pad },
-  };
-
-  for (guint i = 0; i < G_N_ELEMENTS (tokens); i++)
-    {
-      g_autofree char *text =
-          tokens[i].token >= 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, tokens[i].token) : g_strdup ("null");
-
-      ebb_json_set (document, tokens[i].key, text);
-    }
-}
-
 static gboolean
 write_config (Saving *saving,
               EbbJson *document,
@@ -563,7 +542,7 @@ begin (Saving *saving,
   g_autoptr (EbbJson) document = make_document (model, saving->map->architecture, error);
 
   if (document != NULL && tokenizer != NULL)
-    set_tokens (tokenizer, document);
+    ebb_model_tokenizer_write_tokens (tokenizer, document);
   return document != NULL
          && ebb_atomic_folder_open (&saving->folder, folder, EBB_CONFIG_FILE,
                                     tokenizer != NULL ? is_replaced_with_tokenizer : is_replaced, error)

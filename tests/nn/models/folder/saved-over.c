@@ -170,6 +170,37 @@ another_tokenizer_replaces_that_of_the_folder (void)
   test_remove_tree (target);
 }
 
+/* A byte tokenizer has no files: the folder gets some that give the same tokens, of any bytes. */
+static void
+a_byte_tokenizer_gets_files (void)
+{
+  g_autofree char *folder = test_model_copy ("gpt2");
+  g_autoptr (EbbModule) model = test_model_open (folder);
+  g_autoptr (EbbTokenizer) bytes = ebb_byte_tokenizer_new ();
+  g_autoptr (EbbTokenizer) again = NULL;
+  g_autoptr (GString) text = g_string_new ("Fl\303\266de \342\200\224 it's 12 o'clock\n\n  ");
+  g_autoptr (GBytes) whole = NULL;
+  g_autoptr (EbbTensor) wanted = NULL;
+  g_autoptr (EbbTensor) got = NULL;
+  g_autoptr (GError) error = NULL;
+
+  for (guint byte = 0; byte < 256; byte++)
+    g_string_append_c (text, (char) byte);
+  whole = g_bytes_new (text->str, text->len);
+  ebb_model_set_tokenizer (model, bytes, NULL);
+  test_model_save (model, folder);
+  again = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_tokenizer_get_vocab_size (again), ==, 256);
+  wanted = ebb_tokenizer_encode (bytes, whole, &error);
+  got = ebb_tokenizer_encode (again, whole, &error);
+  g_assert_no_error (error);
+  g_assert_cmpmem (ebb_tensor_get_data (got, NULL), (gsize) ebb_tensor_get_n_elements (got) * sizeof (gint64),
+                   ebb_tensor_get_data (wanted, NULL), text->len * sizeof (gint64));
+  g_assert_true (test_folder_has (folder, "tokenizer_config.json"));
+  test_remove_tree (folder);
+}
+
 static void
 the_current_folder_stays_the_current_one (void)
 {
@@ -280,6 +311,7 @@ main (int argc,
   g_test_add_func ("/model-folder/failed-save-changes-nothing", a_save_that_fails_changes_nothing);
   g_test_add_func ("/model-folder/files-of-the-target-stay", files_of_the_target_are_not_replaced);
   g_test_add_func ("/model-folder/another-tokenizer", another_tokenizer_replaces_that_of_the_folder);
+  g_test_add_func ("/model-folder/byte-tokenizer", a_byte_tokenizer_gets_files);
   g_test_add_func ("/model-folder/current-folder", the_current_folder_stays_the_current_one);
   g_test_add_func ("/model-folder/failure-in-the-middle-is-undone", a_save_that_fails_in_the_middle_is_undone);
   g_test_add_func ("/model-folder/old-files-get-their-names-back", old_files_get_their_names_back);
