@@ -300,7 +300,7 @@ merge (const Options *options,
 {
   if (options->threads > 0)
     ebb_set_num_threads (options->threads);
-  return output_check (options, error) && adapter_merge (options, error);
+  return output_check (options, error) && output_check_base (options, error) && adapter_merge (options, error);
 }
 
 static int

@@ -25,7 +25,8 @@ page_get_value (const OptionRow *row)
     return PAGE_CHOICE;
   if (row->takes_gguf)
     return PAGE_FOLDER_OR_GGUF;
-  if (row->metavar != NULL && (strstr (row->metavar, "DIR") != NULL || strstr (row->metavar, "FOLDER") != NULL))
+  if (row->metavar != NULL && strstr (row->metavar, "FILE") == NULL
+      && (strstr (row->metavar, "DIR") != NULL || strstr (row->metavar, "FOLDER") != NULL))
     return PAGE_FOLDER;
   if (row->kind == OPTION_PATH || row->kind == OPTION_PATHS)
     return PAGE_FILE;

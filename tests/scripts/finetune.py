@@ -245,7 +245,9 @@ class Finetune(unittest.TestCase):
         """A GGUF file has no config.json that says its type; a file that is there is written again."""
         self.write_bf16_model("lower")
         self.train("--steps", 1, "--save", "lower.gguf", model="lower")
-        done = self.train("--steps", 1, "--resume", "state", "--save", "lower.gguf", model="lower.gguf")
+        shutil.copy(self.path("lower.gguf"), self.path("tuned.gguf"))
+        done = self.train("--steps", 1, "--resume", "state", "--save", "tuned.gguf", model="lower.gguf")
+        self.assertNotEqual(self.read("tuned.gguf"), self.read("lower.gguf"))
         self.assertEqual([done["config"][key] for key in ("dtype", "weights")], ["bf16", "bf16"])
         self.train("--steps", 2, "--resume", "state", model=None)
         self.train("--steps", 1, *LORA, "--save", "adapter.gguf", model="lower.gguf")
@@ -315,6 +317,41 @@ class Finetune(unittest.TestCase):
                 self.assertEqual(line["step"], step)
                 self.assertAlmostEqual(line["loss"], scalars["train/loss"], places=5)
 
+    # -- bytes -------------------------------------------------------------------------------------------------------
+
+    def make_folder(self, name):
+        """The folder of a small GPT that train_gpt trained on bytes."""
+        with open(self.path("text.txt"), "w", encoding="utf-8") as file:
+            file.write("Ebb and flow, naïvely. " * 40)
+        done = self.run_program("--data", "text.txt", "--layers", 1, "--width", 16, "--heads", 2, "--context", 32,
+                                "--steps", 2, "--quiet", "--save", name, program="train_gpt")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_folder_that_train_gpt_made_is_tuned_and_continued(self):
+        self.make_folder("base/")
+        words = ["--data", "text.txt", "--context", 32, "--steps", 3, "--quiet"]
+        for more in ["--save", "own"], ["--tokenizer", "byte", "--save", "bytes"]:
+            done = self.run_program("--model", "base", *words, *more)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for name in os.listdir(self.path("base")):
+            self.assertEqual(self.read("own", name), self.read("bytes", name), name)
+        done = self.run_program("--model", "own", "--prompt", "naïve", "--tokens", 5, program="generate")
+        self.assertEqual((done.returncode, done.stdout[:5]), (0, "naïve"), done.stderr)
+
+    def test_a_folder_without_a_tokenizer_is_tuned_on_bytes(self):
+        """A resumed training goes on with bytes, and the saved folder has their tokenizer."""
+        self.make_folder("base/")
+        tokenizer = self.read("base", "tokenizer.json")
+        os.remove(self.path("base", "tokenizer.json"))
+        words = ["--data", "text.txt", "--context", 32, "--quiet"]
+        self.refuse("train on bytes by --tokenizer byte", "--model", "base", *words, status=1)
+        for more in ["--model", "base", "--tokenizer", "byte", "--steps", 1], ["--steps", 2, "--save", "tuned"]:
+            done = self.run_program(*words, *more, "--resume", "state")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(self.read("tuned", "tokenizer.json"), tokenizer)
+        self.refuse("a vocabulary of 64: --tokenizer byte has 256 tokens, so the model's must be at least that",
+                    "--model", os.path.join(FIXTURES, "models", "gpt2"), "--tokenizer", "byte", *words, status=1)
+
     # -- errors ------------------------------------------------------------------------------------------------------
 
     def refuse(self, message, *words, status=2):
@@ -323,11 +360,27 @@ class Finetune(unittest.TestCase):
         self.assertEqual(done.stderr.count("\n"), 1)
         self.assertIn(message, done.stderr)
 
+    def test_the_folder_of_the_model_is_only_read(self):
+        self.write_bf16_model("base")
+        self.train("--steps", 1, *LORA, "--save", "adapter", model="base")
+        self.train("--steps", 1, "--resume", "state", model="base")
+        before = {name: self.read("base", name) for name in os.listdir(self.path("base"))}
+        os.symlink("base", self.path("link"))
+        message = "it is --model base, which is only read: name another folder"
+        for words in ["--data", "chats.jsonl"], ["--data", "chats.jsonl", *LORA], ["--merge", "adapter"], \
+                     ["--data", "chats.jsonl", "--eval", 0.2]:
+            for name in "base", "base/", "./base", "link":
+                self.refuse(f"--save {name}: {message}", "--model", "base", *words, "--save", name)
+        self.refuse(f"--save base: {message}", "--data", "chats.jsonl", "--resume", "state", "--save", "base")
+        self.assertEqual({name: self.read("base", name) for name in os.listdir(self.path("base"))}, before)
+
     def test_what_does_not_fit_is_refused(self):
         words = ["--model", MODEL, "--data", "chats.jsonl", *WORDS]
         other = os.path.join(FIXTURES, "lora", "gpt2")
         self.refuse("--model is missing: name the folder of the model to tune", "--data", "chats.jsonl")
         self.refuse("there is no folder absent", "--model", "absent", "--data", "chats.jsonl", status=1)
+        self.refuse("of weights that train_gpt saved, train_gpt --load ", "--model",
+                    os.path.join(MODEL, "model.safetensors"), "--data", "chats.jsonl", status=1)
         self.refuse("--data is missing", "--model", MODEL)
         self.refuse("--lora 0: the rank must be at least 1", *words, "--lora", 0)
         self.refuse("--adapter x and --lora 4: the folder says the adapter's rank", *words, *LORA, "--adapter", "x")

@@ -187,6 +187,7 @@ class Generate(unittest.TestCase):
                  (2, ("--model", MODEL, *prompt, "--system", "x"), "--system: it needs --chat"),
                  (2, ("--model", MODEL, "--batch", "f", "--chat"), "--batch and --chat"),
                  (1, ("--model", self.path("none"), *prompt), "generate: there is no folder "),
+                 (1, ("--model", os.path.join(MODEL, "model.safetensors"), *prompt), "model.safetensors --sample 200 "),
                  (1, ("--model", pointer, *prompt), "model.safetensors: it is a pointer of Git LFS"),
                  (1, ("--model", MODEL, "--prompt", ""), "the prompt is empty"),
                  (1, ("--model", MODEL, "--prompt", "a" * 400),

@@ -127,7 +127,8 @@ class Tables(ProgramsTest):
         for words, offered in ((("--checkpoint", "f"), ["full"]), (("--checkpoint", "=", "s"), ["selective"]),
                                (("--checkpoint", "="), ["none", "selective", "full", "auto"]),
                                (("--memory", ""), ["auto"]), (("--config", "ru"), ["run.json"]),
-                               (("--resume", ""), ["state"]), (("--data", "te"), ["text.txt"]), (("--batch", ""), []),
+                               (("--resume", ""), ["state"]), (("--data", "te"), ["text.txt"]),
+                               (("--save", "te"), ["text.txt"]), (("--batch", ""), []),
                                (("--check",), ["--checkpoint"]), (("te",), ["text.txt"])):
             with self.subTest(words=words):
                 self.assertEqual(self.complete("train_gpt", *words), offered)

@@ -404,11 +404,11 @@ class Folder(DataTest):
         refuse("--model model and --width: the folder has the weights and says how", "--width", 32)
         refuse("--model model and --preset", "--preset", "gpt2")
         refuse("--model model and --load", "--load", "x")
-        refuse("--model model and --tokenizer byte", "--tokenizer", "byte")
         refuse("--context 9999: --model model has", "--context", 9999)
         refuse("train_gpt: there is no folder absent", "--model", "absent", status=1)
         os.remove(self.path("model/tokenizer.json"))
-        refuse("model: there is no tokenizer.json", status=1)
+        refuse("model: there is no tokenizer.json; copy there the one that the model was trained with; or name another "
+               "folder's tokenizer by --tokenizer DIR, or train on bytes by --tokenizer byte", status=1)
         os.rename(self.path("model/model.safetensors"), self.path("model/pytorch_model.bin"))
         refuse("model: there is no tokenizer.json, but pytorch_model.bin: it is of a model whose weights", status=1)
 

@@ -461,6 +461,29 @@ class Output(TrainGptTest):
         self.assertEqual(shapes["h.1.mlp.c_proj.weight"], [128, 32])
         self.assertEqual(shapes["ln_f.bias"], [32])
 
+    def test_a_name_with_a_slash_is_a_models_folder(self):
+        """So is one that is there. It has the weights of the file, and the tokenizer: bytes, or that of a folder."""
+        os.mkdir(self.path("there"))
+        for name in "file", "there", "new/":
+            self.assertEqual(self.train("--steps", 2, "--save", name)["config"]["save"], name.replace("re", "re/"))
+        done = self.run_program("--load", "file", "--steps", 0, "--save", "made/", "--quiet")
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, b"", b""))
+        names = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+        weights = read_safetensors(self.path("file"))
+        for name in "there", "new", "made":
+            self.assertEqual(sorted(os.listdir(self.path(name))), names)
+            again = {key.removeprefix("transformer."): value
+                     for key, value in read_safetensors(self.path(f"{name}/model.safetensors")).items()}
+            self.assertEqual(again, weights)
+        self.train("--steps", 1, "--tokenizer", "new", "--save", "other/")
+        self.assertEqual(self.read("other/tokenizer.json"), self.read("new/tokenizer.json"))
+        for words in ["fsdp_gpt", "--ranks", 2], ["train_bert"]:
+            done = subprocess.run([os.path.join(BUILD, "examples", words[0]), "--data", "text.txt", *MODEL, "--quiet",
+                                   "--steps", "1", "--save", f"{words[0]}/", *map(str, words[1:])], cwd=self.folder,
+                                  capture_output=True, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertEqual(sorted(os.listdir(self.path(words[0]))), names)
+
     def test_lines_tell_how_it_goes(self):
         done = self.run_program("--data", "text.txt", *MODEL, "--steps", 20, "--checkpoint", "full")
         lines = done.stdout.decode().splitlines()
@@ -676,7 +699,7 @@ class BadInput(TrainGptTest):
             with self.subTest(option=option):
                 self.refuse_training("can't write in the folder /proc", option, "/proc/ebb")
                 self.refuse_training("can't write in the folder", option, "file/inside")
-        self.refuse_training("it is a folder", "--save", ".")
+        self.refuse_training("it is a folder", "--report", ".")
         self.refuse_training("it is a device", "--report", "/dev/full")
         os.mkdir(self.path("locked"), 0o500)
         if not os.access(self.path("locked"), os.W_OK):  # root may write anywhere

@@ -47,7 +47,7 @@ const OptionRow gpt_options[] = {
     SAVED, .late = "100", .help = "Measure it every N steps, and at the end" },
   { OPTION_PATH, "tokenizer", AT (tokenizer), BASIC, .metavar = "byte|DIR", .fallback = "byte", SAVED,
     .shown = "byte, or that of --model",
-    .help = "byte, or a folder with tokenizer.json, or with GPT-2's vocab.json and merges.txt" },
+    .help = "byte: the 256 bytes; or a folder with tokenizer.json, or with GPT-2's vocab.json and merges.txt" },
 
   { OPTION_GROUP, "model", .metavar = "Model:" },
   { OPTION_RAW, "model", AT (model), BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "", SAVED, .late = "",
@@ -227,9 +227,10 @@ const OptionRow gpt_options[] = {
   { OPTION_PATH, "load", AT (load), BASIC, .metavar = "FILE",
     .help = "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives "
             "the sizes that you don't" },
-  { OPTION_PATH, "save", AT (save), BASIC, WRITTEN, .metavar = "FILE", .help = "Write the weights to FILE at the end" },
-  { OPTION_PATH, "save-best", AT (save_best), WRITTEN, .metavar = "FILE",
-    .help = "Write the weights to FILE whenever the loss of --eval is the least so far" },
+  { OPTION_PATH, "save", AT (save), BASIC, WRITTEN, .metavar = "FILE|DIR/",
+    .help = "Write the weights to FILE at the end, or a model's folder, with config.json and tokenizer, to DIR/" },
+  { OPTION_PATH, "save-best", AT (save_best), WRITTEN, .metavar = "FILE|DIR/",
+    .help = "Write the weights to FILE or DIR/ whenever the loss of --eval is the least so far" },
   { OPTION_PATH, "resume", AT (resume), BASIC, WRITTEN, .metavar = "DIR",
     .help = "Save the state of the training in DIR; if DIR has one, resume it, bit for bit and with its options" },
   { OPTION_INT64, "save-every", AT (save_every), .metavar = "N", .fallback = "500", ANY_INT64,

@@ -93,12 +93,6 @@ check_model (const Options *self,
     if (others[i].given)
       return options_refuse (error, "--model %s and --%s: the folder has the weights and says how the model is built",
                              self->model, others[i].name);
-  if (OPTION_WAS_GIVEN (self, tokenizer) && strcmp (self->tokenizer, "byte") == 0)
-    return options_refuse (
-        error,
-        "--model %s and --tokenizer byte: a folder's model reads by a tokenizer.json, its own or that of "
-        "--tokenizer DIR",
-        self->model);
   return TRUE;
 }
 
@@ -289,6 +283,33 @@ check (Options *self,
          && (self->resume != NULL || data_check (self, error));
 }
 
+/* "byte" that was not given stands for the tokenizer of --model. @saved: of the resumed training; may be NULL. */
+static void
+take_bytes_of_model (Options *self,
+                     const char *saved)
+{
+  g_autoptr (JsonNode) root = saved != NULL ? option_table_parse_json (saved) : NULL;
+  const gboolean was_given = OPTION_WAS_GIVEN (self, tokenizer)
+                             || (root != NULL
+                                 && json_object_get_boolean_member_with_default (json_node_get_object (root),
+                                                                                 "reads_bytes", FALSE));
+
+  self->reads_bytes = self->model[0] != '\0' && was_given && strcmp (self->tokenizer, "byte") == 0;
+}
+
+/* Whether weights become a folder is known before the training: its name ends with a slash. */
+static void
+mark_folder (char **path)
+{
+  char *marked;
+
+  if (*path == NULL || g_str_has_suffix (*path, G_DIR_SEPARATOR_S) || !g_file_test (*path, G_FILE_TEST_IS_DIR))
+    return;
+  marked = g_strconcat (*path, G_DIR_SEPARATOR_S, NULL);
+  g_free (*path);
+  *path = marked;
+}
+
 gboolean
 options_parse (Options *self,
                int argc,
@@ -310,10 +331,15 @@ options_parse (Options *self,
       g_free (self->ranks.backend);
       self->ranks.backend = g_strdup ("thread");
     }
+  take_bytes_of_model (self, NULL);
   if (self->program->tunes)
     tuning_options_fill (self);
   else
-    take_steps (self);
+    {
+      take_steps (self);
+      mark_folder (&self->save);
+      mark_folder (&self->save_best);
+    }
   return option_table_finish (&self->state, check (self, error), error) && take_parts (self, error);
 }
 
@@ -346,6 +372,7 @@ options_take_saved (Options *self,
   if (saved != NULL && !option_table_take_json (&self->state, saved, self->resume, error))
     return FALSE;
   settle (self);
+  take_bytes_of_model (self, saved);
   if (self->program->tunes)
     {
       tuning_options_keep_best (self);
@@ -438,6 +465,8 @@ add_members (const Options *self,
     }
   json_builder_set_member_name (builder, "changes_dropout");
   json_builder_add_boolean_value (builder, self->changes_dropout);
+  json_builder_set_member_name (builder, "reads_bytes");
+  json_builder_add_boolean_value (builder, self->reads_bytes);
   json_builder_set_member_name (builder, "tied");
   json_builder_add_boolean_value (builder, self->tied);
   json_builder_set_member_name (builder, "bias");

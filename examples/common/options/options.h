@@ -47,6 +47,7 @@ struct _Options
   int layers, width, heads, context, vocab;
   double dropout;
   gboolean changes_dropout; /* of the folder of --model */
+  gboolean reads_bytes;     /* --model is trained on bytes, not with its folder's tokenizer */
   gboolean tied, bias;      /* these and the next two come from the file of --load */
   double norm_eps;
   EbbActivation activation;

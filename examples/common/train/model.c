@@ -5,6 +5,7 @@
 #include "common/memory/concessions.h"
 #include "common/ranks/shard.h"
 #include "common/train/store.h"
+#include "common/train/tokenizer.h"
 
 #include <errno.h>
 #include <math.h>
@@ -15,54 +16,6 @@ typedef struct
 {
   int layers, width, heads, context, vocab;
 } Sizes;
-
-/* An estimate without a text needs no tokenizer. */
-static gboolean
-is_looked_at (const Options *options)
-{
-  return options->estimate && options->data == NULL;
-}
-
-EbbTokenizer *
-model_make_tokenizer (const Options *options,
-                      GError **error)
-{
-  g_autofree char *parts = g_build_filename (options->tokenizer, "tokenizer.json", NULL);
-  g_autofree char *vocab = g_build_filename (options->tokenizer, "vocab.json", NULL);
-  g_autofree char *merges = g_build_filename (options->tokenizer, "merges.txt", NULL);
-
-  if (strcmp (options->tokenizer, "byte") == 0)
-    return options->model[0] != '\0' && !is_looked_at (options) ? ebb_tokenizer_open (options->model, error)
-                                                                : ebb_byte_tokenizer_new ();
-  return access (parts, F_OK) == 0 ? ebb_tokenizer_open (options->tokenizer, error)
-                                   : ebb_bpe_tokenizer_new (vocab, merges, error);
-}
-
-gboolean
-model_has_other_tokenizer (const Options *options)
-{
-  return options->model[0] != '\0' && strcmp (options->tokenizer, "byte") != 0;
-}
-
-gboolean
-model_check_loaded_tokenizer (const Options *options,
-                              GError **error)
-{
-  static const char *const names[] = { "tokenizer.json", "vocab.json" };
-  g_autofree char *folder = g_path_get_dirname (options->load);
-
-  for (guint i = 0; i < G_N_ELEMENTS (names) && !OPTION_WAS_GIVEN (options, tokenizer); i++)
-    {
-      g_autofree char *path = g_build_filename (folder, names[i], NULL);
-
-      if (access (path, F_OK) == 0)
-        return options_refuse (error,
-                               "--load %s: %s beside it has the tokens of these weights: add --tokenizer %s, or "
-                               "--tokenizer byte to train on bytes",
-                               options->load, names[i], folder);
-    }
-  return TRUE;
-}
 
 gboolean
 model_check_remembered (const Options *options,
@@ -208,12 +161,11 @@ check_vocab (const Options *options,
 {
   if ((guint) vocab >= n_tokens)
     return TRUE;
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-      "a vocabulary of %d: %s %s has %u tokens, so %s must be at least that", vocab,
-      options->model[0] == '\0' || strcmp (options->tokenizer, "byte") != 0 ? "--tokenizer" : "the tokenizer of",
-      options->model[0] != '\0' && strcmp (options->tokenizer, "byte") == 0 ? options->model : options->tokenizer,
-      n_tokens, options->model[0] != '\0' ? "the model's" : "--vocab");
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "a vocabulary of %d: %s %s has %u tokens, so %s must be at least that", vocab,
+               tokenizer_is_of_model (options) ? "the tokenizer of" : "--tokenizer",
+               tokenizer_is_of_model (options) ? options->model : options->tokenizer, n_tokens,
+               options->model[0] != '\0' ? "the model's" : "--vocab");
   return FALSE;
 }
 
@@ -775,13 +727,22 @@ save_bert (EbbBert *model,
 }
 
 gboolean
+model_is_saved_whole (const Options *options,
+                      const char *path)
+{
+  return options->program->tunes || options->model[0] != '\0' || g_str_has_suffix (path, G_DIR_SEPARATOR_S);
+}
+
+gboolean
 model_save (EbbModule *model,
             const Options *options,
             const char *path,
             GError **error)
 {
   /* The folder's dtype is kept: they are in f32 while they are trained. */
-  if (options->model[0] != '\0')
-    return ebb_model_save_full (model, path, find_folder_dtype (options), 0, error);
+  if (model_is_saved_whole (options, path))
+    return ebb_model_save_full (model, path,
+                                options->model[0] != '\0' ? find_folder_dtype (options) : EBB_MODEL_KEEP_DTYPE, 0,
+                                error);
   return EBB_IS_BERT (model) ? save_bert (EBB_BERT (model), path, error) : save_gpt (EBB_GPT (model), path, error);
 }

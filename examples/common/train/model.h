@@ -7,15 +7,6 @@
 
 G_BEGIN_DECLS
 
-/* The byte tokenizer, or that of a folder: --model's, unless --tokenizer names another one. */
-EbbTokenizer *model_make_tokenizer (const Options *options,
-                                    GError **error);
-
-/* Whether --model is trained with the tokenizer of another folder. */
-gboolean model_has_other_tokenizer (const Options *options);
-/* Whether weights of --load are trained with bytes though a tokenizer's files are beside them. */
-gboolean model_check_loaded_tokenizer (const Options *options,
-                                       GError **error);
 /* Whether the model's and the tokenizer's folders still exist that @saved names, the options of a resumed training.
  * @saved may be NULL. */
 gboolean model_check_remembered (const Options *options,
@@ -68,8 +59,11 @@ EbbTensor *model_loss (EbbModule *model,
                        EbbTensor *targets,
                        EbbTensor *starts,
                        GError **error);
-/* As a file, or, with --model, as a folder whose weights have the dtype of that one. All ranks call it for a folder of
- * a model that they share. */
+/* Whether weights at @path are a model's folder, or a GGUF file, and not a file of weights alone. */
+gboolean model_is_saved_whole (const Options *options,
+                               const char *path);
+/* As a file or as a folder, with --model of the dtype of its folder's weights. All ranks call it for a folder of a
+ * model of --model that they share. */
 gboolean model_save (EbbModule *model,
                      const Options *options,
                      const char *path,

@@ -3,6 +3,7 @@
 #include "common/train/output.h"
 
 #include "common/command.h"
+#include "common/train/model.h"
 #include "common/train/store.h"
 
 #include <dirent.h>
@@ -95,17 +96,30 @@ check_folder (const char *option,
   return try_folder (option, path, folder, error);
 }
 
-/* Weights are a file, or with --model, which a resumed training may have in its state, a folder or a GGUF file. */
+/* Weights are a file, a folder or a GGUF file. --model may be in the state of a resumed training. */
 static gboolean
 check_weights (const Options *options,
                const char *option,
                const char *path,
                GError **error)
 {
-  const gboolean is_folder = options->program->tunes || options->model[0] != '\0';
+  return path != NULL && model_is_saved_whole (options, path) && !g_str_has_suffix (path, ".gguf")
+             ? check_folder (option, path, error)
+             : check_file (option, path, error);
+}
 
-  return is_folder && (path == NULL || !g_str_has_suffix (path, ".gguf")) ? check_folder (option, path, error)
-                                                                          : check_file (option, path, error);
+gboolean
+output_check_base (const Options *options,
+                   GError **error)
+{
+  const char *path = options->save != NULL ? options->save : options->save_best;
+  struct stat base, target;
+
+  if (!options->program->tunes || path == NULL || stat (options->model, &base) != 0 || stat (path, &target) != 0
+      || base.st_dev != target.st_dev || base.st_ino != target.st_ino)
+    return TRUE;
+  return options_refuse (error, "--save %s: it is --model %s, which is only read: name another %s", path,
+                         options->model, S_ISDIR (base.st_mode) ? "folder" : "file");
 }
 
 gboolean

@@ -15,6 +15,9 @@ typedef enum
   FOUND_UNFINISHED = 1 << 3, /* an index that a save has begun */
 } FoundState;
 
+/* Whether a program that tunes saves elsewhere than in the folder or file of --model. */
+gboolean output_check_base (const Options *options,
+                            GError **error);
 /* Tries whether every file that the options name can be written. */
 gboolean output_check (const Options *options,
                        GError **error);

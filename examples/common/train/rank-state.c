@@ -6,6 +6,7 @@
 #include "common/train/adapter.h"
 #include "common/train/model.h"
 #include "common/train/output.h"
+#include "common/train/tokenizer.h"
 
 /* -- the state ----------------------------------------------------------------------------------------------------- */
 
@@ -113,6 +114,8 @@ rank_state_save_weights (Trainer *self,
   if (self->ranks->rank == 0)
     {
       full = sharded ? model_make_full (self->model, state, error) : g_object_ref (self->model);
+      if (full != NULL)
+        tokenizer_attach (self->tokenizer, full, options);
       ok = full != NULL && model_save (full, options, path, error);
     }
   return ranks_agree (self->ranks, ok, error);

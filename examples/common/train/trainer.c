@@ -13,6 +13,7 @@
 #include "common/train/output.h"
 #include "common/train/rank-state.h"
 #include "common/train/store.h"
+#include "common/train/tokenizer.h"
 #include "common/train/wrapping.h"
 
 #include <math.h>
@@ -79,8 +80,7 @@ make_model (Trainer *self,
   self->model = model_make (self->options, source, weights, error);
   if (self->model == NULL)
     return FALSE;
-  if (model_has_other_tokenizer (self->options))
-    ebb_model_set_tokenizer (self->model, self->tokenizer, self->options->tokenizer);
+  tokenizer_attach (self->tokenizer, self->model, self->options);
   self->n_parameters = self->n_trained = ebb_module_count_parameters (self->model);
   return ebb_module_to_device (self->model, self->device, error);
 }
@@ -360,14 +360,16 @@ prepare (Trainer *self,
   else if (options->load != NULL)
     {
       weights = ebb_load_safetensors_full (options->load, &metadata, error);
-      if (weights == NULL || !model_check_loaded_tokenizer (options, error))
+      if (weights == NULL || !tokenizer_check_loaded (options, error))
         return FALSE;
     }
   if (options->resume != NULL
       && (!options_take_saved (options, saved, error) || !model_check_remembered (options, saved, error)))
     return FALSE;
+  if (!output_check_base (options, error))
+    return FALSE;
   ebb_device_set_loss_chunk (self->device, options->loss_chunk);
-  self->tokenizer = model_make_tokenizer (options, error);
+  self->tokenizer = tokenizer_make (options, error);
   if (self->tokenizer == NULL)
     return FALSE;
   if (!model_find (options, self->tokenizer, weights, metadata, saved, &source, error)
