@@ -11,7 +11,7 @@ import warnings
 
 import ebb
 import numpy as np
-from gi.overrides import _ebb_compose, _ebb_module
+from gi.overrides import _ebb_compose, _ebb_construct, _ebb_module
 from support import Ebb, Residual, TestCase, main
 
 
@@ -353,7 +353,8 @@ class Methods(TestCase):
     def test_code_in_advice_runs(self):
         """Calls with arguments give a value, and other names are there."""
         n_run = 0
-        for advice in {**_ebb_compose._ADVICE, **ebb._ADVICE, **_ebb_module._OTHER_NAMES}.values():
+        tables = (_ebb_compose._ADVICE, ebb._ADVICE, _ebb_module._OTHER_NAMES, _ebb_construct._ADVICE)
+        for advice in [advice for table in tables for advice in table.values()]:
             for name in re.findall(r"\bebb((?:\.\w+)+)", advice):
                 operator.attrgetter(name[1:])(ebb)
             for code in re.findall(r"(?:write|and|or|as) ((?:ebb\.|t\b|\(|a @)[^;`]*)", advice):
@@ -365,7 +366,8 @@ class Methods(TestCase):
                                     "tensors": [t], "values": [0], "shape": (3, 3), "width": 4, "heads": 2,
                                     "warmup": 1, "total": 9, "slope": 0.1, "weight": 0.5, "other": t, "indices": [0],
                                     "outputs": (x * x).sum(), "inputs": x, "logits": x,
-                                    "targets": Ebb.zeros(3, dtype="i64"), "model": Ebb.Linear(2, 2)})
+                                    "targets": Ebb.zeros(3, dtype="i64"), "model": Ebb.Linear(2, 2),
+                                    "optimizer": Ebb.SGD(Ebb.Linear(2, 2))})
                         n_run += 1
         self.assertGreaterEqual(n_run, 40)
 

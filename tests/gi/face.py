@@ -91,11 +91,25 @@ class Importing(unittest.TestCase):
     def test_names_that_are_not_there_say_what_to_use(self):
         for name, advice in (("nn", "import ebb as nn"), ("FSDP", "ebb.fully_shard"), ("save", "ebb.save_safetensors"),
                              ("DataLoader", "ebb.batches(loader)"), ("inference_mode", "ebb.no_grad()"),
-                             ("float64", "ebb.float32")):
+                             ("float64", "ebb.float32"), ("trunc_normal_", "weight.normal_("),
+                             ("xavier_uniform_", "weight.uniform_("), ("memory_allocated", "ebb.memory_stats("),
+                             ("max_memory_allocated", "[\"peak\"]"), ("load", "ebb.load_safetensors(path)")):
             with self.assertRaisesRegex(AttributeError, f"^ebb has no '{name}': .*{re.escape(advice)}"):
                 getattr(ebb, name)
         with self.assertRaisesRegex(AttributeError, "^ebb has no 'no_such_name'$"):
             getattr(ebb, "no_such_name")
+
+    def test_names_that_are_misspelt_say_which_are_near(self):
+        layer = ebb.Linear(2, 2)
+        for owner, name, near in ((ebb, "Liner", "Linear"), (ebb, "adamw", "AdamW"), (ebb, "Layernorm", "LayerNorm"),
+                                  (ebb, "checkpoint_wrap", "checkpoint_wrapper"), (layer, "wieght", "weight"),
+                                  (layer, "in_feature", "in_features"), (ebb.ones(2), "rehsape", "reshape"),
+                                  (ebb.AdamW(layer), "weight_deccay", "weight_decay")):
+            with self.assertRaisesRegex(AttributeError, f"'{name}': did you mean '{near}'\\?$"):
+                getattr(owner, name)
+        self.assertIn("in_features", dir(layer))
+        with self.assertRaisesRegex(AttributeError, "ebb.cuda has no 'ipc_collect': it has is_available, .*_stats"):
+            getattr(ebb.cuda, "ipc_collect")
 
     def test_modules_that_are_not_there_say_what_to_use(self):
         for line in "import ebb.nn", "import ebb.nn.functional as F", "from ebb import nn", "from ebb.nn import Linear":

@@ -1,6 +1,7 @@
 """A mistake in a call of the checkpoint functions is told at the call, with the name, the value and what is right."""
 import inspect
 import pathlib
+import re
 import tempfile
 import warnings
 
@@ -187,7 +188,16 @@ class Messages(TestCase):
             (lambda: Ebb.Linear("a", 3), TypeError, "Linear: in_features is 'a': must be an int from -2147483648"),
             (lambda: Ebb.Linear(2**40, 3), ValueError, f"Linear: in_features is {2**40}: must be an int from"),
             (lambda: Ebb.Linear(3, 2, bias="no"), TypeError, "Linear: bias is 'no': must be True or False"),
-            (lambda: Ebb.Linear(3, 2, biased=True), TypeError, "Linear() has no argument 'biased': its arguments "),
+            (lambda: Ebb.Linear(3, 2, biased=True), TypeError,
+             "Linear() has no argument 'biased': did you mean 'bias'? Its arguments are in_features, out_features, "),
+            (lambda: Ebb.Linear(3), TypeError, "Linear() needs out_features: its arguments are in_features, out_"),
+            (lambda: Ebb.Embedding(), TypeError, "Embedding() needs num_embeddings and embedding_dim: its arguments "),
+            (lambda: Ebb.AdamW(Ebb.Linear(2, 2), betaas=3), TypeError,
+             "AdamW() has no argument 'betaas': did you mean 'betas'? Its arguments are params, lr, betas, eps, "),
+            (lambda: Ebb.TokenDecoder(tokeniser=3), TypeError,
+             "TokenDecoder() has no argument 'tokeniser': did you mean 'tokenizer'? Its arguments are tokenizer, "),
+            (lambda: Ebb.checkpoint_wrapper(Ebb.Tanh(), early_stp=True), TypeError,
+             "checkpoint_wrapper() has no option 'early_stp': did you mean 'early_stop'? Its options are "),
             (lambda: Ebb.Linear(3, 2, True, 5), TypeError, "Linear() takes at most 3 positional arguments "),
             (lambda: Ebb.Linear(-3, 2), Ebb.Error, "Linear: in-features is -3, it must be at least 1"),
             (lambda: Ebb.Dropout(1.5), Ebb.Error, "Dropout: p is 1.5"),
@@ -198,6 +208,23 @@ class Messages(TestCase):
                                                               "ebb.Sequential(*modules)"),
             (lambda: Ebb.ModuleList(Ebb.ReLU()), TypeError, "ModuleList(): modules is "))
         self.assertEqual(Ebb.Linear(True + 1, 3).out_features, 3)
+
+    def test_arguments_of_pytorch_say_what_to_write(self):
+        linear = Ebb.Linear(2, 2)
+        for cls, name, words in (
+                (Ebb.LayerNorm, "normalized_shape", "write width=; its arguments are width, eps, bias, "),
+                (Ebb.LayerNorm, "elementwise_affine", "the layer has a weight: write ebb.layer_norm(x) "),
+                (Ebb.Embedding, "padding_idx", "leave it out, and give targets that are padding the number -100"),
+                (Ebb.MultiHeadAttention, "num_heads", "write heads=; "),
+                (Ebb.TransformerBlock, "d_model", "write width=; "), (Ebb.GptConfig, "n_embd", "write width=; "),
+                (lambda **given: Ebb.AdamW(linear, **given), "learning_rate", "write lr=; "),
+                (lambda **given: Ebb.AdamW(linear, **given), "amsgrad", "there is no such variant: leave it out; "),
+                (Ebb.TrainingState, "model", "write module=; its arguments are module, optimizer, ")):
+            with self.assertRaisesRegex(TypeError, rf"\(\) has no argument '{name}': {re.escape(words)}"):
+                cls(**{name: 4})
+        self.check((lambda: Ebb.LayerNorm((4,)), TypeError, "LayerNorm: width is (4,): must be an int, the size of "),
+                   (lambda: Ebb.AdamW(linear).learning_rate, AttributeError,
+                    "AdamW has no attribute 'learning_rate': write lr"))
 
     def test_arguments_of_functions_are_named(self):
         x = Ebb.ones(2, 3)
@@ -212,6 +239,10 @@ class Messages(TestCase):
              "GptConfig.vocab is 'a': it must be an int"),
             (lambda: setattr(Ebb.GptConfig.new(), "vocabulary", 3), AttributeError,
              "GptConfig has no attribute 'vocabulary' that can be set: it has "),
+            (lambda: setattr(Ebb.GptConfig.new(), "widht", 3), AttributeError,
+             "GptConfig has no attribute 'widht' that can be set: did you mean 'width'? It has "),
+            (lambda: Ebb.GptConfig.new().widht, AttributeError,
+             "GptConfig has no attribute 'widht': did you mean 'width'? It has "),
             (lambda: Ebb.ones("a"), TypeError, "sizes ('a',): they must be ints"),
             (lambda: Ebb.tensor([1.5, "a"]), TypeError, "tensor(): 'a' is no number"),
             (lambda: x @ x, Ebb.Error, "matmul: "))

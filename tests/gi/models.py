@@ -69,7 +69,8 @@ class Configurations(TestCase):
 
     def test_mistakes_are_named(self):
         for make, kind, words in (
-                (lambda: Ebb.GptConfig(layer=3), TypeError, "GptConfig() has no argument 'layer': its arguments are"),
+                (lambda: Ebb.GptConfig(layer=3), TypeError,
+                 "GptConfig() has no argument 'layer': did you mean 'layers'? Its arguments are"),
                 (lambda: Ebb.GptConfig(layers="a"), TypeError, "GptConfig.layers is 'a': it must be an int"),
                 (lambda: Ebb.GptConfig("big"), ValueError, "preset is 'big': it must be one of 'gpt2', "),
                 (lambda: Ebb.GptConfig(activation="sil"), ValueError, "activation is 'sil': it must be one of 'gelu'"),

@@ -73,7 +73,8 @@ def _load():
 
 
 _Ebb = _load()
-from gi.overrides._ebb_compose import advise_on_tensor  # noqa: E402, which _load() finds
+from gi.overrides._ebb_check import suggest  # noqa: E402, which _load() finds
+from gi.overrides._ebb_compose import advise_on_tensor  # noqa: E402
 __version__ = _Ebb.get_version_string()
 
 # Names of PyTorch that are not here: the code to write instead. A name may stand for several.
@@ -81,13 +82,29 @@ _OWN = ("layers, optimizers and functions are ebb's own, as ebb.Linear, ebb.Adam
         "`import ebb as {}`")
 _BATCHES = ("batches come from any iterable of numpy arrays, by `for x, y in ebb.batches(loader):`, a torch DataLoader "
             "too, or from ebb.TextDataset")
+_MEMORY = "write ebb.memory_stats(\"cuda\")"
 _SCHEDULE = "write ebb.CosineSchedule(warmup, total), whose apply(optimizer) sets the rate, or optimizer.lr = rate"
 _NO_LAYER = "there are no convolutions, poolings and recurrent layers: compose ebb.Linear and functions in forward()"
 _ADVICE = {
     **{name: _OWN.format(name) for name in ("nn", "functional", "F", "optim")},
     **dict.fromkeys(("DataLoader", "TensorDataset", "IterableDataset"), _BATCHES),
-    **dict.fromkeys(("lr_scheduler", "LambdaLR", "StepLR", "CosineAnnealingLR", "OneCycleLR", "LinearLR"), _SCHEDULE),
-    **dict.fromkeys(("Conv1d", "Conv2d", "MaxPool2d", "LSTM", "LSTMCell", "GRU", "GRUCell", "RNN"), _NO_LAYER),
+    **dict.fromkeys(("lr_scheduler", "LambdaLR", "StepLR", "CosineAnnealingLR", "OneCycleLR", "LinearLR",
+                     "ExponentialLR", "ReduceLROnPlateau", "get_cosine_schedule_with_warmup"), _SCHEDULE),
+    **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "LSTM", "LSTMCell",
+                     "GRU", "GRUCell", "RNN"), _NO_LAYER),
+    **dict.fromkeys(("BatchNorm2d", "GroupNorm", "InstanceNorm1d"),
+                    "there are ebb.LayerNorm, ebb.RMSNorm and ebb.BatchNorm1d"),
+    "memory_allocated": _MEMORY + "[\"total\"][\"current\"]",
+    "memory_summary": _MEMORY,
+    **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated"),
+                    "write ebb.memory_reset_peaks(\"cuda\")"),
+    **dict.fromkeys(("memory_reserved", "max_memory_reserved"), _MEMORY + "[\"reserved\"]"),
+    **dict.fromkeys(("load_model", "from_pretrained", "AutoModel", "AutoModelForCausalLM"),
+                    "write ebb.open_model(folder)"),
+    **dict.fromkeys(("AutoTokenizer", "load_tokenizer", "GPT2Tokenizer"), "write ebb.open_tokenizer(folder)"),
+    **dict.fromkeys(("get_peft_model", "LoraConfig", "PeftModel"), "write ebb.lora(model, rank=8)"),
+    **dict.fromkeys(("save_checkpoint", "load_checkpoint"),
+                    "write ebb.TrainingState(model, optimizer), which saves and loads all of a training"),
     **dict.fromkeys(("RMSprop", "Adagrad", "LBFGS", "Adadelta"), "there are ebb.AdamW, ebb.Adam and ebb.SGD"),
     **dict.fromkeys(("float64", "double", "DoubleTensor"), "there are no 64-bit floats: write ebb.float32"),
     **dict.fromkeys(("concat", "concatenate", "hstack"), "write ebb.cat()"),
@@ -138,6 +155,21 @@ _ADVICE = {
     "baddbmm": "write c + a @ b",
     "linalg": "write t.norm(); for decompositions, numpy.linalg of t.numpy()",
     "init": "write weight.normal_(0, 0.02) or weight.uniform_(-a, a) in `with ebb.no_grad():`",
+    "trunc_normal_": "write weight.normal_(0, 0.02).clamp_(-2, 2) in `with ebb.no_grad():`",
+    "xavier_uniform_": "write weight.uniform_(-a, a) in `with ebb.no_grad():`, a = math.sqrt(6 / sum(weight.shape))",
+    "xavier_normal_": "write weight.normal_(0, s) in `with ebb.no_grad():`, s = math.sqrt(2 / sum(weight.shape))",
+    "kaiming_uniform_": "write weight.uniform_(-a, a) in `with ebb.no_grad():`, a = math.sqrt(6 / weight.shape[1])",
+    "kaiming_normal_": "write weight.normal_(0, s) in `with ebb.no_grad():`, s = math.sqrt(2 / weight.shape[1])",
+    "constant_": "write weight.fill_(value) in `with ebb.no_grad():`",
+    "max_memory_allocated": _MEMORY + "[\"total\"][\"peak\"]",
+    "mem_get_info": "write ebb.memory_get_available(\"cuda\")",
+    "empty_cache": "write ebb.memory_trim(\"cuda\")",
+    "synchronize": "write ebb.device(\"cuda\").synchronize()",
+    "device_count": "ebb.list_device_kinds() names the devices",
+    "set_seed": "write ebb.manual_seed()",
+    "NLLLoss": "write ebb.CrossEntropyLoss() of logits, without log_softmax()",
+    "L1Loss": "write abs(a - b).mean()",
+    "LogSoftmax": "write x.log_softmax(-1) in forward()",
     "clip_grad_value_": "write ebb.clip_grad_norm()",
     "ModuleDict": "assign modules as attributes, or write ebb.ModuleList",
     "ParameterList": "write self.a = ebb.Parameter(tensor) for each",
@@ -172,7 +204,8 @@ sys.meta_path.append(_Finder)
 
 
 def _explain(name):
-    advice = _ADVICE.get(name) or advise_on_tensor(name)
+    advice = _ADVICE.get(name) or advise_on_tensor(name) or (
+        "" if name.startswith("_") else suggest(name, _list_names()))
     return f"ebb has no {name!r}" + (f": {advice}" if advice else "")
 
 

@@ -3,6 +3,7 @@
 PyGObject's own messages name neither the function nor what would be right, and GLib replaces numbers out of range by
 defaults after a warning.
 """
+import difflib
 import numbers
 import operator
 import re
@@ -22,6 +23,16 @@ def show(value):
     """A value as a message names it: on one line, and not too long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def suggest(name, names):
+    """A question after the name that is nearest to one that is not there; "" where none is near."""
+    names = [other for other in names if not other.startswith("_")]
+    near = difflib.get_close_matches(name, names, 3, 0.75)
+    if not near:
+        lowered = {other.lower(): other for other in names}
+        near = [lowered[found] for found in difflib.get_close_matches(name.lower(), lowered, 1, 0.85)]
+    return f"did you mean {min(near, key=lambda other: not other.startswith(name))!r}?" if near else ""
 
 
 def enum_default(spec):

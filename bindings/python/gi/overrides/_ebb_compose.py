@@ -4,7 +4,7 @@ import math
 import types
 
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import show
+from gi.overrides._ebb_check import show, suggest
 from gi.overrides._ebb_dlpack import from_dlpack, from_numpy
 from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_functions import (arange, choice, cross_entropy, empty, from_method, full, ones, rand, randn,
@@ -583,6 +583,8 @@ def _find_attribute(self, name):
     if advice is None and not name.startswith("_") and (name in exports or isinstance(
             getattr(Ebb, name, None), (types.BuiltinFunctionType, types.FunctionType, type(Ebb.gelu)))):
         advice = f"write ebb.{name}()"
+    elif advice is None and not name.startswith("_"):
+        advice = suggest(name, dir(Tensor))
     raise AttributeError(f"a tensor has no {name!r}" + (f": {advice}" if advice else ""))
 
 

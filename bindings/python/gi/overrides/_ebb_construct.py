@@ -3,13 +3,14 @@
 Positional arguments are those of the C constructor `new`, each of which is a property; other properties go by name.
 What can fail in C is done by GInitable, which PyGObject does not call by itself.
 """
+import inspect
 import numbers
 
 from gi._gi import FieldInfoFlags, StructInfo, TypeTag
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show, visible_arguments
+from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show, suggest, visible_arguments
 from gi.overrides._ebb_docs import describe_constructor, fields_signature, new_signature
-from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_infos import type_of
 from gi.repository import Gio, GObject
 
@@ -20,13 +21,47 @@ OTHER_SETTINGS = {"filter": "set_filter", "fallback": "set_fallback"}
 
 # Arguments that PyTorch's classes have and these lack.
 _ADVICE = {
-    "device": "write `with ebb.default_device(device):`, or module.to(device); ",
-    "dtype": "write `with ebb.parameter_dtype(\"bf16\"):`, or module.to(\"bf16\"); ",
-    "approximate": "write kind=\"tanh\"; ",
-    "inplace": "leave it out; ",
-    "batch_first": "leave it out, since batches come first; ",
-    **dict.fromkeys(("fused", "foreach", "capturable"), "leave it out, since each step is one fused pass; "),
+    "device": "write `with ebb.default_device(device):`, or module.to(device)",
+    "dtype": "write `with ebb.parameter_dtype(\"bf16\"):`, or module.to(\"bf16\")",
+    "approximate": "write kind=\"tanh\"",
+    "batch_first": "leave it out, since batches come first",
+    "elementwise_affine": "the layer has a weight: write ebb.layer_norm(x) or ebb.rms_norm(x) in forward() for none",
+    "padding_idx": "leave it out, and give targets that are padding the number -100, which ebb.cross_entropy() ignores",
+    "amsgrad": "there is no such variant: leave it out",
+    "maximize": "leave it out, and call (-loss).backward()",
+    "last_epoch": "leave it out: write schedule.apply(optimizer) before each step",
+    **dict.fromkeys(("inplace", "max_norm", "norm_type", "scale_grad_by_freq", "sparse", "add_bias_kv", "add_zero_attn",
+                     "differentiable"), "leave it out"),
+    **dict.fromkeys(("fused", "foreach", "capturable"), "leave it out, since each step is one fused pass"),
 }
+
+# The names here of arguments that PyTorch and transformers call otherwise, where a class has them.
+_RENAMED = {
+    **dict.fromkeys(("normalized_shape", "embed_dim", "d_model", "hidden_size", "n_embd", "dim"),
+                    ("width", "embedding_dim")),
+    **dict.fromkeys(("num_heads", "nhead", "n_head", "num_attention_heads"), ("heads",)),
+    **dict.fromkeys(("dim_feedforward", "intermediate_size", "n_inner"), ("hidden",)),
+    **dict.fromkeys(("num_layers", "n_layer", "num_hidden_layers"), ("layers",)),
+    **dict.fromkeys(("block_size", "n_positions", "max_position_embeddings"), ("context",)),
+    **dict.fromkeys(("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon"), ("norm_eps", "eps")),
+    **dict.fromkeys(("T_max", "num_training_steps"), ("total_steps",)),
+    "model": ("module",), "learning_rate": ("lr",), "norm_first": ("pre_norm",), "kdim": ("context_width",),
+    "vocab_size": ("vocab", "num_embeddings"), "num_key_value_heads": ("kv_heads",), "head_dim": ("head_width",),
+    "tie_word_embeddings": ("tied",), "num_warmup_steps": ("warmup_steps",), "hidden_act": ("activation",),
+}
+
+
+def _find_renamed(name, names):
+    return next((other for other in _RENAMED.get(name, ()) if other in names), None)
+
+
+def refuse_argument(cls, name, names):
+    """Raises the error for an argument that a class does not have: what to write, and the arguments that there are."""
+    renamed, near = _find_renamed(name, names), suggest(name, names)
+    advice = f"write {renamed}=; " if renamed else f"{_ADVICE[name]}; " if name in _ADVICE else near and f"{near} "
+    taken = f"its arguments are {', '.join(names)}" if names else "it takes none"
+    raise TypeError(f"{cls.__name__}() has no argument {name!r}: {advice}"
+                    + (taken[0].upper() + taken[1:] if advice == f"{near} " else taken))
 
 _init = guard(Gio.Initable.init)
 _names = {}  # by class written in C
@@ -74,9 +109,28 @@ def construct(self, initialize, args, kwargs):
             kwargs[name] = _take(self, name, value)
     initialize(**{name: value for name, value in kwargs.items() if name not in others})
     if isinstance(self, Gio.Initable):
-        _init(self, None)
+        _initialize(self, kwargs)
     for name, value in others.items():
         getattr(self, OTHER_SETTINGS[name])(value)
+
+
+def _initialize(self, given):
+    """Does what may fail in C; where it fails, an argument that is missing is the cause."""
+    try:
+        _init(self, None)
+        return
+    except Error:
+        cls = c_class(type(self))
+        needed = [name for name in _positional_names(cls) if name not in given and _is_needed(cls, name)]
+        if not needed:
+            raise
+    raise TypeError(f"{type(self).__name__}() needs {' and '.join(needed)}: its arguments are "
+                    f"{', '.join(_positional_names(cls))}")
+
+
+def _is_needed(cls, name):
+    parameter = inspect.signature(cls).parameters.get(name)
+    return parameter is not None and parameter.default is parameter.empty
 
 
 def check_setting(self, name, value):
@@ -94,11 +148,16 @@ def _take(self, name, value):
     if spec is None:
         spec = _specs[cls, name] = _find_spec(cls, name)
     if spec is None:
-        names = [spec.name.replace("-", "_") for spec in type(self).list_properties()
-                 if spec.flags & GObject.ParamFlags.WRITABLE]
-        raise TypeError(f"{type(self).__name__}() has no argument {name!r}: " + _ADVICE.get(name, "")
-                        + (f"its arguments are {', '.join(names)}" if names else "it takes none"))
+        specs = sorted(cls.list_properties(), key=lambda spec: spec.owner_type.name == "EbbModule")
+        refuse_argument(cls, name, [spec.name.replace("-", "_") for spec in specs
+                                    if spec.flags & GObject.ParamFlags.WRITABLE])
+    if name == "width" and isinstance(value, (tuple, list)):
+        raise TypeError(f"{cls.__name__}: width is {show(value)}: must be an int, the size of the last dimension")
     return check_property(f"{cls.__name__}: {name}", spec, value)
+
+
+def has_property(cls, name):
+    return _property_name(cls, name) is not None
 
 
 def _find_spec(cls, name):
@@ -115,8 +174,16 @@ def _property_name(cls, name):
 def _get_attribute(self, name):
     found = _property_name(type(self), name)
     if found is None:
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        names = {} if name.startswith("_") else list_attributes(self)
+        renamed = _find_renamed(name, names)
+        advice = f"write {renamed}" if renamed else suggest(name, names)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}" + (advice and f": {advice}"))
     return self.get_property(found)
+
+
+def list_attributes(obj):
+    """The attributes of an object, its properties among them."""
+    return {*dir(obj), *(spec.name.replace("-", "_") for spec in type(obj).list_properties())}
 
 
 def _set_attribute(self, name, value):
@@ -157,7 +224,7 @@ def _make_by_constructor(cls, names, constructor):
         values = name_arguments(cls, names, args, kwargs)
         for name in values:
             if name not in names:
-                raise TypeError(f"{cls.__name__}() has no argument {name!r}: its arguments are {', '.join(names)}")
+                refuse_argument(cls, name, names)
         for name in names:
             if name not in values:
                 raise TypeError(f"{cls.__name__}() needs {name}: its arguments are {', '.join(names)}")
@@ -193,8 +260,9 @@ def add_fields(cls, info):
             getattr(self, f"set_{name}")(value)
             return
         if name not in kinds:
-            raise AttributeError(f"{cls.__name__} has no attribute {name!r} that can be set: it has "
-                                 f"{', '.join([*kinds, *setters])}")
+            near = suggest(name, [*kinds, *setters])
+            raise AttributeError(f"{cls.__name__} has no attribute {name!r} that can be set: "
+                                 + (f"{near} It" if near else "it") + f" has {', '.join([*kinds, *setters])}")
         if isinstance(value, Ebb.RotaryConfig):
             value = {**dict.fromkeys(_ROTARY_LISTS, ()), **_read_parts(value)}
         if isinstance(value, dict):
@@ -210,7 +278,9 @@ def add_fields(cls, info):
     def get_field(self, name):
         if name in setters:
             return getattr(self, f"get_{name}")()
-        raise AttributeError(f"{cls.__name__} has no attribute {name!r}: it has {', '.join([*kinds, *setters])}")
+        near = "" if name.startswith("_") else suggest(name, [*kinds, *setters])
+        raise AttributeError(f"{cls.__name__} has no attribute {name!r}: " + (f"{near} It" if near else "it")
+                             + f" has {', '.join([*kinds, *setters])}")
 
     def create(_, preset=None, **values):
         if preset is not None and preset not in cls.get_preset_names():
@@ -219,8 +289,7 @@ def add_fields(cls, info):
         config = make() if preset is None else make_preset(preset)
         for name, value in values.items():
             if name not in kinds and name not in setters:
-                raise TypeError(f"{cls.__name__}() has no argument {name!r}: its arguments are "
-                                f"{', '.join(['preset', *kinds, *setters])}")
+                refuse_argument(cls, name, ["preset", *kinds, *setters])
             setattr(config, name, value)
         return config
 

@@ -385,8 +385,14 @@ def _is_cuda_available():
         return False
 
 
+class _Cuda(types.SimpleNamespace):
+    def __getattr__(self, name):
+        raise AttributeError(f"ebb.cuda has no {name!r}: it has {', '.join(vars(self))}; see also "
+                             "ebb.memory_stats(\"cuda\") and ebb.device(\"cuda\")")
+
+
 # What PyTorch's programs ask of torch.cuda.
-cuda = types.SimpleNamespace(
+cuda = _Cuda(
     is_available=_is_cuda_available, manual_seed_all=Ebb.manual_seed,
     empty_cache=lambda device="cuda": Ebb.memory_trim(to_device(device)),
     synchronize=lambda device="cuda": to_device(device).synchronize(),

@@ -6,7 +6,7 @@ import weakref
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
-from gi.overrides._ebb_check import show
+from gi.overrides._ebb_check import show, suggest
 from gi.overrides._ebb_construct import c_class, construct, is_library_class
 from gi.overrides._ebb_errors import Error, call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to_dtype
@@ -249,8 +249,9 @@ class Module(Ebb.Module):
                 return None if name == "bias" and value is False else value  # as PyTorch has it
             if name == "config":  # OneFlow's, where a module has none of its own
                 return _Config(self)
+        advice = _OTHER_NAMES.get(name) or ("" if name.startswith("_") else suggest(name, dir(self)))
         raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}"
-                             + (f": {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""))
+                             + (advice and f": {advice}"))
 
     def __setattr__(self, name, value):
         if isinstance(value, (Parameter, Buffer, Ebb.Module)):
@@ -337,7 +338,7 @@ class Module(Ebb.Module):
 
     def __dir__(self):
         return sorted({*super().__dir__(), *self.get_parameter_names(False), *self.get_buffer_names(False),
-                       *self.get_child_names()})
+                       *self.get_child_names(), *(spec.name.replace("-", "_") for spec in self.list_properties())})
 
     # traversal
     def parameters(self, recurse=True):

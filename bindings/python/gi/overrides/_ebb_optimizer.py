@@ -4,7 +4,8 @@ import numbers
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
-from gi.overrides._ebb_construct import add_attributes, c_class, construct, name_arguments
+from gi.overrides._ebb_construct import (add_attributes, c_class, construct, has_property, name_arguments,
+                                         refuse_argument)
 from gi.overrides._ebb_docs import describe_constructor
 from gi.overrides._ebb_errors import guard
 from gi.repository import GObject
@@ -102,6 +103,10 @@ def _make(self, args, kwargs):
     cls = type(self)
     positional = _NAMES.get(c_class(cls).__name__, ("params", "lr"))
     kwargs = name_arguments(cls, positional, args, kwargs)
+    for name in kwargs:
+        if name not in positional and not has_property(cls, name):
+            others = [spec.name.replace("-", "_") for spec in cls.list_properties()]
+            refuse_argument(cls, name, [*positional, *(other for other in others if other not in positional)])
     if "betas" in kwargs and "betas" in positional:
         _split_betas(cls.__name__, kwargs)
     if "params" in kwargs:
