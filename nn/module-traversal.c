@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/tensor-private.h"
 
 /* Walks a tree of modules: lists, names, counts and describes its modules, parameters and buffers. */
 
@@ -418,6 +420,20 @@ append_properties (GString *text, EbbModule *self)
     }
 }
 
+/* A module of an adapter has no properties, but a factor whose shape says its rank. */
+static void
+append_factors (GString *text, const EbbTensorRegistry *factors)
+{
+  for (guint i = 0; i < factors->n_items; i++)
+    if (factors->items[i].tensor != NULL)
+      {
+        EbbTensor *factor = factors->items[i].tensor;
+        g_autofree char *shape = ebb_shape_to_string (factor->view.shape, factor->view.n_dims);
+
+        g_string_append_printf (text, "%s=%s", factors->items[i].name, shape);
+      }
+}
+
 static void
 append_module (GString *text, EbbModule *self, guint depth)
 {
@@ -425,6 +441,8 @@ append_module (GString *text, EbbModule *self, guint depth)
 
   g_string_append_printf (text, "%s (", ebb_module_get_type_name (self));
   append_properties (text, self);
+  if (priv->is_adapter)
+    append_factors (text, &priv->parameters);
   g_string_append_c (text, ')');
   for (guint i = 0; i < priv->n_children; i++)
     if (priv->children[i].module != NULL)

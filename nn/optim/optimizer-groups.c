@@ -36,6 +36,29 @@ matches (const EbbOptimizerSlot *slot,
   return g_pattern_match_simple (pattern, slot->name);
 }
 
+const char *
+ebb_optimizer_get_type_name (EbbOptimizer *self)
+{
+  return ebb_type_get_short_name (G_OBJECT_TYPE (self));
+}
+
+static gboolean
+is_number (const char *name)
+{
+  return *name != '\0' && name[strspn (name, "0123456789")] == '\0';
+}
+
+/* Parameters of a list have numbers for names, which are not those of a module. */
+const char *
+ebb_optimizer_explain_numbers (EbbOptimizerPrivate *priv,
+                               const char *name)
+{
+  if (is_number (name) == is_number (priv->slots[0].name))
+    return "";
+  return is_number (name) ? "; numbers are the names where an optimizer is made with a list of parameters"
+                          : "; parameters of a list have numbers for names: make the optimizer with the module";
+}
+
 static gboolean
 check_patterns (EbbOptimizerPrivate *priv,
                 const char *const *patterns,
@@ -56,8 +79,8 @@ check_patterns (EbbOptimizerPrivate *priv,
       if (!found)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "no parameter's name matches \"%s\"; the first of %u is %s", patterns[p], priv->n_slots,
-                       priv->slots[0].name);
+                       "no parameter's name matches \"%s\"; the first of %u is %s%s", patterns[p], priv->n_slots,
+                       priv->slots[0].name, ebb_optimizer_explain_numbers (priv, patterns[p]));
           return FALSE;
         }
     }

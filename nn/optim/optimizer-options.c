@@ -38,16 +38,16 @@ ebb_optimizer_check_option (EbbOptimizer *self,
     option = find_option (kind->options, name);
   if (option == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s has no number \"%s\" that can be set",
-                 G_OBJECT_TYPE_NAME (self), name);
+                 ebb_optimizer_get_type_name (self), name);
   else if (value >= 0 && value < option->below)
     return TRUE;
   else if (isfinite (option->below))
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s: %s is %g: it must be a number of 0 or more and less than %g", G_OBJECT_TYPE_NAME (self), name,
-                 value, option->below);
+                 "%s: %s is %g: it must be a number of 0 or more and less than %g",
+                 ebb_optimizer_get_type_name (self), name, value, option->below);
   else
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g: it must be a number of 0 or more",
-                 G_OBJECT_TYPE_NAME (self), name, value);
+                 ebb_optimizer_get_type_name (self), name, value);
   return FALSE;
 }
 

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "nn/module-private.h"
 #include "nn/optim/optimizer.h"
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/util/property-private.h"
@@ -149,6 +150,11 @@ void ebb_optimizer_set_hooks (EbbOptimizer *self,
 guint ebb_optimizer_append_group (EbbOptimizerPrivate *priv,
                                   double lr,
                                   double weight_decay);
+/* The type's name as people know it, "AdamW" for EbbAdamW: how messages begin. */
+const char *ebb_optimizer_get_type_name (EbbOptimizer *self);
+/* The end of a message about a name that is none of the optimizer's. */
+const char *ebb_optimizer_explain_numbers (EbbOptimizerPrivate *priv,
+                                           const char *name);
 gboolean ebb_optimizer_check_group (double lr,
                                     double weight_decay,
                                     GError **error);

@@ -208,10 +208,10 @@ find_slot (EbbOptimizerPrivate *priv,
   if (name != NULL && g_hash_table_lookup_extended (by_name, name, NULL, &index))
     return &slots[GPOINTER_TO_UINT (index)];
   shown = ebb_escape_text (name != NULL ? name : "");
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_STATE,
-      "the optimizer's state is for a parameter \"%s\", which the module does not have (it has %u, the first is %s)",
-      shown, priv->n_slots, priv->slots[0].name);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the optimizer's state is for a parameter \"%s\", which it does not have (it has %u, the first is %s)%s",
+               shown, priv->n_slots, priv->slots[0].name,
+               ebb_optimizer_explain_numbers (priv, name != NULL ? name : ""));
   return NULL;
 }
 

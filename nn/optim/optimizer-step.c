@@ -346,7 +346,8 @@ check_kind (EbbOptimizer *self,
 {
   if (ebb_optimizer_get_kind (self) != NULL)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()", G_OBJECT_TYPE_NAME (self));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()",
+               ebb_optimizer_get_type_name (self));
   return FALSE;
 }
 
@@ -426,7 +427,7 @@ ebb_optimizer_step (EbbOptimizer *self,
   if (!ok)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "step () of %s failed without an error",
-                   G_OBJECT_TYPE_NAME (self));
+                   ebb_optimizer_get_type_name (self));
       return FALSE;
     }
   priv->n_steps++;

@@ -329,14 +329,14 @@ collect_from_list (EbbOptimizer *self,
       if (reason != NULL)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: parameter %u of %u %s",
-                       G_OBJECT_TYPE_NAME (self), i, n_parameters, reason);
+                       ebb_optimizer_get_type_name (self), i, n_parameters, reason);
           return FALSE;
         }
     }
   if (n_parameters == 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the list of parameters is empty",
-                   G_OBJECT_TYPE_NAME (self));
+                   ebb_optimizer_get_type_name (self));
       return FALSE;
     }
   for (guint i = 0; i < n_parameters; i++) /* one that stands there twice, as tied weights do, is moved once */
@@ -357,7 +357,7 @@ collect_from_args (EbbOptimizer *self,
     if ((parameters[i] = ebb_args_peek_tensor (args, i)) == NULL)
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: item %u of the list of parameters is no tensor",
-                     G_OBJECT_TYPE_NAME (self), i);
+                     ebb_optimizer_get_type_name (self), i);
         return FALSE;
       }
   return collect_from_list (self, parameters, n, 0, error);
@@ -425,7 +425,8 @@ ebb_optimizer_initable_init_instance (GInitable *initable,
   if ((priv->module == NULL) == (priv->parameters == NULL))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: it needs a module, or a list of parameters, that it can move", G_OBJECT_TYPE_NAME (self));
+                   "%s: it needs a module, or a list of parameters, that it can move",
+                   ebb_optimizer_get_type_name (self));
       return FALSE;
     }
   if (priv->parameters != NULL && !collect_from_args (self, priv->parameters, error))
@@ -437,7 +438,7 @@ ebb_optimizer_initable_init_instance (GInitable *initable,
   if (priv->n_slots == 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the module has no parameters",
-                   G_OBJECT_TYPE_NAME (self));
+                   ebb_optimizer_get_type_name (self));
       return FALSE;
     }
   if (priv->step_in_backward)
@@ -457,7 +458,7 @@ ebb_optimizer_make (GType type,
                     double lr,
                     GError **error)
 {
-  if (!ebb_may_begin (error, g_type_name (type), "module", (const gconstpointer[]){ module }, 1))
+  if (!ebb_may_begin (error, ebb_type_get_short_name (type), "module", (const gconstpointer[]){ module }, 1))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
@@ -475,7 +476,8 @@ ebb_optimizer_make_for_parameters (GType type,
 
   if ((error != NULL && *error != NULL)
       || (n_parameters > 0
-          && !ebb_may_begin (error, g_type_name (type), "parameters", (const gconstpointer[]){ parameters }, 1)))
+          && !ebb_may_begin (error, ebb_type_get_short_name (type), "parameters", (const gconstpointer[]){ parameters },
+                             1)))
     return NULL;
   args = ebb_args_new (EBB_ARGS_LIST);
   for (guint i = 0; i < n_parameters; i++)

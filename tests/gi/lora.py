@@ -51,6 +51,30 @@ class Lora(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "model is 3: it must be a module"):
             Ebb.quantize(3)
 
+    def test_a_model_shows_the_shapes_of_its_factors(self):
+        model = Ebb.lora(Ebb.Sequential(Ebb.Linear(3, 5, bias=False)), rank=2)
+        self.assertEqual(repr(model), "Sequential(\n  (0): Linear(in_features=3, out_features=5, bias=False\n"
+                         "    (lora_A): LoraFactor(\n      (default): LoraFactor(weight=(2, 3))\n    )\n"
+                         "    (lora_B): LoraFactor(\n      (default): LoraFactor(weight=(5, 2))\n    )\n  )\n)")
+        self.assertIn("lora_B: LoraFactor ()\n      default: LoraFactor (weight=[5, 2])", model.to_string())
+
+    def test_an_optimizer_knows_the_names_of_a_module_and_the_numbers_of_a_list(self):
+        model = Ebb.lora(Ebb.Sequential(Ebb.Linear(3, 5)), rank=2)
+        named, listed = Ebb.AdamW(model, 1e-2), Ebb.AdamW(model.parameters(), 1e-2)
+        for optimizer in (named, listed):
+            model(Ebb.ones(1, 3)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            self.assertEqual(len(optimizer.state_dict()["state"]), 2)    # none for frozen weights
+        named.add_group(["*.lora_B.*"], 1e-3, 0.0)
+        self.assertEqual([len(group["params"]) for group in named.param_groups], [3, 1])
+        for call, words in ((lambda: listed.add_group(["*.lora_B.*"], 1e-3, 0.0), "numbers for names: make the optim"),
+                            (lambda: listed.load_state_dict(named.state_dict()), "numbers for names: make the optimiz"),
+                            (lambda: named.load_state_dict(listed.state_dict()), "numbers are the names where an opt"),
+                            (lambda: named.add_group(["lora"], 1e-3, 0.0), "the first of 4 is 0.weight$")):
+            with self.assertRaisesRegex(Ebb.Error, words):
+                call()
+
     def test_layers_are_excluded(self):
         Ebb.lora(self.model, targets="all-linear", exclude=["layers.0.*", "down_proj"])
         paths = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]

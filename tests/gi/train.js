@@ -97,9 +97,9 @@ checkFailsWith(TypeError, () => Ebb.tensor([1, 'a']), "'a' is no number");
     equal([0, 1].map(i => [optimizer.get_group_lr(i), optimizer.get_group_weight_decay(i)]), [[0.5, 0], [2, 0.25]],
         'groups');
     for (const lr of [-1, NaN, Infinity]) {
-        checkFails(() => new Ebb.AdamW({module: linear, lr}), 'EbbAdamW: lr is', 'a number of 0 or more');
-        checkFails(() => Ebb.SGD.new(linear, lr), 'EbbSgd: lr is', 'a number of 0 or more');
-        checkFails(() => optimizer.set_option('lr', lr), 'EbbSgd: lr is');
+        checkFails(() => new Ebb.AdamW({module: linear, lr}), 'AdamW: lr is', 'a number of 0 or more');
+        checkFails(() => Ebb.SGD.new(linear, lr), 'Sgd: lr is', 'a number of 0 or more');
+        checkFails(() => optimizer.set_option('lr', lr), 'Sgd: lr is');
         checkFailsWith(TypeError, () => new Ebb.SGD({parameters: [{params: [weight], lr}]}), 'lr of a group');
     }
     checkFails(() => new Ebb.AdamW({module: linear, beta1: 1}), 'beta1 is 1', 'less than 1');

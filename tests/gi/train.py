@@ -377,24 +377,24 @@ class Training(TestCase):
         linear = Ebb.Linear(2, 2)
         optimizer, nan = Ebb.AdamW(linear), float("nan")
         for call, error, words in (
-                (lambda: Ebb.AdamW(linear, nan), Ebb.Error, "EbbAdamW: lr is nan: it must be a number of 0 or more"),
-                (lambda: Ebb.AdamW(linear, -1), Ebb.Error, "EbbAdamW: lr is -1: it must be a number of 0 or more"),
-                (lambda: Ebb.SGD(linear, momentum=-1), Ebb.Error, "EbbSgd: momentum is -1: it must be a number of 0 or "
+                (lambda: Ebb.AdamW(linear, nan), Ebb.Error, "AdamW: lr is nan: it must be a number of 0 or more"),
+                (lambda: Ebb.AdamW(linear, -1), Ebb.Error, "AdamW: lr is -1: it must be a number of 0 or more"),
+                (lambda: Ebb.SGD(linear, momentum=-1), Ebb.Error, "Sgd: momentum is -1: it must be a number of 0 or "
                                                                    "more"),
                 (lambda: Ebb.Adam(linear, betas=(0.9, 1)), Ebb.Error,
-                 "EbbAdam: beta2 is 1: it must be a number of 0 or more and less than 1"),
+                 "Adam: beta2 is 1: it must be a number of 0 or more and less than 1"),
                 (lambda: Ebb.Adam(linear, betas=0.9), TypeError,
                  "Adam: betas is 0.9: must be two numbers, as (0.9, 0.999)"),
                 (lambda: Ebb.Adam(linear, betas=(0.9, 0.9), beta1=0.5), TypeError,
                  "Adam() got betas and beta1: leave one of both out"),
                 (lambda: Ebb.AdamW(linear, "1e-3"), TypeError, "AdamW: lr is '1e-3': must be a number"),
-                (lambda: setattr(optimizer, "lr", -1), Ebb.Error, "EbbAdamW: lr is -1: it must be a number of 0 or "
+                (lambda: setattr(optimizer, "lr", -1), Ebb.Error, "AdamW: lr is -1: it must be a number of 0 or "
                                                                    "more"),
-                (lambda: setattr(optimizer, "eps", nan), Ebb.Error, "EbbAdamW: eps is nan: it must be a number of 0 or "
+                (lambda: setattr(optimizer, "eps", nan), Ebb.Error, "AdamW: eps is nan: it must be a number of 0 or "
                                                                      "more"),
                 (lambda: Ebb.AdamW(), TypeError, "AdamW() needs the module or the parameters that it moves, as "
                                                  "AdamW(model.parameters(), lr=1e-3)"),
-                (lambda: Ebb.AdamW([]), Ebb.Error, "EbbAdamW: the list of parameters is empty"),
+                (lambda: Ebb.AdamW([]), Ebb.Error, "AdamW: the list of parameters is empty"),
                 (lambda: Ebb.AdamW([3]), TypeError, "AdamW: params: item 0 is 3: it must be a tensor"),
                 (lambda: Ebb.AdamW(linear.weight), TypeError,
                  "AdamW: params is a tensor: it must be a module, a list of parameters or a list of groups, as "
@@ -407,9 +407,9 @@ class Training(TestCase):
                 (lambda: Ebb.AdamW([{"params": [linear.weight], "betas": (0, 0)}]), ValueError,
                  "AdamW: params[0] has 'betas': a group has params, lr, weight_decay; the rest is the optimizer's"),
                 (lambda: Ebb.AdamW([linear.weight * 2]), Ebb.Error,
-                 "EbbAdamW: parameter 0 of 1 was computed: only leaves can be moved"),
+                 "AdamW: parameter 0 of 1 was computed: only leaves can be moved"),
                 (lambda: optimizer.add_param_group({"params": [linear.weight]}), Ebb.Error,
-                 "EbbAdamW: parameter 0 of 1 is in a group of this optimizer already"),
+                 "AdamW: parameter 0 of 1 is in a group of this optimizer already"),
                 (lambda: Ebb.SGD(linear, amsgrad=True), TypeError, "SGD() has no argument 'amsgrad'")):
             with self.assertRaises(error) as caught:
                 call()

@@ -221,7 +221,7 @@ nothing_is_an_error (void)
   assert_fails (ebb_module_call1 (no_model, x, &error), error, EBB_ERROR_INVALID_ARGUMENT,
                 "ebb_module_call1: self " MISSING);
   assert_fails (ebb_adamw_new (no_model, 1, &error), error, EBB_ERROR_INVALID_ARGUMENT,
-                "EbbAdamW: module " MISSING);
+                "AdamW: module " MISSING);
   assert_fails (ebb_gpt_new (NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT, "ebb_gpt_new: config " MISSING);
   assert_fails (ebb_bert_new (NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT, "ebb_bert_new: config " MISSING);
   assert_fails (ebb_checkpoint_wrapper (no_model, NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT,
@@ -254,7 +254,7 @@ nothing_is_an_error (void)
   assert_fails (ebb_clip_grad_norm ((EbbTensor *[]){ NULL }, 1, 1, &error), error,
                 EBB_ERROR_INVALID_ARGUMENT, "ebb_clip_grad_p_norm: a parameter " MISSING);
   assert_fails (ebb_sgd_new_for_parameters (NULL, 1, 1, &error), error, EBB_ERROR_INVALID_ARGUMENT,
-                "EbbSgd: parameters " MISSING);
+                "Sgd: parameters " MISSING);
   g_assert_null (ebb_add (x, NULL, NULL));
 }
 

@@ -92,10 +92,10 @@ lists_that_cannot_be_moved_are_refused (void)
     EbbTensor *tensor;
     const char *words;
   } wrong[] = {
-    { computed, "EbbSgd: parameter 1 of 2 was computed: only leaves can be moved" },
-    { integers, "EbbSgd: parameter 1 of 2 holds no floating-point numbers" },
-    { leaf, "EbbSgd: parameter 1 of 2 is in a group of this optimizer already" },
-    { NULL, "EbbSgd: parameter 1 of 2 is NULL" },
+    { computed, "Sgd: parameter 1 of 2 was computed: only leaves can be moved" },
+    { integers, "Sgd: parameter 1 of 2 holds no floating-point numbers" },
+    { leaf, "Sgd: parameter 1 of 2 is in a group of this optimizer already" },
+    { NULL, "Sgd: parameter 1 of 2 is NULL" },
   };
 
   g_assert_no_error (error);
@@ -112,7 +112,7 @@ lists_that_cannot_be_moved_are_refused (void)
     }
   g_assert_null (ebb_adamw_new_for_parameters (NULL, 0, 1, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_assert_cmpstr (error->message, ==, "EbbAdamW: the list of parameters is empty");
+  g_assert_cmpstr (error->message, ==, "AdamW: the list of parameters is empty");
 }
 
 static void
@@ -142,8 +142,9 @@ numbers_that_make_no_sense_are_errors (void)
     for (guint v = 0; v < G_N_ELEMENTS (bad); v++)
       {
         g_autoptr (EbbOptimizer) changed = g_initable_new (options[i].type, NULL, NULL, "module", module, NULL);
-        g_autofree char *words = g_strdup_printf ("%s: %s is %g: it must be a number of 0 or more",
-                                                  g_type_name (options[i].type), options[i].name, bad[v]);
+        g_autofree char *words =
+            g_strdup_printf ("%s: %s is %g: it must be a number of 0 or more",
+                             g_type_name (options[i].type) + strlen ("Ebb"), options[i].name, bad[v]);
         double before, after;
 
         g_assert_null (
@@ -177,20 +178,20 @@ bad_arguments_are_named (void)
 
   g_assert_null (ebb_adamw_new (module, -1, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_assert_cmpstr (error->message, ==, "EbbAdamW: lr is -1: it must be a number of 0 or more");
+  g_assert_cmpstr (error->message, ==, "AdamW: lr is -1: it must be a number of 0 or more");
   g_clear_error (&error);
   g_assert_null (ebb_sgd_new (module, NAN, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
   g_clear_error (&error);
   g_assert_null (ebb_adamw_new (NULL, 1, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_assert_true (g_str_has_prefix (error->message, "EbbAdamW: module is NULL"));
+  g_assert_true (g_str_has_prefix (error->message, "AdamW: module is NULL"));
   g_clear_error (&error);
   empty = ebb_dropout_new (0.1, &error);
   g_assert_no_error (error);
   g_assert_null (ebb_adamw_new (empty, 1, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_assert_cmpstr (error->message, ==, "EbbAdamW: the module has no parameters");
+  g_assert_cmpstr (error->message, ==, "AdamW: the module has no parameters");
 
   /* With an error set nothing moves. */
   optimizer = ebb_sgd_new (module, 1, NULL);

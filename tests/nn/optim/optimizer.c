@@ -692,7 +692,7 @@ a_state_that_does_not_fit_changes_nothing (void)
   g_clear_error (&error);
   g_assert_false (ebb_optimizer_load_state (renamed, state, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
-  g_assert_nonnull (strstr (error->message, "a parameter \"weight\", which the module does not have"));
+  g_assert_nonnull (strstr (error->message, "a parameter \"weight\", which it does not have"));
 }
 
 /* Steps of a thousandth of the weight are lost in bfloat16, unless they are summed up in 32 bits. */

@@ -99,7 +99,18 @@ def _extra_repr(self):
                 kind = getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))
                 value = kind(value).value_nick
             shown.append(f"{spec.name.replace('-', '_')}={value!r}")
+    if _is_hidden(self):
+        shown += [f"{name}={parameter.shape}" for name, parameter in self.named_parameters(False)]
     return ", ".join(shown)
+
+
+def _is_hidden(module):
+    """Whether its class has no name in the package: one of C alone, as those that hold the factors of adapters."""
+    return type(module).__module__ == "__gi__"
+
+
+def _name_type(module):
+    return type(module).__name__.removeprefix("Ebb" if _is_hidden(module) else "")
 
 
 def _show_module(module):
@@ -108,8 +119,8 @@ def _show_module(module):
     for name, child in module.named_children():
         lines.append(f"  ({name}): " + repr(child).replace("\n", "\n  "))
     if not lines:
-        return f"{type(module).__name__}({extra})"
-    return "\n".join([f"{type(module).__name__}({extra}", *lines, ")"])
+        return f"{_name_type(module)}({extra})"
+    return "\n".join([f"{_name_type(module)}({extra}", *lines, ")"])
 
 
 Module.extra_repr, Module.__repr__ = _extra_repr, _show_module
@@ -143,7 +154,7 @@ def _repr_html(self):
             cells = [f"{n:,}", *map(_show_bytes, n_bytes), ", ".join(sorted(where))]
             indent = "&nbsp;" * 4 * (path.count(".") + 1 if path else 0)
             rows.append(f"<tr><td style=\"text-align:left\">{indent}{html.escape(path or '(all)')}</td>"
-                        f"<td style=\"text-align:left\">{html.escape(type(module).__name__)}</td>"
+                        f"<td style=\"text-align:left\">{html.escape(_name_type(module))}</td>"
                         + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     heads = "".join(f"<th>{head}</th>" for head in ("module", "class", "parameters", "weights", "gradients", "buffers",
                                                     "device"))
