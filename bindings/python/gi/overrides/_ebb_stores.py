@@ -3,7 +3,7 @@ import json
 
 from gi.module import get_introspection_module
 from gi.overrides import override
-from gi.overrides._ebb_construct import add_attributes, construct
+from gi.overrides._ebb_construct import add_attributes, construct, refuse_argument
 from gi.overrides._ebb_errors import call_back, guard
 from gi.overrides._ebb_wrap import _check_module, picker  # SavedTensorHooks is there before what derives from it
 from gi.repository import GObject
@@ -45,8 +45,7 @@ class ActivationStore(Ebb.ActivationStore):
             if value is not None and not callable(value):
                 raise TypeError(f"{label} is {value!r}: must be a function of (tensor, op) that tells what to store")
         elif name not in settings:
-            names = ", ".join(sorted([*settings, "filter"]))
-            raise TypeError(f"{cls.__name__}() has no argument {name!r}: its arguments are {names}")
+            refuse_argument(cls, name, sorted([*settings, "filter"]))
         elif settings[name].value_type.is_a(Ebb.ActivationStore.__gtype__):
             _check_store(label, value)
 
