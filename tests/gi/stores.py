@@ -49,7 +49,7 @@ class Making(StoreTestCase):
     def test_a_mistake_names_what_is_right(self):
         loop = Ebb.HostStore()
         for error, words, call in (
-                (TypeError, r"no argument 'byte_limits': did you mean 'byte_limit'\? Its arguments are byte_limit, fallback",
+                (TypeError, r"no argument 'byte_limits': did you mean 'byte_limit'\? Its arguments are byte_limit",
                  lambda: Ebb.HostStore(byte_limits=1)),
                 (ValueError, "byte_limit is -1: must be an int from 0", lambda: Ebb.HostStore(byte_limit=-1)),
                 (TypeError, "byte_limit is '1G': must be an int", lambda: Ebb.HostStore(byte_limit="1G")),
