@@ -33,6 +33,7 @@ MAX_COLUMNS = 120
 # C++ and CUDA: of the library its kernels, of the tests what stands in for CUDA.
 C_ENDINGS = (".c", ".h")
 CXX_ENDINGS = (".cpp", ".cc", ".cu", ".cuh")
+NO_ENDING = "no ending"    # of scripts that are started by their names
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 # Below the first line and, in a header, below its guard.
 OPENING = re.compile(r"[^\n]*\n(#pragma once\n\n)?(/\* |// )")
@@ -51,7 +52,7 @@ def files(folder, *endings):
     for parent, folders, names in os.walk(os.path.join(ROOT, folder)):
         folders[:] = sorted(f for f in folders if f not in SKIPPED)
         for name in sorted(names):
-            if name.endswith(endings):
+            if name.endswith(endings) or (NO_ENDING in endings and "." not in name):
                 yield os.path.join(parent, name)
 
 
@@ -160,7 +161,8 @@ def check_umbrella():
 
 def check_text():
     for folder in FOLDERS + ["examples", "tests", "bindings", "cmake", "scripts", ".ci"]:
-        for path in files(folder, *C_ENDINGS, *CXX_ENDINGS, ".py", ".js", ".vala", ".sh", ".cmake", ".in"):
+        plain = [NO_ENDING] if folder in ("scripts", ".ci") else []
+        for path in files(folder, *C_ENDINGS, *CXX_ENDINGS, ".py", ".js", ".vala", ".sh", ".cmake", ".in", *plain):
             text = read(path)
             lines = text.splitlines()
             if path.endswith(C_ENDINGS + CXX_ENDINGS) and (not lines or LICENCE not in lines[0]):
