@@ -31,7 +31,9 @@ check_present (EbbTensor *tensor,
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_DRY_RUN,
-                   "the values of the %s tensor %s are read, and a dry run has none: read them outside of the step",
+                   "the values of the %s tensor %s are read, and a dry run has none: read them outside of the step, or "
+                   "take real steps: ebb_memory_plan_new_measured (), in Python plan_memory (…, measured=True), plans "
+                   "by them, and an EbbMemoryTimeline records one",
                    ebb_dtype_get_name (tensor->view.dtype), shape);
       return FALSE;
     }
