@@ -120,6 +120,39 @@ class Timeline(EstimateTest):
         self.assertEqual(*runs)
 
 
+class Text(EstimateTest):
+    def test_the_least_that_is_printed_is_enough(self):
+        for program, *words in (["train_gpt", *SIM], ["train_gpt"], ["fsdp_gpt", "--ranks", 2, *SIM],
+                                ["fsdp_gpt", "--ranks", 2]):
+            with self.subTest(program=program, words=words):
+                done = self.run_program(program, *SMALL, *words, "--estimate", "--report", "report.json")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                found = re.search(r"^With --memory it needs at least ([\d.]+ MiB)(: .*)?\.$", done.stdout, re.MULTILINE)
+                with open(self.path("report.json"), encoding="utf-8") as file:
+                    least = json.load(file)["least_memory_bytes"]
+                self.assertEqual("the program itself" in found[0], "sim" not in words)
+                self.assertLess(0, float(found[1].split()[0]) * 2**20 - least + 1)
+                for size in found[1], least:
+                    done = self.run_program(program, *SMALL, *words, "--steps", 1, "--quiet", "--memory", size)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                if "sim" in words:
+                    done = self.run_program(program, *SMALL, *words, "--steps", 1, "--memory", least - 2)
+                    self.assertEqual(done.returncode, 1)
+
+    def test_what_a_step_leaves_is_said(self):
+        self.environment = {**self.environment, "EBB_GPT_JOB_FAULT": ",".join(f"0:forward:{n}:leak" for n in (1, 2, 3))}
+        done = self.run_program("train_gpt", *SMALL, "--estimate", "--report", "report.json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("\nWarning: each step leaves 4000 bytes in 1 tensor made by ", done.stdout)
+        with open(self.path("report.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual(report["leaked_bytes"], 4000)
+        self.assertIn(f"\nWarning: {report['leak']}.\n", done.stdout)
+        self.assertTrue(report["leak"].endswith(", f32 [1000]: the training will grow"), report["leak"])
+        self.environment = {**self.environment, "EBB_GPT_JOB_FAULT": ""}
+        self.assertLessEqual({"leak", "leaked_bytes"} & set(self.report("train_gpt", *SMALL, "--estimate")), set())
+
+
 class WithoutTraining(EstimateTest):
     def test_a_configuration_is_enough(self):
         write_gpt2_folder(self.path("model"))

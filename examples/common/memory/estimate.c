@@ -7,6 +7,7 @@
 #include "common/report/progress.h"
 #include "common/train/output.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +33,7 @@ add_integer (JsonBuilder *builder,
 typedef struct
 {
   gint64 peak, host_peak, extent, purposes[EBB_N_PURPOSES];
-  guint64 least;
+  PlanningNeed need; /* only .tensors with a plan, which says that */
   double seconds;
 } Figures;
 
@@ -98,8 +99,10 @@ write_report (const Options *options,
     add_integer (builder, progress_purposes[i], figures->purposes[i]);
   json_builder_end_object (builder);
   add_integer (builder, "heap_bytes", figures->extent);
-  if (figures->least > 0)
-    add_integer (builder, "least_bytes", (gint64) figures->least);
+  if (figures->need.tensors > 0)
+    add_integer (builder, "least_bytes", (gint64) figures->need.tensors);
+  if (figures->need.all > 0)
+    add_integer (builder, "least_memory_bytes", (gint64) figures->need.all);
   if (options->memory > 0)
     add_integer (builder, "budget_bytes", (gint64) options->memory);
   if (ebb_memory_estimate_get_leak (estimate) != NULL)
@@ -134,6 +137,34 @@ print_bytes (const char *name,
     printf ("  %-12s %10.1f MiB\n", name, (double) n_bytes / (1 << 20));
 }
 
+/* Rounded up, so that --memory takes the number that is printed. */
+static double
+round_up (guint64 n_bytes)
+{
+  return ceil ((double) n_bytes / (1 << 20) * 10) / 10;
+}
+
+static void
+print_need (const Options *options,
+            const PlanningNeed *need)
+{
+  const char *whose = options->ranks.n_ranks > 1 ? " of each rank" : "";
+
+  if (need->all == 0) /* the least is not looked for beside a plan */
+    {
+      if (need->tensors > 0)
+        printf ("Its tensors%s need at least %.1f MiB with --memory.\n", whose, round_up (need->tensors));
+      return;
+    }
+  printf ("With --memory it needs at least %.1f MiB", round_up (need->all));
+  if (need->own > 0)
+    printf (": tensors%s %.1f, gaps between them %.1f, the program itself %.1f", whose, round_up (need->tensors),
+            round_up (need->gaps), round_up (need->own));
+  else if (options->ranks.n_ranks > 1)
+    printf (": %.1f%s", round_up (need->tensors), whose);
+  printf (".\n");
+}
+
 static void
 print (const Options *options,
        const Ranks *ranks,
@@ -153,9 +184,7 @@ print (const Options *options,
   printf ("With the gaps between them the heap needs %.1f MiB.\n", (double) figures->extent / (1 << 20));
   if (figures->host_peak != figures->peak)
     printf ("Host memory: %.1f MiB.\n", (double) figures->host_peak / (1 << 20));
-  if (figures->least > 0)
-    printf ("With --memory it needs at least %.1f MiB%s.\n", (double) figures->least / (1 << 20),
-            strcmp (device, "cpu") == 0 ? ", and what gaps between tensors and the program itself take" : "");
+  print_need (options, &figures->need);
   printf ("At the peak%s the largest are:%s", ranks != NULL ? " of rank 0" : "", strchr (table, '\n'));
   if (ebb_memory_estimate_get_leak (estimate) != NULL)
     printf ("Warning: %s.\n", ebb_memory_estimate_get_leak (estimate));
@@ -165,15 +194,15 @@ print (const Options *options,
             "machine is quiet.\n");
 }
 
-/* The smallest budget for which there is a plan; on the CPU without what the process takes itself. */
+/* The smallest budget for which there is a plan. */
 static gboolean
-find_least (Trainer *trainer,
-            Figures *figures,
-            GError **error)
+find_need (Trainer *trainer,
+           Figures *figures,
+           GError **error)
 {
   if (trainer->plan == NULL)
-    return planning_find_least (trainer, &figures->least, error);
-  g_object_get (trainer->plan, "least-bytes", &figures->least, NULL);
+    return planning_find_need (trainer, &figures->need, error);
+  g_object_get (trainer->plan, "least-bytes", &figures->need.tensors, NULL);
   return TRUE;
 }
 
@@ -219,12 +248,15 @@ make_estimate (Options *options,
   if (!planning_init (&planning, options, ranks, error))
     return NULL;
   ebb_push_dry_run ();
-  ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error)
+  ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error);
+  if (ok)
+    planning_begin_need (&trainer, &figures->need);
+  ok = ok
        && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, trainer_run_step, &trainer, error))
               != NULL;
   if (ok)
     take_figures (figures, estimate);
-  ok = ok && take_seconds (&trainer, estimate, figures, error) && find_least (&trainer, figures, error)
+  ok = ok && take_seconds (&trainer, estimate, figures, error) && find_need (&trainer, figures, error)
        && save_timeline (&trainer, estimate, error);
   trainer_clear (&trainer);
   ebb_pop_dry_run ();

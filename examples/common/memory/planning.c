@@ -200,6 +200,18 @@ count_libraries (const Trainer *trainer,
              : 0;
 }
 
+static gboolean
+find_least (Trainer *trainer,
+            guint64 *least,
+            GError **error)
+{
+  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, G_MAXINT64, error);
+
+  if (plan != NULL)
+    *least = get_bytes (plan, "least-bytes");
+  return plan != NULL;
+}
+
 /* The plan that needs least. Where even that is too much, the error says what would do. */
 static EbbMemoryPlan *
 plan_least (Planning *self,
@@ -210,13 +222,13 @@ plan_least (Planning *self,
   guint64 extent, peak;
   double own;
 
-  if (!planning_find_least (trainer, &self->limit, error))
+  if (!find_least (trainer, &self->limit, error))
     return NULL;
   least = plan_within (trainer, self->limit, &peak, &extent, error);
   if (least == NULL || extent <= self->heap)
     return g_steal_pointer (&least);
   self->is_too_little = TRUE;
-  own = (double) self->own / MIB + count_mib (self, count_libraries (trainer, extent));
+  own = (double) (self->own + OWN_VARIES) / MIB + count_mib (self, count_libraries (trainer, extent));
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                "%.1f MiB is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, "
                "the program itself %.1f)",
@@ -268,7 +280,7 @@ plan_for_device (Planning *self,
   guint64 least;
 
   if (plan == NULL && g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-    self->is_too_little = planning_find_least (trainer, &least, NULL) && least > self->limit;
+    self->is_too_little = find_least (trainer, &least, NULL) && least > self->limit;
   return plan;
 }
 
@@ -540,16 +552,33 @@ planning_apply (Planning *self,
 
 /* -- without a budget ---------------------------------------------------------------------------------------------- */
 
-gboolean
-planning_find_least (Trainer *trainer,
-                     guint64 *least,
-                     GError **error)
+void
+planning_begin_need (const Trainer *trainer,
+                     PlanningNeed *need)
 {
-  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, G_MAXINT64, error);
+  *need =
+      (PlanningNeed){ .own = trainer->device == ebb_device_get_cpu () ? get_own_bytes () + RESERVE + OWN_VARIES : 0 };
+}
 
-  if (plan != NULL)
-    *least = get_bytes (plan, "least-bytes");
-  return plan != NULL;
+gboolean
+planning_find_need (Trainer *trainer,
+                    PlanningNeed *need,
+                    GError **error)
+{
+  const guint64 n_here = (guint64) MAX (trainer->options->ranks.n_ranks, 1);
+  g_autoptr (EbbMemoryPlan) least = NULL;
+  guint64 peak, extent;
+
+  if (!find_least (trainer, &need->tensors, error) || !take_largest (trainer->ranks, &need->own, error))
+    return FALSE;
+  least = plan_within (trainer, need->tensors, &peak, &extent, error);
+  if (least == NULL)
+    return FALSE;
+  extent = MAX (extent, need->tensors); /* a device plans for tensors alone */
+  need->gaps = extent - MAX (peak, need->tensors);
+  need->own += count_libraries (trainer, extent) * n_here;
+  need->all = extent * n_here + need->own;
+  return TRUE;
 }
 
 /* -- the report ---------------------------------------------------------------------------------------------------- */

@@ -38,10 +38,22 @@ void planning_clear (Planning *self);
 gboolean planning_apply (Planning *self,
                          Trainer *trainer,
                          GError **error);
-/* The smallest number of bytes for which the training has a plan. Collective. */
-gboolean planning_find_least (Trainer *trainer,
-                              guint64 *least,
-                              GError **error);
+/* What the least --memory consists of. */
+typedef struct
+{
+  guint64 tensors; /* the smallest number of bytes for which there is a plan, of the rank that needs most */
+  guint64 gaps;    /* between them; 0 on an accelerator */
+  guint64 own;     /* of the process itself, all ranks together; 0 on an accelerator */
+  guint64 all;     /* of all ranks of this process */
+} PlanningNeed;
+
+/* Before anything is planned: what the process takes itself on the CPU, which @need then has. */
+void planning_begin_need (const Trainer *trainer,
+                          PlanningNeed *need);
+/* Finds the rest. Collective. */
+gboolean planning_find_need (Trainer *trainer,
+                             PlanningNeed *need,
+                             GError **error);
 /* Adds budget, prediction and plan to a report. */
 void planning_add_json (const Trainer *trainer,
                         JsonBuilder *builder);

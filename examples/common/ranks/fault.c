@@ -27,12 +27,32 @@ grow (void)
   return TRUE;
 }
 
+/* Each time a tensor more. */
+static gboolean
+leak (GError **error)
+{
+  static GPtrArray *held;
+  const gint64 size = 1000;
+  EbbTensor *zeros = ebb_zeros (&size, 1, EBB_DTYPE_F32, NULL, error);
+
+  if (zeros == NULL)
+    return FALSE;
+  if (held == NULL)
+    held = g_ptr_array_new ();
+  g_ptr_array_add (held, zeros);
+  return TRUE;
+}
+
 static gboolean
 meet (const char *wanted,
       const char *here,
       GError **error)
 {
   if (!g_str_has_prefix (wanted, here))
+    return TRUE;
+  if (g_str_has_suffix (wanted, ":leak"))
+    return leak (error);
+  if (ebb_is_dry_run ())
     return TRUE;
   if (g_str_has_suffix (wanted, ":kill"))
     raise (SIGKILL);
@@ -58,7 +78,7 @@ fault_meet (const Ranks *ranks,
   g_auto (GStrv) all = NULL;
   gboolean ok = TRUE;
 
-  if (wanted == NULL || ebb_is_dry_run ())
+  if (wanted == NULL)
     return TRUE;
   here = g_strdup_printf ("%u:%s:%" G_GINT64_FORMAT ":", ranks != NULL ? ranks->rank : 0, phase, step);
   all = g_strsplit (wanted, ",", -1);
