@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "nn/data/tokenizer/bpe-tokenizer.h"
+#include "nn/data/tokenizer/bpe-tokenizer-private.h"
 
+#include "nn/data/tokenizer/characters-private.h"
 #include "nn/data/tokenizer/pipeline-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "tensor/error-private.h"
@@ -196,4 +197,78 @@ ebb_bpe_tokenizer_new (const char *vocab_path,
 
   return g_initable_new (EBB_TYPE_BPE_TOKENIZER, NULL, error, "vocab-path", vocab_path, "merges-path", merges_path,
                          NULL);
+}
+
+/* -- as a tokenizer.json ------------------------------------------------------------------------------------------- */
+
+/* Without merges, the words that GPT-2's expression finds change no token: they let a text be encoded in parts. */
+static void
+append_bytes (GString *json)
+{
+  const EbbByteAlphabet *alphabet = ebb_byte_alphabet_get ();
+
+  for (guint byte = 0; byte < 256; byte++)
+    {
+      g_autofree char *character = g_strndup (alphabet->spelling[byte], alphabet->length[byte]);
+
+      g_string_append (json, byte == 0 ? "{" : ", ");
+      ebb_json_append_string (json, character);
+      g_string_append_printf (json, ": %u", byte);
+    }
+  g_string_append (json, "},\n\"merges\": [");
+}
+
+static gboolean
+append_files (const char *folder,
+              GString *json,
+              GError **error)
+{
+  g_autofree char *vocab_path = g_build_filename (folder, "vocab.json", NULL);
+  g_autofree char *merges_path = g_build_filename (folder, "merges.txt", NULL);
+  g_autofree char *vocab = NULL;
+  g_autofree char *merges = NULL;
+  g_auto (GStrv) lines = NULL;
+  gboolean has_one = FALSE;
+  gsize length;
+
+  vocab = ebb_read_file (vocab_path, MAX_FILE_SIZE, &length, error);
+  merges = vocab != NULL ? ebb_read_file (merges_path, MAX_FILE_SIZE, &length, error) : NULL;
+  if (merges == NULL)
+    return FALSE;
+  g_string_append_printf (json, "%s,\n\"merges\": [", vocab);
+  lines = g_strsplit (merges, "\n", -1);
+  for (guint i = 0; lines[i] != NULL; i++)
+    {
+      g_strchomp (lines[i]);
+      if (*lines[i] == '\0' || (i == 0 && g_str_has_prefix (lines[i], "#version")))
+        continue;
+      g_string_append (json, has_one ? ",\n" : "");
+      ebb_json_append_string (json, lines[i]);
+      has_one = TRUE;
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_bpe_tokenizer_write (const char *folder,
+                         GString *json,
+                         GString *settings,
+                         GError **error)
+{
+  g_string_append (json,
+                   "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [],\n"
+                   "\"normalizer\": null,\n\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "
+                   "false, \"trim_offsets\": true, \"use_regex\": true},\n\"post_processor\": null,\n"
+                   "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
+                   "\"use_regex\": true},\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+                   "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
+                   "\"byte_fallback\": false, \"ignore_merges\": false,\n\"vocab\": ");
+  g_string_append (settings, "{\"tokenizer_class\": \"PreTrainedTokenizerFast\", "
+                             "\"clean_up_tokenization_spaces\": false}\n");
+  if (folder == NULL)
+    append_bytes (json);
+  else if (!append_files (folder, json, error))
+    return FALSE;
+  g_string_append (json, "]}}\n");
+  return TRUE;
 }

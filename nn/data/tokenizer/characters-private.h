@@ -32,9 +32,6 @@ typedef struct
 } EbbByteAlphabet;
 
 const EbbByteAlphabet *ebb_byte_alphabet_get (void);
-/* Appends the tokenizer.json and the tokenizer_config.json of a tokenizer whose tokens are the 256 bytes. */
-void ebb_byte_alphabet_write_tokenizer (GString *json,
-                                        GString *settings);
 
 /* Text that is not UTF-8 passes through expressions with U+10FF00 + b for each byte b of what is no character. Such
  * characters in the text itself are spelt in four of them, so that each stands for one byte. */

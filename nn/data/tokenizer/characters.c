@@ -2,8 +2,6 @@
 /* Classes of characters, as tokenizers see them. */
 #include "nn/data/tokenizer/characters-private.h"
 
-#include "nn/files/json-scanner-private.h"
-
 gboolean
 ebb_character_is_space (gunichar c)
 {
@@ -124,32 +122,4 @@ ebb_byte_alphabet_get (void)
       g_once_init_leave (&is_made, 1);
     }
   return &alphabet;
-}
-
-/* No merges: the words that GPT-2's expression finds change no token, they let a text be encoded in parts. */
-void
-ebb_byte_alphabet_write_tokenizer (GString *json,
-                                   GString *settings)
-{
-  const EbbByteAlphabet *alphabet = ebb_byte_alphabet_get ();
-
-  g_string_append (json,
-                   "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [],\n"
-                   "\"normalizer\": null,\n\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "
-                   "false, \"trim_offsets\": true, \"use_regex\": true},\n\"post_processor\": null,\n"
-                   "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
-                   "\"use_regex\": true},\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-                   "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
-                   "\"byte_fallback\": false, \"ignore_merges\": false,\n\"vocab\": {");
-  for (guint byte = 0; byte < 256; byte++)
-    {
-      g_autofree char *character = g_strndup (alphabet->spelling[byte], alphabet->length[byte]);
-
-      g_string_append (json, byte > 0 ? ", " : "");
-      ebb_json_append_string (json, character);
-      g_string_append_printf (json, ": %u", byte);
-    }
-  g_string_append (json, "},\n\"merges\": []}}\n");
-  g_string_append (settings, "{\"tokenizer_class\": \"PreTrainedTokenizerFast\", "
-                             "\"clean_up_tokenization_spaces\": false}\n");
 }

@@ -26,6 +26,7 @@ const EbbModelOrigin *ebb_model_get_origin (EbbModule *model);
 typedef struct
 {
   char *folder;         /* or GGUF file; NULL: the tokens are bytes */
+  gboolean is_gpt2;     /* it may have vocab.json and merges.txt alone */
   gint64 bos, eos, pad; /* its special tokens; -1: it has none */
 } EbbModelTokenizer;
 

@@ -2,6 +2,7 @@
 #include "nn/models/folder/model-private.h"
 
 #include "nn/data/byte-tokenizer.h"
+#include "nn/data/tokenizer/bpe-tokenizer.h"
 #include "nn/initialization-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/models/bert.h"
@@ -657,7 +658,8 @@ tokenizer_free (gpointer data)
  *
  * Gives the model another tokenizer than its folder has: ebb_model_save() copies the tokenizer's files, chat template
  * and `generation_config.json` from @folder, in place of those that are where it saves, and `config.json` names its
- * special tokens. For an #EbbByteTokenizer it writes a `tokenizer.json` that gives the same tokens.
+ * special tokens. For an #EbbByteTokenizer, and for an #EbbBpeTokenizer whose folder has none, it writes a
+ * `tokenizer.json` that gives the same tokens.
  */
 void
 ebb_model_set_tokenizer (EbbModule *model,
@@ -671,7 +673,8 @@ ebb_model_set_tokenizer (EbbModule *model,
   g_return_if_fail (folder != NULL || EBB_IS_BYTE_TOKENIZER (tokenizer));
 
   made = g_new (EbbModelTokenizer, 1);
-  *made = (EbbModelTokenizer){ .folder = folder != NULL ? g_canonicalize_filename (folder, NULL) : NULL,
+  *made = (EbbModelTokenizer){ .is_gpt2 = EBB_IS_BPE_TOKENIZER (tokenizer),
+                               .folder = folder != NULL ? g_canonicalize_filename (folder, NULL) : NULL,
                                .bos = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_BOS),
                                .eos = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_EOS),
                                .pad = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_PAD) };

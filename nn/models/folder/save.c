@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/folder/model-private.h"
 
-#include "nn/data/tokenizer/characters-private.h"
+#include "nn/data/tokenizer/bpe-tokenizer-private.h"
 #include "nn/data/tokenizer/gguf-private.h"
 #include "nn/files/atomic-folder-private.h"
 #include "nn/files/gguf-private.h"
@@ -370,15 +370,16 @@ may_copy (const char *path)
   return FALSE;
 }
 
-/* The files that the tokenizer of a GGUF file stands for, or of bytes if @path is NULL. @is_another: they replace those
- * that are there. */
+/* The files that the tokenizer stands for of a GGUF file, of a folder with GPT-2's, or of bytes if @path is NULL.
+ * @is_another: they replace those that are there. */
 static gboolean
 write_tokenizer (Saving *saving,
                  const char *path,
                  gboolean is_another,
                  GError **error)
 {
-  g_autoptr (EbbGguf) gguf = path != NULL ? ebb_gguf_open (path, error) : NULL;
+  const gboolean is_gguf = path != NULL && ebb_gguf_is_path (path);
+  g_autoptr (EbbGguf) gguf = is_gguf ? ebb_gguf_open (path, error) : NULL;
   g_autoptr (GString) tokenizer = g_string_new (NULL);
   g_autoptr (GString) settings = g_string_new (NULL);
   const struct
@@ -387,13 +388,12 @@ write_tokenizer (Saving *saving,
     GString *text;
   } files[] = { { "tokenizer.json", tokenizer }, { "tokenizer_config.json", settings } };
 
-  if (path == NULL)
-    ebb_byte_alphabet_write_tokenizer (tokenizer, settings);
-  else if (gguf == NULL)
+  if (is_gguf && gguf == NULL)
     return FALSE;
-  else if (!ebb_gguf_has_tokenizer (gguf))
+  if (is_gguf && !ebb_gguf_has_tokenizer (gguf))
     return TRUE;
-  else if (!ebb_gguf_read_tokenizer (gguf, tokenizer, settings, error))
+  if (is_gguf ? !ebb_gguf_read_tokenizer (gguf, tokenizer, settings, error)
+              : !ebb_bpe_tokenizer_write (path, tokenizer, settings, error))
     return FALSE;
   for (guint i = 0; i < G_N_ELEMENTS (files); i++)
     {
@@ -423,7 +423,9 @@ copy_tokenizer (Saving *saving,
       if (is_of_tokenizer (names[i]) && may_copy (path) && !copy_other (saving, path, names[i], NULL, error))
         return FALSE;
     }
-  return names != NULL;
+  return names != NULL
+         && (!tokenizer->is_gpt2 || g_strv_contains ((const char *const *) names, "tokenizer.json")
+             || write_tokenizer (saving, tokenizer->folder, TRUE, error));
 }
 
 /* The tokenizer unless the model has @another, generation_config.json, chat templates, the licence. A folder with

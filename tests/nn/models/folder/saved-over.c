@@ -201,6 +201,37 @@ a_byte_tokenizer_gets_files (void)
   test_remove_tree (folder);
 }
 
+/* GPT-2's two files get a tokenizer.json that stands for them. */
+static void
+gpt2s_files_get_a_tokenizer (void)
+{
+  static const char *const text = "Hello, it's the quick brown fox: na\303\257ve 1234\n\n  and so on.";
+  g_autofree char *from = g_test_build_filename (G_TEST_DIST, "fixtures", "bpe", NULL);
+  g_autofree char *vocab = g_build_filename (from, "vocab.json", NULL);
+  g_autofree char *merges = g_build_filename (from, "merges.txt", NULL);
+  g_autofree char *folder = test_model_copy ("gpt2");
+  g_autoptr (EbbModule) model = test_model_open (folder);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = ebb_bpe_tokenizer_new (vocab, merges, &error);
+  g_autoptr (EbbTokenizer) again = NULL;
+  g_autofree gint64 *wanted = NULL;
+  g_autofree gint64 *got = NULL;
+  gsize n_wanted, n_got;
+
+  g_assert_no_error (error);
+  ebb_model_set_tokenizer (model, tokenizer, from);
+  test_model_save (model, folder);
+  g_assert_true (test_folder_has (folder, "merges.txt"));
+  again = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  wanted = ebb_tokenizer_encode_text_full (tokenizer, text, FALSE, &n_wanted, &error);
+  got = ebb_tokenizer_encode_text_full (again, text, FALSE, &n_got, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (n_wanted, <, strlen (text));
+  g_assert_cmpmem (got, n_got * sizeof *got, wanted, n_wanted * sizeof *wanted);
+  test_remove_tree (folder);
+}
+
 static void
 the_current_folder_stays_the_current_one (void)
 {
@@ -312,6 +343,7 @@ main (int argc,
   g_test_add_func ("/model-folder/files-of-the-target-stay", files_of_the_target_are_not_replaced);
   g_test_add_func ("/model-folder/another-tokenizer", another_tokenizer_replaces_that_of_the_folder);
   g_test_add_func ("/model-folder/byte-tokenizer", a_byte_tokenizer_gets_files);
+  g_test_add_func ("/model-folder/gpt2s-files", gpt2s_files_get_a_tokenizer);
   g_test_add_func ("/model-folder/current-folder", the_current_folder_stays_the_current_one);
   g_test_add_func ("/model-folder/failure-in-the-middle-is-undone", a_save_that_fails_in_the_middle_is_undone);
   g_test_add_func ("/model-folder/old-files-get-their-names-back", old_files_get_their_names_back);
