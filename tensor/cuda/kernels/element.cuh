@@ -134,17 +134,24 @@ load_run (const T *data,
     values[i] = to_float (run[i]);
 }
 
-static __device__ __forceinline__ void
-store_run (float *data,
-           const float (&values)[4])
+static __device__ __forceinline__ uint4
+pack_run (const float (&values)[4])
 {
-  *reinterpret_cast<float4 *> (data) = float4{ values[0], values[1], values[2], values[3] };
+  return uint4{ __float_as_uint (values[0]), __float_as_uint (values[1]), __float_as_uint (values[2]),
+                __float_as_uint (values[3]) };
 }
 
-static __device__ __forceinline__ void
-store_run (Bf16 *data,
-           const float (&values)[8])
+static __device__ __forceinline__ uint4
+pack_run (const float (&values)[8])
 {
-  *reinterpret_cast<uint4 *> (data) = uint4{ pack_bf16 (values[0], values[1]), pack_bf16 (values[2], values[3]),
-                                             pack_bf16 (values[4], values[5]), pack_bf16 (values[6], values[7]) };
+  return uint4{ pack_bf16 (values[0], values[1]), pack_bf16 (values[2], values[3]), pack_bf16 (values[4], values[5]),
+                pack_bf16 (values[6], values[7]) };
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+store_run (T *data,
+           const float (&values)[VectorSize<T>::value])
+{
+  *reinterpret_cast<uint4 *> (data) = pack_run (values);
 }

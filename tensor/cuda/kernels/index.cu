@@ -274,57 +274,211 @@ sort_index (const Index &index,
 
 /* -- add ----------------------------------------------------------------------------------------------------------- */
 
+/* The sorted items are cut into pieces of a fixed size. A block adds up the sources of each value in its piece. A value
+ * whose items lie in one piece is added to the result at once; the sums of one that goes over several are kept, and are
+ * added in the order of the pieces once all are there. */
+
+#define ADD_THREADS 128
+#define PIECE 32
+
 typedef struct
 {
   const void *source;
   void *y;
   EbbDType source_dtype, dtype;
   gint64 strides[3]; /* of the source */
-  gint64 n_outer, k, n, inner;
+  gint64 n_outer, k, n, inner, n_pieces;
   const SortItem *sorted;
+  void *partials; /* [outer, pieces, 2, inner]: of the value from the piece before, of the one that goes on behind it */
 } IndexAdd;
 
-#define ADD_THREADS 128
-
-/* A block for the positions of one value, which begin at an item that differs from the one before; each thread adds up
- * columns of its own. */
-__global__ void __launch_bounds__ (ADD_THREADS)
-add_sorted (IndexAdd self)
+struct AddFloats
 {
-  const gint64 first = blockIdx.x, column_step = (gint64) gridDim.y * ADD_THREADS;
-  const guint32 value = self.sorted[first].value;
+  typedef float Number;
+  static constexpr unsigned n_steps = 8; /* sources that are on their way at one time */
 
-  if (value >= self.n || (first > 0 && self.sorted[first - 1].value == value))
-    return;
+  static __device__ __forceinline__ float
+  load (EbbDType dtype,
+        const void *data,
+        gint64 i)
+  {
+    return load_float (dtype, data, i);
+  }
+
+  static __device__ __forceinline__ void
+  add (const IndexAdd &self,
+       gint64 i,
+       float sum)
+  {
+    ((float *) self.y)[i] += sum;
+  }
+};
+
+struct AddIntegers
+{
+  typedef guint64 Number;
+  static constexpr unsigned n_steps = 2;
+
+  static __device__ __forceinline__ guint64
+  load (EbbDType dtype,
+        const void *data,
+        gint64 i)
+  {
+    return (guint64) load_integer (dtype, data, i);
+  }
+
+  static __device__ __forceinline__ void
+  add (const IndexAdd &self,
+       gint64 i,
+       guint64 sum)
+  {
+    store_integer (self.dtype, self.y, i, (gint64) ((guint64) load_integer (self.dtype, self.y, i) + sum));
+  }
+};
+
+/* What lies before and behind a piece. */
+static __device__ __forceinline__ bool
+comes_from_before (const IndexAdd &self,
+                   gint64 first,
+                   guint32 value)
+{
+  return first > 0 && self.sorted[first - 1].value == value;
+}
+
+static __device__ __forceinline__ bool
+goes_on (const IndexAdd &self,
+         gint64 end,
+         guint32 value)
+{
+  return end < self.k && self.sorted[end].value == value;
+}
+
+static __device__ __forceinline__ gint64
+get_piece_end (const IndexAdd &self,
+               gint64 first)
+{
+  return first + PIECE < self.k ? first + PIECE : self.k;
+}
+
+template <typename Numbers>
+static __device__ __forceinline__ typename Numbers::Number *
+get_partial (const IndexAdd &self,
+             gint64 outer,
+             gint64 piece,
+             int which)
+{
+  return (typename Numbers::Number *) self.partials + ((outer * self.n_pieces + piece) * 2 + which) * self.inner;
+}
+
+/* A block for a piece; each thread adds up columns of its own. */
+template <typename Numbers>
+__global__ void __launch_bounds__ (ADD_THREADS)
+add_pieces (IndexAdd self)
+{
+  EBB_SHARED_ARRAY (SortItem, items, [PIECE]);
+  const unsigned n_steps = Numbers::n_steps;
+  const gint64 first = (gint64) blockIdx.x * PIECE, column_step = (gint64) gridDim.y * ADD_THREADS;
+  const gint64 end = get_piece_end (self, first);
+  const unsigned n_items = (unsigned) (end - first);
+
+  if (threadIdx.x < n_items)
+    items[threadIdx.x] = self.sorted[first + threadIdx.x];
+  __syncthreads ();
   for (gint64 outer = 0; outer < self.n_outer; outer++)
     for (gint64 column = (gint64) blockIdx.y * ADD_THREADS + threadIdx.x; column < self.inner; column += column_step)
       {
         const gint64 from = outer * self.strides[0] + column * self.strides[2];
-        const gint64 to = (outer * self.n + value) * self.inner + column;
+        typename Numbers::Number sum = 0;
+        bool is_first = true; /* of the piece's values */
 
-        if (self.dtype == EBB_DTYPE_F32)
+        for (unsigned start = 0; start < n_items; start += n_steps)
           {
-            float sum = ((const float *) self.y)[to];
+            typename Numbers::Number sources[n_steps];
 
-            for (gint64 i = first; i < self.k && self.sorted[i].value == value; i++)
-              sum += load_float (self.source_dtype, self.source, from + self.sorted[i].position * self.strides[1]);
-            ((float *) self.y)[to] = sum;
-          }
-        else
-          {
-            guint64 sum = (guint64) load_integer (self.dtype, self.y, to);
+#pragma unroll
+            for (unsigned i = 0; i < n_steps; i++)
+              sources[i] = start + i < n_items ? Numbers::load (self.source_dtype, self.source,
+                                                                from + items[start + i].position * self.strides[1])
+                                               : 0;
+#pragma unroll
+            for (unsigned i = 0; i < n_steps; i++)
+              {
+                const unsigned item = start + i;
+                guint32 value;
 
-            for (gint64 i = first; i < self.k && self.sorted[i].value == value; i++)
-              sum += (guint64) load_integer (self.source_dtype, self.source,
-                                             from + self.sorted[i].position * self.strides[1]);
-            store_integer (self.dtype, self.y, to, (gint64) sum);
+                if (item >= n_items)
+                  continue;
+                value = items[item].value;
+                sum += sources[i];
+                if (value >= self.n || (item + 1 < n_items && items[item + 1].value == value))
+                  continue;
+                if (is_first && comes_from_before (self, first, value))
+                  get_partial<Numbers> (self, outer, blockIdx.x, 0)[column] = sum;
+                else if (item + 1 == n_items && goes_on (self, end, value))
+                  get_partial<Numbers> (self, outer, blockIdx.x, 1)[column] = sum;
+                else
+                  Numbers::add (self, (outer * self.n + value) * self.inner + column, sum);
+                sum = 0;
+                is_first = false;
+              }
           }
       }
 }
 
+/* A block for a piece in which a value begins that goes on behind it. */
+template <typename Numbers>
+__global__ void __launch_bounds__ (ADD_THREADS)
+join_pieces (IndexAdd self)
+{
+  const gint64 first = (gint64) blockIdx.x * PIECE, end = get_piece_end (self, first);
+  const gint64 column_step = (gint64) gridDim.y * ADD_THREADS;
+  const guint32 value = self.sorted[end - 1].value;
+
+  if (value >= self.n || !goes_on (self, end, value)
+      || (self.sorted[first].value == value && comes_from_before (self, first, value)))
+    return;
+  for (gint64 outer = 0; outer < self.n_outer; outer++)
+    for (gint64 column = (gint64) blockIdx.y * ADD_THREADS + threadIdx.x; column < self.inner; column += column_step)
+      {
+        typename Numbers::Number sum = get_partial<Numbers> (self, outer, blockIdx.x, 1)[column];
+
+        for (gint64 piece = blockIdx.x + 1; piece < self.n_pieces && self.sorted[piece * PIECE].value == value; piece++)
+          sum += get_partial<Numbers> (self, outer, piece, 0)[column];
+        Numbers::add (self, (outer * self.n + value) * self.inner + column, sum);
+      }
+}
+
+template <typename Numbers>
+static cudaError_t
+launch_index_add (const IndexAdd &self,
+                  const EbbCudaQueue *queue)
+{
+  const gint64 n_columns = (self.inner + ADD_THREADS - 1) / ADD_THREADS;
+  const dim3 grid ((unsigned) self.n_pieces, (unsigned) (n_columns < 65535 ? n_columns : 65535));
+  cudaError_t status = EBB_CUDA_LAUNCH (add_pieces<Numbers>, grid, ADD_THREADS, 0, queue->stream, self);
+
+  if (status != cudaSuccess || self.n_pieces == 1)
+    return status;
+  return EBB_CUDA_LAUNCH (join_pieces<Numbers>, grid, ADD_THREADS, 0, queue->stream, self);
+}
+
+static gint64
+count_pieces (gint64 k)
+{
+  return (k + PIECE - 1) / PIECE;
+}
+
+static gsize
+get_partials_size (const EbbView *source,
+                   const EbbView *y)
+{
+  return (gsize) (source->shape[0] * count_pieces (source->shape[1]) * 2 * y->shape[2])
+         * (y->dtype == EBB_DTYPE_F32 ? sizeof (float) : sizeof (guint64));
+}
+
 EBB_CUDA_WORKSPACE (index_add)
 {
-  return get_sort_size (launch->inputs[0]->shape[1]);
+  return get_partials_size (launch->inputs[0], launch->outputs[0]) + get_sort_size (launch->inputs[0]->shape[1]);
 }
 
 EBB_CUDA_KERNEL (index_add)
@@ -341,20 +495,20 @@ EBB_CUDA_KERNEL (index_add)
                     source->shape[1],
                     y->shape[1],
                     y->shape[2],
-                    NULL };
-  gint64 n_columns = (self.inner + ADD_THREADS - 1) / ADD_THREADS;
+                    count_pieces (source->shape[1]),
+                    NULL,
+                    launch->workspace };
   cudaError_t status;
 
   if (self.n_outer == 0 || self.k == 0 || self.inner == 0)
     return cudaSuccess;
   if (self.k > G_MAXINT32 || self.n >= G_MAXUINT32)
     return cudaErrorNotSupported;
-  status = sort_index (index, self.k, launch->workspace, queue, &self.sorted);
+  status = sort_index (index, self.k, (char *) launch->workspace + get_partials_size (source, y), queue, &self.sorted);
   if (status != cudaSuccess)
     return status;
-  n_columns = n_columns < 65535 ? n_columns : 65535;
-  return EBB_CUDA_LAUNCH (add_sorted, dim3 ((unsigned) self.k, (unsigned) n_columns), ADD_THREADS, 0, queue->stream,
-                          self);
+  return self.dtype == EBB_DTYPE_F32 ? launch_index_add<AddFloats> (self, queue)
+                                     : launch_index_add<AddIntegers> (self, queue);
 }
 
 /* -- gather and scatter -------------------------------------------------------------------------------------------- */

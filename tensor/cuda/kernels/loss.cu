@@ -58,32 +58,37 @@ reduce_logits (const CrossEntropy &self,
                double *wide_scratch)
 {
   const int run = VectorSize<T>::value;
+  const gint64 step = get_run_step<T> ();
   float maximum = -INFINITY, sum = 0.0f, most;
   double plain = 0, total;
 
-  for (gint64 i = get_first_run<T> (); i < self.n; i += get_run_step<T> ())
+  /* Two runs at a time: a loop of one waits for memory. */
+  for (gint64 i = get_first_run<T> (); i < self.n; i += 2 * step)
     {
-      float values[run], best = -INFINITY;
+      float values[2][run], best = maximum, shift;
 
-      load_row_run (row, i, self.n, values);
+      load_row_run (row, i, self.n, values[0]);
+      load_row_run (row, i + step, self.n, values[1]);
 #pragma unroll
-      for (int k = 0; k < run; k++)
-        {
-          values[k] = i + k < self.n ? cap_logit (self, values[k]) : -INFINITY;
-          best = fmaxf (best, values[k]);
-        }
-      if (best > maximum)
-        {
-          sum *= expf (maximum - best);
-          maximum = best;
-        }
+      for (int half = 0; half < 2; half++)
 #pragma unroll
-      for (int k = 0; k < run; k++)
-        if (i + k < self.n)
+        for (int k = 0; k < run; k++)
           {
-            sum += expf (values[k] - (maximum == -INFINITY ? 0.0f : maximum)); /* a NaN stays */
-            plain += values[k];
+            const bool is_there = i + half * step + k < self.n;
+
+            values[half][k] = is_there ? cap_logit (self, values[half][k]) : -INFINITY;
+            best = fmaxf (best, values[half][k]);
+            if (self.smoothing > 0 && is_there)
+              plain += values[half][k];
           }
+      shift = best == -INFINITY ? 0.0f : best;
+      sum *= expf (maximum - shift);
+      maximum = best;
+#pragma unroll
+      for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int k = 0; k < run; k++)
+          sum += expf (values[half][k] - shift); /* a NaN stays */
     }
   most = block_max (maximum, scratch);
   total = block_reduce<Sum> ((double) sum * exp ((double) maximum - (most == -INFINITY ? 0.0 : (double) most)),
@@ -256,24 +261,50 @@ typedef struct
 } CrossEntropyGrad;
 
 /* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss, times the slope of the cap */
+typedef struct
+{
+  float logsumexp[2], uniform, d_loss;
+  gint64 column; /* of the target */
+} RowOfGrad;
+
+static __device__ __forceinline__ RowOfGrad
+get_row_of_grad (const CrossEntropyGrad &self,
+                 gint64 row,
+                 gint64 target)
+{
+  const CrossEntropy &of = self.of;
+
+  return RowOfGrad{ { of.logsumexp[2 * row], of.logsumexp[2 * row + 1] },
+                    (float) (of.smoothing / (double) of.n),
+                    self.d_loss[row * self.d_loss_stride],
+                    target - of.first };
+}
+
 static __device__ __forceinline__ float
 differentiate_logit (const CrossEntropy &self,
-                     float x,
-                     const float *logsumexp,
-                     float d_loss,
-                     bool is_target)
+                     const RowOfGrad &row,
+                     float x)
 {
-  const float logit = cap_logit (self, x), uniform = (float) (self.smoothing / (double) self.n);
-  float d;
+  const float logit = cap_logit (self, x);
+  float d = expf (logit - row.logsumexp[0] - row.logsumexp[1]) - row.uniform;
 
-  if (is_target)
-    d = (float) (exp ((double) logit - ((double) logsumexp[0] + (double) logsumexp[1])) - (1 - self.smoothing)
-                 - self.smoothing / (double) self.n);
-  else
-    d = expf (logit - logsumexp[0] - logsumexp[1]) - uniform;
   if (self.cap != 0.0f)
     d *= soft_cap_slope (logit, self.cap);
-  return d_loss * d;
+  return row.d_loss * d;
+}
+
+static __device__ __forceinline__ float
+differentiate_target (const CrossEntropy &self,
+                      const RowOfGrad &row,
+                      float x)
+{
+  const float logit = cap_logit (self, x);
+  float d = (float) (exp ((double) logit - ((double) row.logsumexp[0] + (double) row.logsumexp[1]))
+                     - (1 - self.smoothing) - self.smoothing / (double) self.n);
+
+  if (self.cap != 0.0f)
+    d *= soft_cap_slope (logit, self.cap);
+  return row.d_loss * d;
 }
 
 /* d_logits may be the logits: a thread writes only elements that it has read. */
@@ -288,8 +319,8 @@ cross_entropy_grad_rows (CrossEntropyGrad self)
     {
       const From *logits = (const From *) of.logits + row * of.row_stride;
       To *d_logits = (To *) self.d_logits + row * self.row_stride;
-      const gint64 target = get_target (of, row), column = target - of.first;
-      const float d_loss = self.d_loss[row * self.d_loss_stride];
+      const gint64 target = get_target (of, row);
+      const RowOfGrad of_row = get_row_of_grad (self, row, target);
       const bool is_ignored = target == of.ignore_index;
 
       for (gint64 i = (gint64) threadIdx.x * run; i < of.n; i += (gint64) blockDim.x * run)
@@ -297,10 +328,13 @@ cross_entropy_grad_rows (CrossEntropyGrad self)
 #pragma unroll
           for (int k = 0; k < run; k++)
             if (i + k < of.n)
-              store (d_logits + i + k, is_ignored ? 0.0f
-                                                  : differentiate_logit (of, load (logits + i + k),
-                                                                         of.logsumexp + 2 * row, d_loss,
-                                                                         i + k == column));
+              {
+                const float logit = load (logits + i + k);
+
+                store (d_logits + i + k, is_ignored               ? 0.0f
+                                         : i + k == of_row.column ? differentiate_target (of, of_row, logit)
+                                                                  : differentiate_logit (of, of_row, logit));
+              }
         }
     }
 }
@@ -316,20 +350,29 @@ cross_entropy_grad_runs (CrossEntropyGrad self)
   for (gint64 row = blockIdx.x; row < of.n_rows; row += gridDim.x)
     {
       const T *logits = (const T *) of.logits + row * of.row_stride;
-      const gint64 target = get_target (of, row), column = target - of.first;
-      const float d_loss = self.d_loss[row * self.d_loss_stride];
+      T *d_logits = (T *) self.d_logits + row * self.row_stride;
+      const gint64 target = get_target (of, row);
+      const RowOfGrad of_row = get_row_of_grad (self, row, target);
 
       for (gint64 i = get_first_run<T> (); i < of.n; i += get_run_step<T> ())
         {
-          float values[run];
+          float values[run], results[run] = {};
 
           load_row_run (logits, i, of.n, values);
+          if (target != of.ignore_index)
+            {
 #pragma unroll
-          for (int k = 0; k < run; k++)
-            values[k] = target == of.ignore_index
-                            ? 0.0f
-                            : differentiate_logit (of, values[k], of.logsumexp + 2 * row, d_loss, i + k == column);
-          store_row_run ((T *) self.d_logits + row * self.row_stride, i, of.n, values);
+              for (int k = 0; k < run; k++)
+                results[k] = differentiate_logit (of, of_row, values[k]);
+              if (of_row.column >= i && of_row.column < i + run)
+                {
+#pragma unroll
+                  for (int k = 0; k < run; k++)
+                    if (i + k == of_row.column)
+                      results[k] = differentiate_target (of, of_row, values[k]);
+                }
+            }
+          store_row_run (d_logits, i, of.n, results);
         }
     }
 }

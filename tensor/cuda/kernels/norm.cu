@@ -19,18 +19,12 @@ typedef struct
   Layout<1> rows; /* of x */
 } Norm;
 
-static __device__ __forceinline__ float
-load_weight (const Norm &self,
-             const Vector &weight,
-             gint64 i)
-{
-  return load_vector_element (weight, i) + self.unit;
-}
-
 /* The sums over a row of distances to a centre and of their squares; all threads get both. */
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ void
-sum_distances (const T *row,
+sum_distances (const RowTeam &team,
+               const RowRuns<T> &runs,
+               const T *row,
                gint64 n,
                float centre,
                double *sum,
@@ -39,19 +33,34 @@ sum_distances (const T *row,
 {
   float own = 0.0f, own_squares = 0.0f;
 
-  visit_row (row, n, [&] (float value) {
+  visit_elements (team, runs, row, n, [&] (float value) {
     const float distance = IS_CENTRED ? value - centre : value;
 
     own += distance;
     own_squares = fmaf (distance, distance, own_squares);
   });
-  *sum = IS_CENTRED ? block_reduce<Sum> ((double) own, scratch) : 0;
-  *squares = block_reduce<Sum> ((double) own_squares, scratch);
+  *sum = IS_CENTRED ? team_reduce<Sum> (team, (double) own, scratch) : 0;
+  *squares = team_reduce<Sum> (team, (double) own_squares, scratch);
+}
+
+/* The first element of a row, which its first thread has. */
+template <typename T>
+static __device__ __forceinline__ float
+get_first_element (const RowTeam &team,
+                   const RowRuns<T> &runs,
+                   double *scratch)
+{
+  float values[VectorSize<T>::value];
+
+  unpack_run<T> (runs.of[0], values);
+  return (float) team_reduce<Sum> (team, team.thread == 0 ? (double) values[0] : 0.0, scratch);
 }
 
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ Statistics
-find_statistics (const T *row,
+find_statistics (const RowTeam &team,
+                 const RowRuns<T> &runs,
+                 const T *row,
                  gint64 n,
                  double *scratch)
 {
@@ -61,21 +70,23 @@ find_statistics (const T *row,
 
   if (!IS_CENTRED)
     {
-      sum_distances<T, false> (row, n, 0.0f, &sum, &squares, scratch);
+      sum_distances<T, false> (team, runs, row, n, 0.0f, &sum, &squares, scratch);
       statistics.variance = (float) (squares / (double) n);
       return statistics;
     }
-  statistics.centre = load (row);
+  statistics.centre = get_first_element (team, runs, scratch);
   do
-    sum_distances<T, true> (row, n, statistics.centre, &sum, &squares, scratch);
+    sum_distances<T, true> (team, runs, row, n, statistics.centre, &sum, &squares, scratch);
   while (!statistics_take (&statistics, sum, squares, (double) n) && ++pass < 2);
   return statistics;
 }
 
-/* Writes the normalized row; returns 1 / its deviation. */
+/* Writes the normalized row, which is kept from now on; returns 1 / its deviation. */
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ float
 normalize_row (const Norm &self,
+               const RowTeam &team,
+               RowRuns<T> *runs,
                const T *row,
                T *y,
                const Vector &weight,
@@ -84,29 +95,29 @@ normalize_row (const Norm &self,
 {
   const int run = VectorSize<T>::value;
   const gint64 n = self.n_columns;
-  const Statistics statistics = find_statistics<T, IS_CENTRED> (row, n, scratch);
+  const Statistics statistics = find_statistics<T, IS_CENTRED> (team, *runs, row, n, scratch);
   const float rstd = 1.0f / sqrtf (statistics.variance + self.eps), shift = -statistics.rest * rstd;
 
-  for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
-    {
-      float values[run];
+  change_runs (team, runs, row, n, y, [&] (gint64 i, float (&values)[run]) {
+    float weights[run], biases[run];
 
-      load_row_run (row, i, n, values);
+    if (weight.data != NULL)
+      load_vector_run (weight, i, n, weights);
+    if (IS_CENTRED && self.bias.data != NULL)
+      load_vector_run (self.bias, i, n, biases);
 #pragma unroll
-      for (int k = 0; k < run; k++)
-        if (i + k < n)
-          {
-            float value = IS_CENTRED ? fmaf (values[k] - statistics.mean, rstd, shift) : values[k] * rstd;
+    for (int k = 0; k < run; k++)
+      {
+        float value = IS_CENTRED ? fmaf (values[k] - statistics.mean, rstd, shift) : values[k] * rstd;
 
-            if (weight.data != NULL)
-              value *= load_weight (self, weight, i + k);
-            if (IS_CENTRED && self.bias.data != NULL)
-              value += load_vector_element (self.bias, i + k);
-            values[k] = value;
-          }
-      store_row_run (y, i, n, values);
-    }
-  if (mean != NULL && threadIdx.x == 0)
+        if (weight.data != NULL)
+          value *= weights[k] + self.unit;
+        if (IS_CENTRED && self.bias.data != NULL)
+          value += biases[k];
+        values[k] = value;
+      }
+  });
+  if (mean != NULL && team.thread == 0)
     *mean = statistics.mean;
   return rstd;
 }
@@ -115,71 +126,69 @@ normalize_row (const Norm &self,
 template <typename T>
 static __device__ __forceinline__ void
 add_row (const Norm &self,
+         const RowTeam &team,
+         RowRuns<T> *runs,
          const T *branch,
          const T *residual,
          T *sum,
          gint64 first)
 {
   const int run = VectorSize<T>::value;
-  const gint64 n = self.n_columns;
 
-  for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
-    {
-      float values[run], others[run];
+  change_runs (team, runs, branch, self.n_columns, sum, [&] (gint64 i, float (&values)[run]) {
+    float others[run];
 
-      load_row_run (branch, i, n, values);
-      load_row_run (residual, i, n, others);
-      if (self.threshold != 0)
-        {
+    load_row_run (residual, i, self.n_columns, others);
+    if (self.threshold != 0)
+      {
 #pragma unroll
-          for (int k = 0; k < run; k++)
-            {
-              const guint32 draw = philox_draw (self.seed, self.offset, (guint64) (first + i + k));
+        for (int k = 0; k < run; k++)
+          {
+            const guint32 draw = philox_draw (self.seed, self.offset, (guint64) (first + i + k));
 
-              values[k] = draw >= self.threshold ? __fmul_rn (values[k], self.scale) : 0.0f;
-            }
-        }
+            values[k] = draw >= self.threshold ? __fmul_rn (values[k], self.scale) : 0.0f;
+          }
+      }
 #pragma unroll
-      for (int k = 0; k < run; k++)
-        values[k] += others[k];
-      store_row_run (sum, i, n, values);
-    }
+    for (int k = 0; k < run; k++)
+      values[k] += others[k];
+  });
 }
 
 template <typename T, bool IS_CENTRED>
-__global__ void __launch_bounds__ (ROW_MOST_THREADS)
+__global__ void __launch_bounds__ (TEAM_MOST_THREADS)
 norm_rows (Norm self)
 {
-  EBB_SHARED_ARRAY (double, scratch, [ROW_MOST_WARPS]);
+  EBB_SHARED_ARRAY (double, scratch, [TEAM_MOST_WARPS]);
+  const RowTeam team = get_row_team (self.n_columns);
 
-  for (gint64 row = blockIdx.x; row < self.rows.n_elements; row += gridDim.x)
+  for (gint64 row = team.row; row < self.rows.n_elements; row += team.row_step)
     {
       const gint64 at = row * self.n_columns;
       T *y = (T *) self.y + at, *sum = (T *) self.sum + at;
       const T *x;
+      RowRuns<T> runs;
       gint64 x_at[1];
       float rstd;
 
       layout_find<guint32> (self.rows, (guint32) row, x_at);
       x = (const T *) self.x + x_at[0];
+      load_runs (team, x, self.n_columns, &runs);
       if (self.residual != NULL)
         {
-          const T *branch = x;
-
           if (self.normalizes_branch)
             {
-              rstd = normalize_row<T, false> (self, x, sum, self.branch_weight, NULL, scratch);
-              if (self.branch_rstd != NULL && threadIdx.x == 0)
+              rstd = normalize_row<T, false> (self, team, &runs, x, sum, self.branch_weight, NULL, scratch);
+              if (self.branch_rstd != NULL && team.thread == 0)
                 self.branch_rstd[row] = rstd;
-              branch = sum;
+              x = sum;
             }
-          add_row (self, branch, (const T *) self.residual + at, sum, at);
+          add_row (self, team, &runs, x, (const T *) self.residual + at, sum, at);
           x = sum;
-          __syncthreads (); /* the centre of a layer norm is another thread's element */
         }
-      rstd = normalize_row<T, IS_CENTRED> (self, x, y, self.weight, self.mean != NULL ? self.mean + row : NULL,
-                                           scratch);
-      if (self.rstd != NULL && threadIdx.x == 0)
+      rstd = normalize_row<T, IS_CENTRED> (self, team, &runs, x, y, self.weight,
+                                           self.mean != NULL ? self.mean + row : NULL, scratch);
+      if (self.rstd != NULL && team.thread == 0)
         self.rstd[row] = rstd;
     }
 }
@@ -207,9 +216,9 @@ launch_norm (const Norm &self,
              const EbbView *x,
              const EbbCudaQueue *queue)
 {
-  const unsigned n_threads = count_row_threads (self.n_columns, x->dtype);
   const gint64 n_rows = self.rows.n_elements;
-  const unsigned n_blocks = (unsigned) (n_rows < G_MAXINT32 ? n_rows : G_MAXINT32);
+  const unsigned n_threads = count_team_threads (self.n_columns);
+  const unsigned n_blocks = count_team_blocks (n_rows, self.n_columns);
 
   if (n_rows == 0 || self.n_columns == 0)
     return cudaSuccess;
@@ -295,8 +304,8 @@ EBB_CUDA_KERNEL (add_rms_norm)
 /* With h = (x - mean) rstd, less its own mean, and g = dy weight, a row's gradient is
  *   layer norm: dx = rstd (g - mean (g) - h mean (g h))
  *   RMS norm:   dx = rstd (g - h mean (g h)), where mean is 0 in h
- * and dweight = sum over rows (dy h), dbias = sum over rows (dy). A block of threads takes a block of rows, and each
- * thread adds to its own columns. */
+ * and dweight = sum over rows (dy h), dbias = sum over rows (dy). A block takes some rows, one for each of its teams at
+ * a time, and each thread adds to its own columns. */
 typedef struct
 {
   const void *dy, *x, *dsum; /* dsum may be NULL */
@@ -305,18 +314,32 @@ typedef struct
   const float *mean, *rstd;
   float *partials; /* [blocks, 2, columns]: dweight and dbias; NULL: not wanted */
   float unit;
-  bool sums_in_shared; /* a block's sums fit into shared memory until they are done */
-  float of_columns;    /* 1 / n_columns */
+  float of_columns; /* 1 / n_columns */
   gint64 n_columns, rows_of_block;
   Layout<1> rows; /* of x */
 } NormGrad;
 
-#define SHARED_COLUMNS 6144 /* whose sums take 48 KiB */
+/* What a thread has of a row: of dy, x and, if there is one, dsum. */
+template <typename T>
+struct GradRuns
+{
+  RowRuns<T> dy, x, dsum;
+};
+
+template <typename T>
+static __device__ __forceinline__ const T *
+get_dsum (const NormGrad &self,
+          gint64 at)
+{
+  return self.dsum != NULL && self.dx != NULL ? (const T *) self.dsum + at : NULL;
+}
 
 /* The means of g, of g h and of h. */
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ void
 find_means (const NormGrad &self,
+            const RowTeam &team,
+            const GradRuns<T> &runs,
             const T *dy,
             const T *x,
             float mean,
@@ -330,111 +353,183 @@ find_means (const NormGrad &self,
   const gint64 n = self.n_columns;
   float sum_g = 0.0f, sum_gx = 0.0f, sum_x = 0.0f;
 
-  for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
-    {
-      float gs[run], xs[run];
+  visit_runs (team, runs.x, x, n, [&] (gint64 i, int r, const float (&xs)[run]) {
+    float gs[run], weights[run];
 
-      load_row_run (dy, i, n, gs);
-      load_row_run (x, i, n, xs);
+    unpack_run<T> (r >= 0 ? runs.dy.of[r] : load_packed_run (dy, i, n), gs);
+    if (self.weight.data != NULL)
+      load_vector_run (self.weight, i, n, weights);
 #pragma unroll
-      for (int k = 0; k < run; k++)
-        if (i + k < n)
-          {
-            float g = gs[k], distance = xs[k];
+    for (int k = 0; k < run; k++)
+      if (i + k < n)
+        {
+          const float distance = IS_CENTRED ? xs[k] - mean : xs[k];
+          const float g = self.weight.data != NULL ? gs[k] * (weights[k] + self.unit) : gs[k];
 
-            if (self.weight.data != NULL)
-              g *= load_vector_element (self.weight, i + k) + self.unit;
-            if (IS_CENTRED)
-              {
-                distance -= mean;
-                sum_g += g;
-                sum_x += distance;
-              }
-            sum_gx = fmaf (g, distance, sum_gx);
-          }
-    }
-  *mean_g = IS_CENTRED ? block_sum (sum_g, scratch) * self.of_columns : 0.0f;
-  *mean_h = IS_CENTRED ? block_sum (sum_x, scratch) * rstd * self.of_columns : 0.0f;
-  *mean_gh = block_sum (sum_gx, scratch) * rstd * self.of_columns - *mean_g * *mean_h;
+          if (IS_CENTRED)
+            {
+              sum_g += g;
+              sum_x += distance;
+            }
+          sum_gx = fmaf (g, distance, sum_gx);
+        }
+  });
+  *mean_g = IS_CENTRED ? team_sum (team, sum_g, scratch) * self.of_columns : 0.0f;
+  *mean_h = IS_CENTRED ? team_sum (team, sum_x, scratch) * rstd * self.of_columns : 0.0f;
+  *mean_gh = team_sum (team, sum_gx, scratch) * rstd * self.of_columns - *mean_g * *mean_h;
 }
+
+/* The sums over a block's rows that a thread has: of the columns of its runs in registers, of others in memory. */
+template <typename T>
+struct ColumnSums
+{
+  float dweight[RowRuns<T>::n][VectorSize<T>::value], dbias[RowRuns<T>::n][VectorSize<T>::value];
+};
 
 template <typename T, bool IS_CENTRED>
 static __device__ __forceinline__ void
 differentiate_row (const NormGrad &self,
+                   const RowTeam &team,
                    gint64 row,
-                   float *sums,
+                   ColumnSums<T> *sums,
+                   float *partials,
                    float *scratch)
 {
   const int run = VectorSize<T>::value;
   const gint64 n = self.n_columns, at = row * n;
-  const T *dy = (const T *) self.dy + at, *x, *dsum = (const T *) self.dsum;
+  const T *dy = (const T *) self.dy + at, *dsum = get_dsum<T> (self, at), *x;
   const float mean = IS_CENTRED ? self.mean[row] : 0.0f, rstd = self.rstd[row];
   float mean_g, mean_gh, mean_h;
+  GradRuns<T> runs;
   gint64 x_at[1];
 
   layout_find<guint32> (self.rows, (guint32) row, x_at);
   x = (const T *) self.x + x_at[0];
-  find_means<T, IS_CENTRED> (self, dy, x, mean, rstd, &mean_g, &mean_gh, &mean_h, scratch);
-  for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
-    {
-      float gs[run], xs[run], more[run] = {};
+  load_runs (team, dy, n, &runs.dy);
+  load_runs (team, x, n, &runs.x);
+  if (dsum != NULL)
+    load_runs (team, dsum, n, &runs.dsum);
+  find_means<T, IS_CENTRED> (self, team, runs, dy, x, mean, rstd, &mean_g, &mean_gh, &mean_h, scratch);
+  visit_runs (team, runs.x, x, n, [&] (gint64 i, int r, float (&xs)[run]) {
+    float gs[run], more[run] = {}, weights[run];
 
-      load_row_run (dy, i, n, gs);
-      load_row_run (x, i, n, xs);
-      if (dsum != NULL && self.dx != NULL)
-        load_row_run (dsum + at, i, n, more);
+    unpack_run<T> (r >= 0 ? runs.dy.of[r] : load_packed_run (dy, i, n), gs);
+    if (dsum != NULL)
+      unpack_run<T> (r >= 0 ? runs.dsum.of[r] : load_packed_run (dsum, i, n), more);
+    if (self.weight.data != NULL)
+      load_vector_run (self.weight, i, n, weights);
 #pragma unroll
-      for (int k = 0; k < run; k++)
-        if (i + k < n)
-          {
-            const float h = IS_CENTRED ? fmaf (xs[k] - mean, rstd, -mean_h) : xs[k] * rstd;
-            float g = gs[k];
+    for (int k = 0; k < run; k++)
+      {
+        const float h = IS_CENTRED ? fmaf (xs[k] - mean, rstd, -mean_h) : xs[k] * rstd;
+        float g = gs[k];
 
-            if (sums != NULL)
-              {
-                sums[i + k] = fmaf (g, h, sums[i + k]);
-                if (IS_CENTRED)
-                  sums[n + i + k] += g;
-              }
-            if (self.weight.data != NULL)
-              g *= load_vector_element (self.weight, i + k) + self.unit;
-            gs[k] = (g - mean_g - h * mean_gh) * rstd + more[k];
+        if (r >= 0)
+          {
+            sums->dweight[r][k] = fmaf (g, h, sums->dweight[r][k]);
+            sums->dbias[r][k] += g;
           }
-      if (self.dx != NULL)
-        store_row_run ((T *) self.dx + at, i, n, gs);
+        else if (partials != NULL && i + k < n)
+          {
+            partials[i + k] = fmaf (g, h, partials[i + k]);
+            partials[n + i + k] += g;
+          }
+        if (self.weight.data != NULL)
+          g *= weights[k] + self.unit;
+        xs[k] = (g - mean_g - h * mean_gh) * rstd + more[k];
+      }
+    if (self.dx != NULL)
+      store_row_run ((T *) self.dx + at, i, n, xs);
+  });
+}
+
+/* The sums of a block's warps are added in their order. */
+template <typename T>
+static __device__ __forceinline__ void
+put_sums (const NormGrad &self,
+          const RowTeam &team,
+          const ColumnSums<T> &sums,
+          float *partials)
+{
+  EBB_SHARED_ARRAY (float, joined, [2][WARP_COLUMNS]);
+  const int run = VectorSize<T>::value;
+  const unsigned rank = team.is_warp ? threadIdx.x / 32 : 0, n_teams = team.is_warp ? ROW_TEAMS : 1;
+
+  for (unsigned turn = 0; turn < n_teams; turn++)
+    {
+#pragma unroll
+      for (int r = 0; r < RowRuns<T>::n; r++)
+        {
+          const gint64 first = get_run_start<T> (team, r);
+
+#pragma unroll
+          for (int k = 0; k < run; k++)
+            {
+              const gint64 i = first + k;
+              float dweight = sums.dweight[r][k], dbias = sums.dbias[r][k];
+
+              if (turn != rank || i >= self.n_columns)
+                continue;
+              if (turn > 0)
+                {
+                  dweight += joined[0][i];
+                  dbias += joined[1][i];
+                }
+              if (turn == n_teams - 1)
+                {
+                  partials[i] = dweight;
+                  partials[self.n_columns + i] = dbias;
+                }
+              else
+                {
+                  joined[0][i] = dweight;
+                  joined[1][i] = dbias;
+                }
+            }
+        }
+      if (turn < n_teams - 1)
+        __syncthreads ();
     }
 }
 
 template <typename T, bool IS_CENTRED>
-__global__ void __launch_bounds__ (ROW_MOST_THREADS)
+__global__ void __launch_bounds__ (TEAM_MOST_THREADS)
 norm_grad_rows (NormGrad self)
 {
-  EBB_SHARED (float, shared_sums);
-  EBB_SHARED_ARRAY (float, scratch, [ROW_MOST_WARPS]);
-  const int run = VectorSize<T>::value;
+  EBB_SHARED_ARRAY (float, scratch, [TEAM_MOST_WARPS]);
   const gint64 n = self.n_columns, first = blockIdx.x * self.rows_of_block, end = first + self.rows_of_block;
   const gint64 last = end < self.rows.n_elements ? end : self.rows.n_elements;
+  const RowTeam team = get_row_team (n);
   float *partials = self.partials != NULL ? self.partials + blockIdx.x * 2 * n : NULL;
-  float *sums = partials != NULL && self.sums_in_shared ? shared_sums : partials;
+  ColumnSums<T> sums = {};
 
-  /* Each thread sees its own columns alone, so no barrier is needed. */
-  for (gint64 i = get_first_run<T> (); sums != NULL && i < n; i += get_run_step<T> ())
-    for (int k = 0; k < run && i + k < n; k++)
-      sums[i + k] = sums[n + i + k] = 0.0f;
-  for (gint64 row = first; row < last; row++)
-    differentiate_row<T, IS_CENTRED> (self, row, sums, scratch);
-  for (gint64 i = get_first_run<T> (); sums != partials && i < n; i += get_run_step<T> ())
-    for (int k = 0; k < run && i + k < n; k++)
-      {
-        partials[i + k] = sums[i + k];
-        partials[n + i + k] = sums[n + i + k];
-      }
+  for (gint64 i = get_run_start<T> (team, RowRuns<T>::n); partials != NULL && i < n;
+       i += (gint64) team.n_threads * VectorSize<T>::value)
+    for (int k = 0; k < VectorSize<T>::value && i + k < n; k++)
+      partials[i + k] = partials[n + i + k] = 0.0f;
+  for (gint64 row = first + (team.is_warp ? threadIdx.x / 32 : 0); row < last; row += team.is_warp ? ROW_TEAMS : 1)
+    differentiate_row<T, IS_CENTRED> (self, team, row, &sums, partials, scratch);
+  if (partials != NULL)
+    put_sums (self, team, sums, partials);
+}
+
+/* Rows are divided among so many blocks at most. */
+#define GRAD_BLOCKS 1024
+
+static gint64
+count_rows_of_grad_block (gint64 n_rows,
+                          gint64 n_columns)
+{
+  const gint64 n = (n_rows + GRAD_BLOCKS - 1) / GRAD_BLOCKS, n_teams = count_row_teams (n_columns);
+
+  return n > n_teams ? n : n_teams;
 }
 
 static gint64
-count_grad_blocks (gint64 n_rows)
+count_grad_blocks (gint64 n_rows,
+                   gint64 n_columns)
 {
-  const gint64 of_block = count_rows_of_block (n_rows);
+  const gint64 of_block = count_rows_of_grad_block (n_rows, n_columns);
 
   return (n_rows + of_block - 1) / of_block;
 }
@@ -446,7 +541,7 @@ get_grad_workspace (const EbbLaunch *launch)
 
   if (get_output (launch, 1) == NULL && get_output (launch, 2) == NULL)
     return 0;
-  return (gsize) (count_grad_blocks (count_rows (x)) * 2 * count_columns (x)) * sizeof (float);
+  return (gsize) (count_grad_blocks (count_rows (x), count_columns (x)) * 2 * count_columns (x)) * sizeof (float);
 }
 
 EBB_CUDA_WORKSPACE (layer_norm_grad)
@@ -466,10 +561,8 @@ launch_norm_grad_rows (const NormGrad &self,
                        gint64 n_blocks,
                        const EbbCudaQueue *queue)
 {
-  const gsize shared = self.partials != NULL && self.sums_in_shared ? (gsize) self.n_columns * 2 * sizeof (float) : 0;
-
-  return EBB_CUDA_LAUNCH (norm_grad_rows<T, IS_CENTRED>, (unsigned) n_blocks,
-                          count_row_threads (self.n_columns, x->dtype), shared, queue->stream, self);
+  return EBB_CUDA_LAUNCH (norm_grad_rows<T, IS_CENTRED>, (unsigned) n_blocks, count_team_threads (self.n_columns), 0,
+                          queue->stream, self);
 }
 
 template <bool IS_CENTRED>
@@ -479,7 +572,7 @@ launch_norm_grad (const EbbLaunch *launch,
                   const EbbCudaQueue *queue)
 {
   const EbbView *x = launch->inputs[1];
-  const gint64 n = count_columns (x), n_rows = count_rows (x), n_blocks = count_grad_blocks (n_rows);
+  const gint64 n = count_columns (x), n_rows = count_rows (x), n_blocks = count_grad_blocks (n_rows, n);
   EbbView *dweight = get_output (launch, 1), *dbias = IS_CENTRED ? get_output (launch, 2) : NULL;
   EbbView rows = *x;
   const EbbView *const views[] = { &rows };
@@ -492,10 +585,8 @@ launch_norm_grad (const EbbLaunch *launch,
   self->unit = !IS_CENTRED && launch->params.norm.unit_offset ? 1.0f : 0.0f;
   self->n_columns = n;
   self->of_columns = 1.0f / (float) n;
-  self->rows_of_block = count_rows_of_block (n_rows);
+  self->rows_of_block = count_rows_of_grad_block (n_rows, n);
   self->partials = dweight != NULL || dbias != NULL ? (float *) launch->workspace : NULL;
-  /* Beside them the sums of the warps need a little. */
-  self->sums_in_shared = n <= SHARED_COLUMNS - ROW_MOST_WARPS;
   rows.shape[x->n_dims - 1] = 1;
   layout_init (&self->rows, &rows, views);
   if (n == 0)

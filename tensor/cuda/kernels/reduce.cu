@@ -598,7 +598,7 @@ EBB_CUDA_KERNEL (arg_reduce)
 
 /* -- sums of columns ----------------------------------------------------------------------------------------------- */
 
-/* A block for 32 columns of a block of rows, which its eight warps share. */
+/* A block for 32 runs of 16 bytes of a block of rows, which its eight warps share. */
 template <typename T>
 __global__ void __launch_bounds__ (THREADS)
 sum_columns (const T *x,
@@ -608,23 +608,36 @@ sum_columns (const T *x,
              gint64 rows_of_block,
              float *partials)
 {
-  EBB_SHARED_ARRAY (float, lanes, [STRIP_LANES][STRIP_COLUMNS]);
-  const unsigned column_of_block = threadIdx.x % STRIP_COLUMNS, lane = threadIdx.x / STRIP_COLUMNS;
-  const gint64 column = (gint64) blockIdx.x * STRIP_COLUMNS + column_of_block;
+  const int run = VectorSize<T>::value, n_strip = STRIP_COLUMNS * run;
+  EBB_SHARED_ARRAY (float, lanes, [STRIP_LANES][STRIP_COLUMNS * VectorSize<T>::value]);
+  const unsigned lane = threadIdx.x / STRIP_COLUMNS, of_strip = threadIdx.x % STRIP_COLUMNS * run;
+  const gint64 strip = (gint64) blockIdx.x * n_strip, column = strip + of_strip;
   const gint64 first = blockIdx.y * rows_of_block, end = first + rows_of_block;
   const gint64 last = end < n_rows ? end : n_rows;
-  float sum = 0.0f;
+  float sums[run] = {};
 
   if (column < n_columns)
-    for (gint64 row = first + lane; row < last; row += STRIP_LANES)
-      sum += load (x + row * row_stride + column);
-  lanes[lane][column_of_block] = sum;
+    {
+#pragma unroll 4
+      for (gint64 row = first + lane; row < last; row += STRIP_LANES)
+        {
+          float values[run];
+
+          load_row_run (x + row * row_stride, column, n_columns, values);
+#pragma unroll
+          for (int k = 0; k < run; k++)
+            sums[k] += values[k];
+        }
+    }
+#pragma unroll
+  for (int k = 0; k < run; k++)
+    lanes[lane][of_strip + k] = sums[k];
   __syncthreads ();
-  if (lane != 0 || column >= n_columns)
+  if (threadIdx.x >= n_strip || strip + threadIdx.x >= n_columns)
     return;
   for (int i = 1; i < STRIP_LANES; i++)
-    sum += lanes[i][column_of_block];
-  partials[blockIdx.y * n_columns + column] = sum;
+    lanes[0][threadIdx.x] += lanes[i][threadIdx.x];
+  partials[blockIdx.y * n_columns + strip + threadIdx.x] = lanes[0][threadIdx.x];
 }
 
 static gint64
@@ -646,7 +659,8 @@ EBB_CUDA_KERNEL (column_sum)
 {
   const EbbView *x = launch->inputs[0];
   const gint64 n_rows = count_rows (x), n_columns = count_columns (x), n_blocks = count_row_blocks (n_rows);
-  const dim3 grid ((unsigned) ((n_columns + STRIP_COLUMNS - 1) / STRIP_COLUMNS), (unsigned) n_blocks);
+  const gint64 n_strip = STRIP_COLUMNS * 16 / get_dtype_size (x->dtype);
+  const dim3 grid ((unsigned) ((n_columns + n_strip - 1) / n_strip), (unsigned) n_blocks);
   float *partials = (float *) launch->workspace;
   cudaError_t status = cudaSuccess;
 

@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Kernels of rows: a block of threads for a row, of which each thread has runs of 16 bytes, always the same ones
- * whether an address allows a load of 16 bytes or not, so that sums have one order. A thread that reads a row again
- * reads its own runs, from the cache. */
+/* Kernels of rows: a team of threads for a row, of which each thread has runs of 16 bytes, always the same ones
+ * whether an address allows a load of 16 bytes or not, so that sums have one order. A thread keeps its first runs in
+ * registers; what a longer row has beyond them it reads again, from the cache. */
 
 #include "tensor/cuda/kernels/element.cuh"
 #include "tensor/cuda/kernels/layout.cuh"
@@ -71,7 +71,47 @@ count_row_threads (gint64 n_columns,
   return (unsigned) (n < 32 ? 32 : (n < ROW_MOST_THREADS ? n : ROW_MOST_THREADS));
 }
 
-/* Elements [i, i + run) of a row of n; those behind its end become 0. */
+template <typename T>
+static __device__ __forceinline__ void
+unpack_run (const uint4 &packed,
+            float (&values)[VectorSize<T>::value])
+{
+  union
+  {
+    uint4 all;
+    T each[VectorSize<T>::value];
+  } run;
+
+  run.all = packed;
+#pragma unroll
+  for (int k = 0; k < VectorSize<T>::value; k++)
+    values[k] = to_float (run.each[k]);
+}
+
+/* Elements [i, i + run) of a row of n as they are; those behind its end become 0. */
+template <typename T>
+static __device__ __forceinline__ uint4
+load_packed_run (const T *row,
+                 gint64 i,
+                 gint64 n)
+{
+  union
+  {
+    uint4 all;
+    T each[VectorSize<T>::value];
+  } run;
+
+  if (i + VectorSize<T>::value <= n && is_vector_aligned (row + i))
+    return *reinterpret_cast<const uint4 *> (row + i);
+  run.all = uint4{ 0, 0, 0, 0 };
+#pragma unroll
+  for (int k = 0; k < VectorSize<T>::value; k++)
+    if (i + k < n)
+      run.each[k] = row[i + k];
+  return run.all;
+}
+
+/* The same as numbers. */
 template <typename T>
 static __device__ __forceinline__ void
 load_row_run (const T *row,
@@ -79,14 +119,7 @@ load_row_run (const T *row,
               gint64 n,
               float (&values)[VectorSize<T>::value])
 {
-  if (i + VectorSize<T>::value <= n && is_vector_aligned (row + i))
-    {
-      load_run (row + i, values);
-      return;
-    }
-#pragma unroll
-  for (int k = 0; k < VectorSize<T>::value; k++)
-    values[k] = i + k < n ? load (row + i + k) : 0.0f;
+  unpack_run<T> (load_packed_run (row, i, n), values);
 }
 
 template <typename T>
@@ -122,24 +155,171 @@ get_run_step (void)
   return (gint64) blockDim.x * VectorSize<T>::value;
 }
 
-/* visit (x) for each element of a row of n that is this thread's. */
-template <typename T, typename Visit>
-static __device__ __forceinline__ void
-visit_row (const T *row,
-           gint64 n,
-           Visit visit)
-{
-  for (gint64 i = get_first_run<T> (); i < n; i += get_run_step<T> ())
-    {
-      float values[VectorSize<T>::value];
+/* -- a row in registers -------------------------------------------------------------------------------------------- */
 
-      load_row_run (row, i, n, values);
+#define ROW_ELEMENTS 32 /* of a row, that a thread keeps */
+#define WARP_COLUMNS (32 * ROW_ELEMENTS)
+#define ROW_TEAMS 4 /* of a block whose warps have a row each */
+#define TEAM_MOST_THREADS 256
+#define TEAM_MOST_WARPS (TEAM_MOST_THREADS / 32)
+
+/* The threads that share a row: a warp where it can keep the whole row, else the block. */
+typedef struct
+{
+  bool is_warp;
+  unsigned thread, n_threads;
+  gint64 row, row_step; /* the first row of the team, and how far apart its rows are */
+} RowTeam;
+
+static __device__ __forceinline__ RowTeam
+get_row_team (gint64 n_columns)
+{
+  if (n_columns > WARP_COLUMNS)
+    return RowTeam{ false, threadIdx.x, blockDim.x, blockIdx.x, gridDim.x };
+  return RowTeam{ true, threadIdx.x % 32, 32, (gint64) blockIdx.x * ROW_TEAMS + threadIdx.x / 32,
+                  (gint64) gridDim.x * ROW_TEAMS };
+}
+
+/* Rows that a block takes at one time. */
+static inline gint64
+count_row_teams (gint64 n_columns)
+{
+  return n_columns > WARP_COLUMNS ? 1 : ROW_TEAMS;
+}
+
+static inline unsigned
+count_team_threads (gint64 n_columns)
+{
+  const gint64 n = (n_columns + WARP_COLUMNS - 1) / WARP_COLUMNS * 32;
+
+  if (n_columns <= WARP_COLUMNS)
+    return 32 * ROW_TEAMS;
+  return (unsigned) (n < TEAM_MOST_THREADS ? n : TEAM_MOST_THREADS);
+}
+
+static inline unsigned
+count_team_blocks (gint64 n_rows,
+                   gint64 n_columns)
+{
+  const gint64 n_teams = count_row_teams (n_columns), n = (n_rows + n_teams - 1) / n_teams;
+
+  return (unsigned) (n < G_MAXINT32 ? n : G_MAXINT32);
+}
+
+/* scratch: one for each warp of a block that has one row. */
+template <typename Join, typename T>
+static __device__ __forceinline__ T
+team_reduce (const RowTeam &team,
+             T value,
+             T *scratch)
+{
+  return team.is_warp ? warp_reduce<Join> (value) : block_reduce<Join> (value, scratch);
+}
+
+static __device__ __forceinline__ float
+team_sum (const RowTeam &team,
+          float value,
+          float *scratch)
+{
+  return team_reduce<Sum> (team, value, scratch);
+}
+
+/* A thread's runs of a row, 16 bytes each. */
+template <typename T>
+struct RowRuns
+{
+  static constexpr int n = ROW_ELEMENTS / VectorSize<T>::value;
+  uint4 of[n];
+};
+
+template <typename T>
+static __device__ __forceinline__ gint64
+get_run_start (const RowTeam &team,
+               int r)
+{
+  return (gint64) (r * team.n_threads + team.thread) * VectorSize<T>::value;
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+load_runs (const RowTeam &team,
+           const T *row,
+           gint64 n,
+           RowRuns<T> *runs)
+{
 #pragma unroll
-      for (int k = 0; k < VectorSize<T>::value; k++)
-        if (i + k < n)
-          visit (values[k]);
+  for (int r = 0; r < RowRuns<T>::n; r++)
+    {
+      const gint64 i = get_run_start<T> (team, r);
+
+      runs->of[r] = i < n ? load_packed_run (row, i, n) : uint4{ 0, 0, 0, 0 };
     }
 }
+
+/* visit (i, r, values) for each run of this thread: elements from i on; r is -1 if the run isn't kept. */
+template <typename T, typename Visit>
+static __device__ __forceinline__ void
+visit_runs (const RowTeam &team,
+            const RowRuns<T> &runs,
+            const T *row,
+            gint64 n,
+            Visit visit)
+{
+  float values[VectorSize<T>::value];
+
+#pragma unroll
+  for (int r = 0; r < RowRuns<T>::n; r++)
+    {
+      const gint64 i = get_run_start<T> (team, r);
+
+      if (i >= n)
+        continue;
+      unpack_run<T> (runs.of[r], values);
+      visit (i, r, values);
+    }
+  for (gint64 i = get_run_start<T> (team, RowRuns<T>::n); i < n; i += (gint64) team.n_threads * VectorSize<T>::value)
+    {
+      load_row_run (row, i, n, values);
+      visit (i, -1, values);
+    }
+}
+
+/* visit (x) for each element of this thread. */
+template <typename T, typename Visit>
+static __device__ __forceinline__ void
+visit_elements (const RowTeam &team,
+                const RowRuns<T> &runs,
+                const T *row,
+                gint64 n,
+                Visit visit)
+{
+  visit_runs (team, runs, row, n, [&] (gint64 i, int, const float (&values)[VectorSize<T>::value]) {
+#pragma unroll
+    for (int k = 0; k < VectorSize<T>::value; k++)
+      if (i + k < n)
+        visit (values[k]);
+  });
+}
+
+/* change (i, values) for each run of this thread; what becomes of it goes to another row, and is kept from now on. */
+template <typename T, typename Change>
+static __device__ __forceinline__ void
+change_runs (const RowTeam &team,
+             RowRuns<T> *runs,
+             const T *row,
+             gint64 n,
+             T *to,
+             Change change)
+{
+  visit_runs (team, *runs, row, n, [&] (gint64 i, int r, float (&values)[VectorSize<T>::value]) {
+    change (i, values);
+    store_row_run (to, i, n, values);
+    if (r >= 0)
+      runs->of[r] = pack_run (values);
+  });
+}
+
+/* -- parameters ---------------------------------------------------------------------------------------------------- */
 
 /* A vector of parameters of either dtype, with any stride. */
 typedef struct
@@ -170,6 +350,34 @@ load_vector_element (const Vector &vector,
   return load_float (vector.dtype, vector.data, i * vector.stride);
 }
 
+/* Elements [i, i + N) of a vector of n, by 16 bytes where it allows that; those behind its end become 0. */
+template <int N>
+static __device__ __forceinline__ void
+load_vector_run (const Vector &vector,
+                 gint64 i,
+                 gint64 n,
+                 float (&values)[N])
+{
+  if (vector.dtype == EBB_DTYPE_F32 && vector.stride == 1 && i + N <= n
+      && is_vector_aligned ((const float *) vector.data + i))
+    {
+#pragma unroll
+      for (int k = 0; k < N; k += 4)
+        {
+          const float4 four = *reinterpret_cast<const float4 *> ((const float *) vector.data + i + k);
+
+          values[k] = four.x;
+          values[k + 1] = four.y;
+          values[k + 2] = four.z;
+          values[k + 3] = four.w;
+        }
+      return;
+    }
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    values[k] = i + k < n ? load_vector_element (vector, i + k) : 0.0f;
+}
+
 /* -- mean and variance --------------------------------------------------------------------------------------------- */
 
 /* From the sums of distances to a centre and of their squares, see tensor/cpu/simd/statistics-private.h. */
@@ -196,11 +404,11 @@ statistics_take (Statistics *self,
 /* -- sums over rows ------------------------------------------------------------------------------------------------ */
 
 #define PARTIAL_COLUMNS 32
-#define PARTIAL_LANES 8
+#define PARTIAL_LANES 32
 #define PARTIAL_THREADS (PARTIAL_COLUMNS * PARTIAL_LANES)
 
-/* Adds partials [n_partials, stride] for each of n columns: eight threads take every eighth, and their sums are added
- * in order. */
+/* Adds partials [n_partials, stride] for each of n columns: 32 threads take every 32nd, and their sums are added in
+ * order. */
 static __global__ void __launch_bounds__ (PARTIAL_THREADS)
 sum_partials_of_columns (const float *partials,
                          gint64 n_partials,
@@ -215,8 +423,11 @@ sum_partials_of_columns (const float *partials,
   float sum = 0.0f;
 
   if (column < n)
-    for (gint64 i = lane; i < n_partials; i += PARTIAL_LANES)
-      sum += partials[i * stride + column];
+    {
+#pragma unroll 8
+      for (gint64 i = lane; i < n_partials; i += PARTIAL_LANES)
+        sum += partials[i * stride + column];
+    }
   lanes[lane][column_of_block] = sum;
   __syncthreads ();
   if (lane != 0 || column >= n)

@@ -563,6 +563,7 @@ test_index_add (void)
 {
   check_index_add (EBB_DTYPE_F32, EBB_DTYPE_F32, 1, 13, 300, 200);
   check_index_add (EBB_DTYPE_F32, EBB_DTYPE_BF16, 1, 13, 300, 259);
+  check_index_add (EBB_DTYPE_F32, EBB_DTYPE_F32, 1, 2, 300, 40); /* sums that go over several of a GPU's pieces */
   check_index_add (EBB_DTYPE_F32, EBB_DTYPE_F32, 3, 1000, 5000, 11);
   check_index_add (EBB_DTYPE_F32, EBB_DTYPE_BF16, 2, 3, 5, 1);
   check_index_add (EBB_DTYPE_I64, EBB_DTYPE_I64, 2, 7, 50, 9);
