@@ -48,6 +48,41 @@ put_logsumexp (float *to,
   to[1] = isfinite (to[0]) ? (float) (logsumexp - to[0]) : 0.0f;
 }
 
+/* What a thread has seen of a row. */
+typedef struct
+{
+  float maximum, sum; /* of e^(x - maximum) */
+  double plain;       /* the sum of x, where the loss is smoothed */
+} LogitSums;
+
+template <int N>
+static __device__ __forceinline__ void
+add_logits (const CrossEntropy &self,
+            LogitSums *sums,
+            float (&values)[N])
+{
+  float best = sums->maximum, shift;
+
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    {
+      values[k] = cap_logit (self, values[k]);
+      best = fmaxf (best, values[k]);
+    }
+  if (self.smoothing > 0)
+    {
+#pragma unroll
+      for (int k = 0; k < N; k++)
+        sums->plain += values[k];
+    }
+  shift = best == -INFINITY ? 0.0f : best;
+  sums->sum *= expf (sums->maximum - shift);
+  sums->maximum = best;
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    sums->sum += expf (values[k] - shift); /* a NaN stays */
+}
+
 /* log (sum (exp (x))) of a row, and the sum of x. */
 template <typename T>
 static __device__ __forceinline__ double
@@ -57,44 +92,60 @@ reduce_logits (const CrossEntropy &self,
                float *scratch,
                double *wide_scratch)
 {
-  const int run = VectorSize<T>::value;
-  const gint64 step = get_run_step<T> ();
-  float maximum = -INFINITY, sum = 0.0f, most;
-  double plain = 0, total;
+  const int run = VectorSize<T>::value, n_at_once = 4;
+  const gint64 step = get_run_step<T> (), n_whole = self.n - self.n % run;
+  gint64 i = get_first_run<T> ();
+  LogitSums sums = { -INFINITY, 0.0f, 0 };
+  float most;
+  double total;
 
-  /* Two runs at a time: a loop of one waits for memory. */
-  for (gint64 i = get_first_run<T> (); i < self.n; i += 2 * step)
+  /* Several runs at a time: a loop of one waits for memory. */
+  for (; i + (n_at_once - 1) * step < n_whole; i += n_at_once * step)
     {
-      float values[2][run], best = maximum, shift;
+      uint4 packed[n_at_once];
+      float values[run];
 
-      load_row_run (row, i, self.n, values[0]);
-      load_row_run (row, i + step, self.n, values[1]);
+      if (is_vector_aligned (row + i))
+        {
 #pragma unroll
-      for (int half = 0; half < 2; half++)
+          for (int r = 0; r < n_at_once; r++)
+            packed[r] = *reinterpret_cast<const uint4 *> (row + i + r * step);
+        }
+      else
+        {
 #pragma unroll
-        for (int k = 0; k < run; k++)
-          {
-            const bool is_there = i + half * step + k < self.n;
-
-            values[half][k] = is_there ? cap_logit (self, values[half][k]) : -INFINITY;
-            best = fmaxf (best, values[half][k]);
-            if (self.smoothing > 0 && is_there)
-              plain += values[half][k];
-          }
-      shift = best == -INFINITY ? 0.0f : best;
-      sum *= expf (maximum - shift);
-      maximum = best;
+          for (int r = 0; r < n_at_once; r++)
+            packed[r] = load_packed_run (row, i + r * step, self.n);
+        }
 #pragma unroll
-      for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int k = 0; k < run; k++)
-          sum += expf (values[half][k] - shift); /* a NaN stays */
+      for (int r = 0; r < n_at_once; r++)
+        {
+          unpack_run<T> (packed[r], values);
+          add_logits (self, &sums, values);
+        }
     }
-  most = block_max (maximum, scratch);
-  total = block_reduce<Sum> ((double) sum * exp ((double) maximum - (most == -INFINITY ? 0.0 : (double) most)),
-                             wide_scratch);
+  for (; i < self.n; i += step)
+    {
+      float values[run];
+
+      if (i < n_whole)
+        {
+          load_row_run (row, i, self.n, values);
+          add_logits (self, &sums, values);
+          continue;
+        }
+      for (int k = 0; i + k < self.n; k++)
+        {
+          float value[1] = { load (row + i + k) };
+
+          add_logits (self, &sums, value);
+        }
+    }
+  most = block_max (sums.maximum, scratch);
+  total = block_reduce<Sum> (
+      (double) sums.sum * exp ((double) sums.maximum - (most == -INFINITY ? 0.0 : (double) most)), wide_scratch);
   if (self.smoothing > 0)
-    *plain_sum = block_reduce<Sum> (plain, wide_scratch);
+    *plain_sum = block_reduce<Sum> (sums.plain, wide_scratch);
   return most + log (total);
 }
 

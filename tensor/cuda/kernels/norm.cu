@@ -20,9 +20,9 @@ typedef struct
 } Norm;
 
 /* The sums over a row of distances to a centre and of their squares; all threads get both. */
-template <typename T, bool IS_CENTRED>
+template <typename T, bool IS_CENTRED, bool IS_WHOLE>
 static __device__ __forceinline__ void
-sum_distances (const RowTeam &team,
+sum_distances (const RowTeam<IS_WHOLE> &team,
                const RowRuns<T> &runs,
                const T *row,
                gint64 n,
@@ -44,9 +44,9 @@ sum_distances (const RowTeam &team,
 }
 
 /* The first element of a row, which its first thread has. */
-template <typename T>
+template <typename T, bool IS_WHOLE>
 static __device__ __forceinline__ float
-get_first_element (const RowTeam &team,
+get_first_element (const RowTeam<IS_WHOLE> &team,
                    const RowRuns<T> &runs,
                    double *scratch)
 {
@@ -56,9 +56,9 @@ get_first_element (const RowTeam &team,
   return (float) team_reduce<Sum> (team, team.thread == 0 ? (double) values[0] : 0.0, scratch);
 }
 
-template <typename T, bool IS_CENTRED>
+template <typename T, bool IS_CENTRED, bool IS_WHOLE>
 static __device__ __forceinline__ Statistics
-find_statistics (const RowTeam &team,
+find_statistics (const RowTeam<IS_WHOLE> &team,
                  const RowRuns<T> &runs,
                  const T *row,
                  gint64 n,
@@ -70,22 +70,22 @@ find_statistics (const RowTeam &team,
 
   if (!IS_CENTRED)
     {
-      sum_distances<T, false> (team, runs, row, n, 0.0f, &sum, &squares, scratch);
+      sum_distances<T, false, IS_WHOLE> (team, runs, row, n, 0.0f, &sum, &squares, scratch);
       statistics.variance = (float) (squares / (double) n);
       return statistics;
     }
   statistics.centre = get_first_element (team, runs, scratch);
   do
-    sum_distances<T, true> (team, runs, row, n, statistics.centre, &sum, &squares, scratch);
+    sum_distances<T, true, IS_WHOLE> (team, runs, row, n, statistics.centre, &sum, &squares, scratch);
   while (!statistics_take (&statistics, sum, squares, (double) n) && ++pass < 2);
   return statistics;
 }
 
 /* Writes the normalized row, which is kept from now on; returns 1 / its deviation. */
-template <typename T, bool IS_CENTRED>
+template <typename T, bool IS_CENTRED, bool IS_WHOLE>
 static __device__ __forceinline__ float
 normalize_row (const Norm &self,
-               const RowTeam &team,
+               const RowTeam<IS_WHOLE> &team,
                RowRuns<T> *runs,
                const T *row,
                T *y,
@@ -95,16 +95,16 @@ normalize_row (const Norm &self,
 {
   const int run = VectorSize<T>::value;
   const gint64 n = self.n_columns;
-  const Statistics statistics = find_statistics<T, IS_CENTRED> (team, *runs, row, n, scratch);
+  const Statistics statistics = find_statistics<T, IS_CENTRED, IS_WHOLE> (team, *runs, row, n, scratch);
   const float rstd = 1.0f / sqrtf (statistics.variance + self.eps), shift = -statistics.rest * rstd;
 
   change_runs (team, runs, row, n, y, [&] (gint64 i, float (&values)[run]) {
     float weights[run], biases[run];
 
     if (weight.data != NULL)
-      load_vector_run (weight, i, n, weights);
+      load_vector_run (team, weight, i, n, weights);
     if (IS_CENTRED && self.bias.data != NULL)
-      load_vector_run (self.bias, i, n, biases);
+      load_vector_run (team, self.bias, i, n, biases);
 #pragma unroll
     for (int k = 0; k < run; k++)
       {
@@ -123,10 +123,10 @@ normalize_row (const Norm &self,
 }
 
 /* sum = residual + dropout (branch), rounded to T, which the norm then reads. branch may be sum. */
-template <typename T>
+template <typename T, bool IS_WHOLE>
 static __device__ __forceinline__ void
 add_row (const Norm &self,
-         const RowTeam &team,
+         const RowTeam<IS_WHOLE> &team,
          RowRuns<T> *runs,
          const T *branch,
          const T *residual,
@@ -138,7 +138,7 @@ add_row (const Norm &self,
   change_runs (team, runs, branch, self.n_columns, sum, [&] (gint64 i, float (&values)[run]) {
     float others[run];
 
-    load_row_run (residual, i, self.n_columns, others);
+    unpack_run<T> (load_team_run (team, residual, i, self.n_columns), others);
     if (self.threshold != 0)
       {
 #pragma unroll
@@ -155,12 +155,12 @@ add_row (const Norm &self,
   });
 }
 
-template <typename T, bool IS_CENTRED>
+template <typename T, bool IS_CENTRED, bool IS_WHOLE>
 __global__ void __launch_bounds__ (TEAM_MOST_THREADS)
 norm_rows (Norm self)
 {
   EBB_SHARED_ARRAY (double, scratch, [TEAM_MOST_WARPS]);
-  const RowTeam team = get_row_team (self.n_columns);
+  const RowTeam<IS_WHOLE> team = get_row_team<IS_WHOLE> (self.n_columns);
 
   for (gint64 row = team.row; row < self.rows.n_elements; row += team.row_step)
     {
@@ -178,7 +178,7 @@ norm_rows (Norm self)
         {
           if (self.normalizes_branch)
             {
-              rstd = normalize_row<T, false> (self, team, &runs, x, sum, self.branch_weight, NULL, scratch);
+              rstd = normalize_row<T, false, IS_WHOLE> (self, team, &runs, x, sum, self.branch_weight, NULL, scratch);
               if (self.branch_rstd != NULL && team.thread == 0)
                 self.branch_rstd[row] = rstd;
               x = sum;
@@ -186,8 +186,8 @@ norm_rows (Norm self)
           add_row (self, team, &runs, x, (const T *) self.residual + at, sum, at);
           x = sum;
         }
-      rstd = normalize_row<T, IS_CENTRED> (self, team, &runs, x, y, self.weight,
-                                           self.mean != NULL ? self.mean + row : NULL, scratch);
+      rstd = normalize_row<T, IS_CENTRED, IS_WHOLE> (self, team, &runs, x, y, self.weight,
+                                                     self.mean != NULL ? self.mean + row : NULL, scratch);
       if (self.rstd != NULL && team.thread == 0)
         self.rstd[row] = rstd;
     }
@@ -210,21 +210,39 @@ norm_init (Norm *self,
   layout_init (&self->rows, &rows, views);
 }
 
+template <typename T, bool IS_CENTRED>
+static cudaError_t
+launch_norm_rows (const Norm &self,
+                  bool whole,
+                  const EbbCudaQueue *queue)
+{
+  const unsigned n_threads = count_team_threads (self.n_columns);
+  const unsigned n_blocks = count_team_blocks (self.rows.n_elements, self.n_columns);
+
+  if (whole)
+    return EBB_CUDA_LAUNCH (norm_rows<T, IS_CENTRED, true>, n_blocks, n_threads, 0, queue->stream, self);
+  return EBB_CUDA_LAUNCH (norm_rows<T, IS_CENTRED, false>, n_blocks, n_threads, 0, queue->stream, self);
+}
+
+/* The first n inputs and the first n outputs have rows, the other inputs are vectors. */
 template <bool IS_CENTRED>
 static cudaError_t
 launch_norm (const Norm &self,
-             const EbbView *x,
+             const EbbLaunch *launch,
+             guint n,
              const EbbCudaQueue *queue)
 {
-  const gint64 n_rows = self.rows.n_elements;
-  const unsigned n_threads = count_team_threads (self.n_columns);
-  const unsigned n_blocks = count_team_blocks (n_rows, self.n_columns);
+  bool whole = true;
 
-  if (n_rows == 0 || self.n_columns == 0)
+  for (guint i = 0; i < launch->n_inputs; i++)
+    whole = whole && (i < n ? is_whole (launch->inputs[i]) : is_whole_vector (launch->inputs[i]));
+  for (guint i = 0; i < n; i++)
+    whole = whole && is_whole (launch->outputs[i]);
+  if (self.rows.n_elements == 0 || self.n_columns == 0)
     return cudaSuccess;
-  if (x->dtype == EBB_DTYPE_F32)
-    return EBB_CUDA_LAUNCH (norm_rows<float, IS_CENTRED>, n_blocks, n_threads, 0, queue->stream, self);
-  return EBB_CUDA_LAUNCH (norm_rows<Bf16, IS_CENTRED>, n_blocks, n_threads, 0, queue->stream, self);
+  if (launch->inputs[0]->dtype == EBB_DTYPE_F32)
+    return launch_norm_rows<float, IS_CENTRED> (self, whole, queue);
+  return launch_norm_rows<Bf16, IS_CENTRED> (self, whole, queue);
 }
 
 EBB_CUDA_KERNEL (layer_norm)
@@ -239,7 +257,7 @@ EBB_CUDA_KERNEL (layer_norm)
   self.y = launch->outputs[0]->data;
   self.mean = get_floats (get_output (launch, 1));
   self.rstd = get_floats (get_output (launch, 2));
-  return launch_norm<true> (self, x, queue);
+  return launch_norm<true> (self, launch, 1, queue);
 }
 
 EBB_CUDA_KERNEL (rms_norm)
@@ -251,7 +269,7 @@ EBB_CUDA_KERNEL (rms_norm)
   self.weight = get_vector (get_input (launch, 1));
   self.y = launch->outputs[0]->data;
   self.rstd = get_floats (get_output (launch, 1));
-  return launch_norm<false> (self, x, queue);
+  return launch_norm<false> (self, launch, 1, queue);
 }
 
 static void
@@ -281,7 +299,7 @@ EBB_CUDA_KERNEL (add_layer_norm)
   self.bias = get_vector (get_input (launch, 3));
   self.mean = get_floats (get_output (launch, 2));
   self.rstd = get_floats (get_output (launch, 3));
-  return launch_norm<true> (self, x, queue);
+  return launch_norm<true> (self, launch, 2, queue);
 }
 
 EBB_CUDA_KERNEL (add_rms_norm)
@@ -296,7 +314,7 @@ EBB_CUDA_KERNEL (add_rms_norm)
   self.normalizes_branch = launch->params.norm.normalizes_branch != FALSE;
   self.rstd = get_floats (get_output (launch, 2));
   self.branch_rstd = get_floats (get_output (launch, 3));
-  return launch_norm<false> (self, x, queue);
+  return launch_norm<false> (self, launch, 2, queue);
 }
 
 /* -- gradient ------------------------------------------------------------------------------------------------------ */
@@ -335,10 +353,10 @@ get_dsum (const NormGrad &self,
 }
 
 /* The means of g, of g h and of h. */
-template <typename T, bool IS_CENTRED>
+template <typename T, bool IS_CENTRED, bool IS_WHOLE>
 static __device__ __forceinline__ void
 find_means (const NormGrad &self,
-            const RowTeam &team,
+            const RowTeam<IS_WHOLE> &team,
             const GradRuns<T> &runs,
             const T *dy,
             const T *x,
@@ -356,12 +374,12 @@ find_means (const NormGrad &self,
   visit_runs (team, runs.x, x, n, [&] (gint64 i, int r, const float (&xs)[run]) {
     float gs[run], weights[run];
 
-    unpack_run<T> (r >= 0 ? runs.dy.of[r] : load_packed_run (dy, i, n), gs);
+    unpack_run<T> (r >= 0 ? runs.dy.of[r] : load_team_run (team, dy, i, n), gs);
     if (self.weight.data != NULL)
-      load_vector_run (self.weight, i, n, weights);
+      load_vector_run (team, self.weight, i, n, weights);
 #pragma unroll
     for (int k = 0; k < run; k++)
-      if (i + k < n)
+      if (IS_WHOLE || i + k < n)
         {
           const float distance = IS_CENTRED ? xs[k] - mean : xs[k];
           const float g = self.weight.data != NULL ? gs[k] * (weights[k] + self.unit) : gs[k];
@@ -386,10 +404,10 @@ struct ColumnSums
   float dweight[RowRuns<T>::n][VectorSize<T>::value], dbias[RowRuns<T>::n][VectorSize<T>::value];
 };
 
-template <typename T, bool IS_CENTRED>
+template <typename T, bool IS_CENTRED, bool IS_WHOLE>
 static __device__ __forceinline__ void
 differentiate_row (const NormGrad &self,
-                   const RowTeam &team,
+                   const RowTeam<IS_WHOLE> &team,
                    gint64 row,
                    ColumnSums<T> *sums,
                    float *partials,
@@ -409,15 +427,15 @@ differentiate_row (const NormGrad &self,
   load_runs (team, x, n, &runs.x);
   if (dsum != NULL)
     load_runs (team, dsum, n, &runs.dsum);
-  find_means<T, IS_CENTRED> (self, team, runs, dy, x, mean, rstd, &mean_g, &mean_gh, &mean_h, scratch);
+  find_means<T, IS_CENTRED, IS_WHOLE> (self, team, runs, dy, x, mean, rstd, &mean_g, &mean_gh, &mean_h, scratch);
   visit_runs (team, runs.x, x, n, [&] (gint64 i, int r, float (&xs)[run]) {
     float gs[run], more[run] = {}, weights[run];
 
-    unpack_run<T> (r >= 0 ? runs.dy.of[r] : load_packed_run (dy, i, n), gs);
+    unpack_run<T> (r >= 0 ? runs.dy.of[r] : load_team_run (team, dy, i, n), gs);
     if (dsum != NULL)
-      unpack_run<T> (r >= 0 ? runs.dsum.of[r] : load_packed_run (dsum, i, n), more);
+      unpack_run<T> (r >= 0 ? runs.dsum.of[r] : load_team_run (team, dsum, i, n), more);
     if (self.weight.data != NULL)
-      load_vector_run (self.weight, i, n, weights);
+      load_vector_run (team, self.weight, i, n, weights);
 #pragma unroll
     for (int k = 0; k < run; k++)
       {
@@ -439,15 +457,15 @@ differentiate_row (const NormGrad &self,
         xs[k] = (g - mean_g - h * mean_gh) * rstd + more[k];
       }
     if (self.dx != NULL)
-      store_row_run ((T *) self.dx + at, i, n, xs);
+      store_team_run (team, (T *) self.dx + at, i, n, xs);
   });
 }
 
 /* The sums of a block's warps are added in their order. */
-template <typename T>
+template <typename T, bool IS_WHOLE>
 static __device__ __forceinline__ void
 put_sums (const NormGrad &self,
-          const RowTeam &team,
+          const RowTeam<IS_WHOLE> &team,
           const ColumnSums<T> &sums,
           float *partials)
 {
@@ -492,14 +510,14 @@ put_sums (const NormGrad &self,
     }
 }
 
-template <typename T, bool IS_CENTRED>
+template <typename T, bool IS_CENTRED, bool IS_WHOLE>
 __global__ void __launch_bounds__ (TEAM_MOST_THREADS)
 norm_grad_rows (NormGrad self)
 {
   EBB_SHARED_ARRAY (float, scratch, [TEAM_MOST_WARPS]);
   const gint64 n = self.n_columns, first = blockIdx.x * self.rows_of_block, end = first + self.rows_of_block;
   const gint64 last = end < self.rows.n_elements ? end : self.rows.n_elements;
-  const RowTeam team = get_row_team (n);
+  const RowTeam<IS_WHOLE> team = get_row_team<IS_WHOLE> (n);
   float *partials = self.partials != NULL ? self.partials + blockIdx.x * 2 * n : NULL;
   ColumnSums<T> sums = {};
 
@@ -508,7 +526,7 @@ norm_grad_rows (NormGrad self)
     for (int k = 0; k < VectorSize<T>::value && i + k < n; k++)
       partials[i + k] = partials[n + i + k] = 0.0f;
   for (gint64 row = first + (team.is_warp ? threadIdx.x / 32 : 0); row < last; row += team.is_warp ? ROW_TEAMS : 1)
-    differentiate_row<T, IS_CENTRED> (self, team, row, &sums, partials, scratch);
+    differentiate_row<T, IS_CENTRED, IS_WHOLE> (self, team, row, &sums, partials, scratch);
   if (partials != NULL)
     put_sums (self, team, sums, partials);
 }
@@ -557,29 +575,37 @@ EBB_CUDA_WORKSPACE (rms_norm_grad)
 template <typename T, bool IS_CENTRED>
 static cudaError_t
 launch_norm_grad_rows (const NormGrad &self,
-                       const EbbView *x,
+                       bool whole,
                        gint64 n_blocks,
                        const EbbCudaQueue *queue)
 {
-  return EBB_CUDA_LAUNCH (norm_grad_rows<T, IS_CENTRED>, (unsigned) n_blocks, count_team_threads (self.n_columns), 0,
-                          queue->stream, self);
+  const unsigned n_threads = count_team_threads (self.n_columns);
+
+  if (whole)
+    return EBB_CUDA_LAUNCH (norm_grad_rows<T, IS_CENTRED, true>, (unsigned) n_blocks, n_threads, 0, queue->stream,
+                            self);
+  return EBB_CUDA_LAUNCH (norm_grad_rows<T, IS_CENTRED, false>, (unsigned) n_blocks, n_threads, 0, queue->stream, self);
 }
 
 template <bool IS_CENTRED>
 static cudaError_t
 launch_norm_grad (const EbbLaunch *launch,
                   NormGrad *self,
+                  const EbbView *dsum,
                   const EbbCudaQueue *queue)
 {
   const EbbView *x = launch->inputs[1];
   const gint64 n = count_columns (x), n_rows = count_rows (x), n_blocks = count_grad_blocks (n_rows, n);
   EbbView *dweight = get_output (launch, 1), *dbias = IS_CENTRED ? get_output (launch, 2) : NULL;
+  const bool whole = is_whole (launch->inputs[0]) && is_whole (x) && is_whole (dsum)
+                     && is_whole_vector (launch->inputs[2]) && is_whole (launch->outputs[0]);
   EbbView rows = *x;
   const EbbView *const views[] = { &rows };
   cudaError_t status = cudaSuccess;
 
   self->dy = launch->inputs[0]->data;
   self->x = x->data;
+  self->dsum = get_data (dsum);
   self->weight = get_vector (launch->inputs[2]);
   self->dx = launch->outputs[0] != NULL ? launch->outputs[0]->data : NULL;
   self->unit = !IS_CENTRED && launch->params.norm.unit_offset ? 1.0f : 0.0f;
@@ -592,9 +618,9 @@ launch_norm_grad (const EbbLaunch *launch,
   if (n == 0)
     return cudaSuccess;
   if (n_rows > 0 && x->dtype == EBB_DTYPE_F32)
-    status = launch_norm_grad_rows<float, IS_CENTRED> (*self, x, n_blocks, queue);
+    status = launch_norm_grad_rows<float, IS_CENTRED> (*self, whole, n_blocks, queue);
   else if (n_rows > 0)
-    status = launch_norm_grad_rows<Bf16, IS_CENTRED> (*self, x, n_blocks, queue);
+    status = launch_norm_grad_rows<Bf16, IS_CENTRED> (*self, whole, n_blocks, queue);
   if (status == cudaSuccess && dweight != NULL)
     status = launch_sum_partials (self->partials, n_blocks, 2 * n, n, launch->params.norm.accumulate_weight != FALSE,
                                   (float *) dweight->data, queue);
@@ -606,21 +632,17 @@ launch_norm_grad (const EbbLaunch *launch,
 
 EBB_CUDA_KERNEL (layer_norm_grad)
 {
-  const EbbView *dsum = get_input (launch, 5);
   NormGrad self = {};
 
   self.mean = (const float *) launch->inputs[3]->data;
   self.rstd = (const float *) launch->inputs[4]->data;
-  self.dsum = get_data (dsum);
-  return launch_norm_grad<true> (launch, &self, queue);
+  return launch_norm_grad<true> (launch, &self, get_input (launch, 5), queue);
 }
 
 EBB_CUDA_KERNEL (rms_norm_grad)
 {
-  const EbbView *dsum = get_input (launch, 4);
   NormGrad self = {};
 
   self.rstd = (const float *) launch->inputs[3]->data;
-  self.dsum = get_data (dsum);
-  return launch_norm_grad<false> (launch, &self, queue);
+  return launch_norm_grad<false> (launch, &self, get_input (launch, 4), queue);
 }

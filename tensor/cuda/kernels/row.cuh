@@ -163,21 +163,39 @@ get_run_step (void)
 #define TEAM_MOST_THREADS 256
 #define TEAM_MOST_WARPS (TEAM_MOST_THREADS / 32)
 
-/* The threads that share a row: a warp where it can keep the whole row, else the block. */
-typedef struct
+/* The threads that share a row: a warp where it can keep the whole row, else the block. IS_WHOLE: rows are whole runs
+ * at addresses of 16 bytes, and so are vectors of f32, as is_whole () and is_whole_vector () say. Without a branch for
+ * each run a thread has all of its loads on their way at one time. */
+template <bool IS_WHOLE>
+struct RowTeam
 {
   bool is_warp;
   unsigned thread, n_threads;
   gint64 row, row_step; /* the first row of the team, and how far apart its rows are */
-} RowTeam;
+};
 
-static __device__ __forceinline__ RowTeam
+template <bool IS_WHOLE>
+static __device__ __forceinline__ RowTeam<IS_WHOLE>
 get_row_team (gint64 n_columns)
 {
   if (n_columns > WARP_COLUMNS)
-    return RowTeam{ false, threadIdx.x, blockDim.x, blockIdx.x, gridDim.x };
-  return RowTeam{ true, threadIdx.x % 32, 32, (gint64) blockIdx.x * ROW_TEAMS + threadIdx.x / 32,
-                  (gint64) gridDim.x * ROW_TEAMS };
+    return RowTeam<IS_WHOLE>{ false, threadIdx.x, blockDim.x, blockIdx.x, gridDim.x };
+  return RowTeam<IS_WHOLE>{ true, threadIdx.x % 32, 32, (gint64) blockIdx.x * ROW_TEAMS + threadIdx.x / 32,
+                            (gint64) gridDim.x * ROW_TEAMS };
+}
+
+/* Of a view, or of none. */
+static inline bool
+is_whole (const EbbView *view)
+{
+  const gint64 run = view != NULL ? 16 / get_dtype_size (view->dtype) : 1;
+
+  if (view == NULL)
+    return true;
+  for (int i = 0; i < view->n_dims - 1; i++)
+    if (view->shape[i] > 1 && view->strides[i] % run != 0)
+      return false;
+  return count_columns (view) % run == 0 && is_vector_aligned (view->data);
 }
 
 /* Rows that a block takes at one time. */
@@ -207,17 +225,18 @@ count_team_blocks (gint64 n_rows,
 }
 
 /* scratch: one for each warp of a block that has one row. */
-template <typename Join, typename T>
+template <typename Join, typename T, bool IS_WHOLE>
 static __device__ __forceinline__ T
-team_reduce (const RowTeam &team,
+team_reduce (const RowTeam<IS_WHOLE> &team,
              T value,
              T *scratch)
 {
   return team.is_warp ? warp_reduce<Join> (value) : block_reduce<Join> (value, scratch);
 }
 
+template <bool IS_WHOLE>
 static __device__ __forceinline__ float
-team_sum (const RowTeam &team,
+team_sum (const RowTeam<IS_WHOLE> &team,
           float value,
           float *scratch)
 {
@@ -232,17 +251,42 @@ struct RowRuns
   uint4 of[n];
 };
 
-template <typename T>
+template <typename T, bool IS_WHOLE>
 static __device__ __forceinline__ gint64
-get_run_start (const RowTeam &team,
+get_run_start (const RowTeam<IS_WHOLE> &team,
                int r)
 {
   return (gint64) (r * team.n_threads + team.thread) * VectorSize<T>::value;
 }
 
-template <typename T>
+/* Elements [i, i + run) of a row of this team. */
+template <typename T, bool IS_WHOLE>
+static __device__ __forceinline__ uint4
+load_team_run (const RowTeam<IS_WHOLE> &,
+               const T *row,
+               gint64 i,
+               gint64 n)
+{
+  return IS_WHOLE ? *reinterpret_cast<const uint4 *> (row + i) : load_packed_run (row, i, n);
+}
+
+template <typename T, bool IS_WHOLE>
 static __device__ __forceinline__ void
-load_runs (const RowTeam &team,
+store_team_run (const RowTeam<IS_WHOLE> &,
+                T *row,
+                gint64 i,
+                gint64 n,
+                const float (&values)[VectorSize<T>::value])
+{
+  if (IS_WHOLE)
+    store_run (row + i, values);
+  else
+    store_row_run (row, i, n, values);
+}
+
+template <typename T, bool IS_WHOLE>
+static __device__ __forceinline__ void
+load_runs (const RowTeam<IS_WHOLE> &team,
            const T *row,
            gint64 n,
            RowRuns<T> *runs)
@@ -252,14 +296,14 @@ load_runs (const RowTeam &team,
     {
       const gint64 i = get_run_start<T> (team, r);
 
-      runs->of[r] = i < n ? load_packed_run (row, i, n) : uint4{ 0, 0, 0, 0 };
+      runs->of[r] = i < n ? load_team_run (team, row, i, n) : uint4{ 0, 0, 0, 0 };
     }
 }
 
 /* visit (i, r, values) for each run of this thread: elements from i on; r is -1 if the run isn't kept. */
-template <typename T, typename Visit>
+template <typename T, bool IS_WHOLE, typename Visit>
 static __device__ __forceinline__ void
-visit_runs (const RowTeam &team,
+visit_runs (const RowTeam<IS_WHOLE> &team,
             const RowRuns<T> &runs,
             const T *row,
             gint64 n,
@@ -279,15 +323,15 @@ visit_runs (const RowTeam &team,
     }
   for (gint64 i = get_run_start<T> (team, RowRuns<T>::n); i < n; i += (gint64) team.n_threads * VectorSize<T>::value)
     {
-      load_row_run (row, i, n, values);
+      unpack_run<T> (load_team_run (team, row, i, n), values);
       visit (i, -1, values);
     }
 }
 
 /* visit (x) for each element of this thread. */
-template <typename T, typename Visit>
+template <typename T, bool IS_WHOLE, typename Visit>
 static __device__ __forceinline__ void
-visit_elements (const RowTeam &team,
+visit_elements (const RowTeam<IS_WHOLE> &team,
                 const RowRuns<T> &runs,
                 const T *row,
                 gint64 n,
@@ -296,15 +340,15 @@ visit_elements (const RowTeam &team,
   visit_runs (team, runs, row, n, [&] (gint64 i, int, const float (&values)[VectorSize<T>::value]) {
 #pragma unroll
     for (int k = 0; k < VectorSize<T>::value; k++)
-      if (i + k < n)
+      if (IS_WHOLE || i + k < n)
         visit (values[k]);
   });
 }
 
 /* change (i, values) for each run of this thread; what becomes of it goes to another row, and is kept from now on. */
-template <typename T, typename Change>
+template <typename T, bool IS_WHOLE, typename Change>
 static __device__ __forceinline__ void
-change_runs (const RowTeam &team,
+change_runs (const RowTeam<IS_WHOLE> &team,
              RowRuns<T> *runs,
              const T *row,
              gint64 n,
@@ -313,7 +357,7 @@ change_runs (const RowTeam &team,
 {
   visit_runs (team, *runs, row, n, [&] (gint64 i, int r, float (&values)[VectorSize<T>::value]) {
     change (i, values);
-    store_row_run (to, i, n, values);
+    store_team_run (team, to, i, n, values);
     if (r >= 0)
       runs->of[r] = pack_run (values);
   });
@@ -350,32 +394,42 @@ load_vector_element (const Vector &vector,
   return load_float (vector.dtype, vector.data, i * vector.stride);
 }
 
-/* Elements [i, i + N) of a vector of n, by 16 bytes where it allows that; those behind its end become 0. */
-template <int N>
+/* f32 side by side at an address of 16 bytes, or none. */
+static inline bool
+is_whole_vector (const EbbView *view)
+{
+  const Vector vector = get_vector (view);
+
+  return vector.data == NULL
+         || (vector.dtype == EBB_DTYPE_F32 && vector.stride == 1 && is_vector_aligned (vector.data));
+}
+
+/* Elements [i, i + N) of a vector of n; those behind its end become 0. */
+template <int N, bool IS_WHOLE>
 static __device__ __forceinline__ void
-load_vector_run (const Vector &vector,
+load_vector_run (const RowTeam<IS_WHOLE> &,
+                 const Vector &vector,
                  gint64 i,
                  gint64 n,
                  float (&values)[N])
 {
-  if (vector.dtype == EBB_DTYPE_F32 && vector.stride == 1 && i + N <= n
-      && is_vector_aligned ((const float *) vector.data + i))
-    {
 #pragma unroll
-      for (int k = 0; k < N; k += 4)
-        {
-          const float4 four = *reinterpret_cast<const float4 *> ((const float *) vector.data + i + k);
+  for (int k = 0; k < N; k += 4)
+    if (IS_WHOLE)
+      {
+        const float4 four = *reinterpret_cast<const float4 *> ((const float *) vector.data + i + k);
 
-          values[k] = four.x;
-          values[k + 1] = four.y;
-          values[k + 2] = four.z;
-          values[k + 3] = four.w;
-        }
-      return;
-    }
+        values[k] = four.x;
+        values[k + 1] = four.y;
+        values[k + 2] = four.z;
+        values[k + 3] = four.w;
+      }
+    else
+      {
 #pragma unroll
-  for (int k = 0; k < N; k++)
-    values[k] = i + k < n ? load_vector_element (vector, i + k) : 0.0f;
+        for (int each = k; each < k + 4; each++)
+          values[each] = i + each < n ? load_vector_element (vector, i + each) : 0.0f;
+      }
 }
 
 /* -- mean and variance --------------------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 /* Softmax and log-softmax of rows, and their gradients. */
 #include "tensor/cuda/kernels/row.cuh"
 
-template <typename T>
+template <typename T, bool IS_WHOLE>
 __global__ void __launch_bounds__ (TEAM_MOST_THREADS)
 softmax_rows (const T *x,
               T *y,
@@ -12,7 +12,7 @@ softmax_rows (const T *x,
 {
   EBB_SHARED_ARRAY (float, scratch, [TEAM_MOST_WARPS]);
   const int run = VectorSize<T>::value;
-  const RowTeam team = get_row_team (n);
+  const RowTeam<IS_WHOLE> team = get_row_team<IS_WHOLE> (n);
 
   for (gint64 row = team.row; row < n_rows; row += team.row_step)
     {
@@ -36,7 +36,7 @@ softmax_rows (const T *x,
 }
 
 /* softmax: dx = y (dy - sum (dy y)); log-softmax: dx = dy - exp (y) sum (dy) */
-template <typename T>
+template <typename T, bool IS_WHOLE>
 __global__ void __launch_bounds__ (TEAM_MOST_THREADS)
 softmax_grad_rows (const T *dy,
                    const T *y,
@@ -47,7 +47,7 @@ softmax_grad_rows (const T *dy,
 {
   EBB_SHARED_ARRAY (float, scratch, [TEAM_MOST_WARPS]);
   const int run = VectorSize<T>::value;
-  const RowTeam team = get_row_team (n);
+  const RowTeam<IS_WHOLE> team = get_row_team<IS_WHOLE> (n);
 
   for (gint64 row = team.row; row < n_rows; row += team.row_step)
     {
@@ -60,7 +60,7 @@ softmax_grad_rows (const T *dy,
       visit_runs (team, y_runs, own_y, n, [&] (gint64 i, int r, const float (&ys)[run]) {
         float dys[run];
 
-        unpack_run<T> (r >= 0 ? dy_runs.of[r] : load_packed_run (own_dy, i, n), dys);
+        unpack_run<T> (r >= 0 ? dy_runs.of[r] : load_team_run (team, own_dy, i, n), dys);
 #pragma unroll
         for (int k = 0; k < run; k++)
           sum = is_log ? sum + dys[k] : fmaf (dys[k], ys[k], sum); /* 0 behind the end */
@@ -69,45 +69,60 @@ softmax_grad_rows (const T *dy,
       visit_runs (team, y_runs, own_y, n, [&] (gint64 i, int r, const float (&ys)[run]) {
         float dys[run];
 
-        unpack_run<T> (r >= 0 ? dy_runs.of[r] : load_packed_run (own_dy, i, n), dys);
+        unpack_run<T> (r >= 0 ? dy_runs.of[r] : load_team_run (team, own_dy, i, n), dys);
 #pragma unroll
         for (int k = 0; k < run; k++)
           dys[k] = is_log ? dys[k] - expf (ys[k]) * sum : ys[k] * (dys[k] - sum);
-        store_row_run (dx + row * n, i, n, dys);
+        store_team_run (team, dx + row * n, i, n, dys);
       });
     }
+}
+
+template <typename T>
+static cudaError_t
+launch_softmax (const EbbView *x,
+                EbbView *y,
+                bool is_log,
+                const EbbCudaQueue *queue)
+{
+  const gint64 n_rows = count_rows (x), n = count_columns (x);
+  const auto kernel = is_whole (x) && is_whole (y) ? softmax_rows<T, true> : softmax_rows<T, false>;
+
+  if (n_rows == 0 || n == 0)
+    return cudaSuccess;
+  return EBB_CUDA_LAUNCH (kernel, count_team_blocks (n_rows, n), count_team_threads (n), 0, queue->stream,
+                          (const T *) x->data, (T *) y->data, n_rows, n, is_log);
 }
 
 EBB_CUDA_KERNEL (softmax)
 {
   const EbbView *x = launch->inputs[0];
-  const gint64 n_rows = count_rows (x), n = count_columns (x);
-  void *y = launch->outputs[0]->data;
   const bool is_log = launch->params.softmax.log != FALSE;
+
+  return x->dtype == EBB_DTYPE_F32 ? launch_softmax<float> (x, launch->outputs[0], is_log, queue)
+                                   : launch_softmax<Bf16> (x, launch->outputs[0], is_log, queue);
+}
+
+template <typename T>
+static cudaError_t
+launch_softmax_grad (const EbbLaunch *launch,
+                     const EbbCudaQueue *queue)
+{
+  const EbbView *dy = launch->inputs[0], *y = launch->inputs[1];
+  EbbView *dx = launch->outputs[0];
+  const gint64 n_rows = count_rows (y), n = count_columns (y);
+  const bool whole = is_whole (dy) && is_whole (y) && is_whole (dx);
+  const auto kernel = whole ? softmax_grad_rows<T, true> : softmax_grad_rows<T, false>;
 
   if (n_rows == 0 || n == 0)
     return cudaSuccess;
-  if (x->dtype == EBB_DTYPE_F32)
-    return EBB_CUDA_LAUNCH (softmax_rows<float>, count_team_blocks (n_rows, n), count_team_threads (n), 0,
-                            queue->stream, (const float *) x->data, (float *) y, n_rows, n, is_log);
-  return EBB_CUDA_LAUNCH (softmax_rows<Bf16>, count_team_blocks (n_rows, n), count_team_threads (n), 0, queue->stream,
-                          (const Bf16 *) x->data, (Bf16 *) y, n_rows, n, is_log);
+  return EBB_CUDA_LAUNCH (kernel, count_team_blocks (n_rows, n), count_team_threads (n), 0, queue->stream,
+                          (const T *) dy->data, (const T *) y->data, (T *) dx->data, n_rows, n,
+                          launch->params.softmax.log != FALSE);
 }
 
 EBB_CUDA_KERNEL (softmax_grad)
 {
-  const EbbView *dy = launch->inputs[0], *y = launch->inputs[1];
-  const gint64 n_rows = count_rows (y), n = count_columns (y);
-  void *dx = launch->outputs[0]->data;
-  const bool is_log = launch->params.softmax.log != FALSE;
-
-  if (n_rows == 0 || n == 0)
-    return cudaSuccess;
-  if (y->dtype == EBB_DTYPE_F32)
-    return EBB_CUDA_LAUNCH (softmax_grad_rows<float>, count_team_blocks (n_rows, n), count_team_threads (n), 0,
-                            queue->stream, (const float *) dy->data, (const float *) y->data, (float *) dx, n_rows, n,
-                            is_log);
-  return EBB_CUDA_LAUNCH (softmax_grad_rows<Bf16>, count_team_blocks (n_rows, n), count_team_threads (n), 0,
-                          queue->stream, (const Bf16 *) dy->data, (const Bf16 *) y->data, (Bf16 *) dx, n_rows, n,
-                          is_log);
+  return launch->inputs[1]->dtype == EBB_DTYPE_F32 ? launch_softmax_grad<float> (launch, queue)
+                                                   : launch_softmax_grad<Bf16> (launch, queue);
 }
