@@ -370,12 +370,14 @@ may_copy (const char *path)
   return FALSE;
 }
 
-/* The files that the tokenizer stands for of a GGUF file, of a folder with GPT-2's, or of bytes if @path is NULL.
- * @is_another: they replace those that are there. */
+/* Writes tokenizer.json and tokenizer_config.json for the tokenizer of the GGUF file @path, for GPT-2's two files in
+ * the folder @path, or for bytes if @path is NULL. @is_another: they replace the files that are there. @copied: names
+ * of files that were copied from the folder and stay; may be NULL. */
 static gboolean
 write_tokenizer (Saving *saving,
                  const char *path,
                  gboolean is_another,
+                 const char *const *copied,
                  GError **error)
 {
   const gboolean is_gguf = path != NULL && ebb_gguf_is_path (path);
@@ -399,7 +401,8 @@ write_tokenizer (Saving *saving,
     {
       g_autofree char *there = g_build_filename (saving->folder.path, files[i].name, NULL);
 
-      if ((is_another || !g_file_test (there, G_FILE_TEST_EXISTS))
+      if ((is_another ? copied == NULL || !g_strv_contains (copied, files[i].name)
+                      : !g_file_test (there, G_FILE_TEST_EXISTS))
           && !ebb_atomic_folder_write (&saving->folder, files[i].name, files[i].text->str, files[i].text->len, error))
         return FALSE;
     }
@@ -414,7 +417,7 @@ copy_tokenizer (Saving *saving,
   g_auto (GStrv) names = NULL;
 
   if (tokenizer->folder == NULL || ebb_gguf_is_path (tokenizer->folder))
-    return write_tokenizer (saving, tokenizer->folder, TRUE, error);
+    return write_tokenizer (saving, tokenizer->folder, TRUE, NULL, error);
   names = ebb_list_folder (tokenizer->folder, error);
   for (guint i = 0; names != NULL && names[i] != NULL; i++)
     {
@@ -425,7 +428,7 @@ copy_tokenizer (Saving *saving,
     }
   return names != NULL
          && (!tokenizer->is_gpt2 || g_strv_contains ((const char *const *) names, "tokenizer.json")
-             || write_tokenizer (saving, tokenizer->folder, TRUE, error));
+             || write_tokenizer (saving, tokenizer->folder, TRUE, (const char *const *) names, error));
 }
 
 /* The tokenizer unless the model has @another, generation_config.json, chat templates, the licence. A folder with
@@ -445,7 +448,7 @@ copy_others (Saving *saving,
   g_autoptr (GString) kept = g_string_new (NULL);
 
   if (ebb_gguf_is_path (origin->folder))
-    return another || write_tokenizer (saving, origin->folder, FALSE, error);
+    return another || write_tokenizer (saving, origin->folder, FALSE, NULL, error);
   names = ebb_list_folder (origin->folder, &failure);
   if (names == NULL)
     g_message ("the files beside the weights are not copied: %s", failure->message);

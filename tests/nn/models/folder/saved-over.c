@@ -232,6 +232,42 @@ gpt2s_files_get_a_tokenizer (void)
   test_remove_tree (folder);
 }
 
+/* Settings that are beside GPT-2's two files are saved as they are, with the chat template that is in them. */
+static void
+gpt2s_files_keep_their_settings (void)
+{
+  static const char *const names[] = { "vocab.json", "merges.txt" };
+  static const char *const settings = "{\"model_max_length\": 1024, \"chat_template\": \"{{ messages }}\"}";
+  g_autofree char *fixture = g_test_build_filename (G_TEST_DIST, "fixtures", "bpe", NULL);
+  g_autofree char *from = test_scratch_path ("gpt2");
+  g_autofree char *folder = test_model_copy ("gpt2");
+  g_autofree char *vocab = g_build_filename (from, names[0], NULL);
+  g_autofree char *merges = g_build_filename (from, names[1], NULL);
+  g_autoptr (EbbModule) model = test_model_open (folder);
+  g_autoptr (EbbTokenizer) tokenizer = NULL;
+  g_autoptr (GError) error = NULL;
+  g_autofree char *saved = NULL;
+
+  test_remove_tree (from);
+  g_assert_cmpint (g_mkdir (from, 0777), ==, 0);
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      g_autofree char *text = test_folder_read (fixture, names[i]);
+
+      test_folder_write (from, names[i], text);
+    }
+  test_folder_write (from, "tokenizer_config.json", settings);
+  tokenizer = ebb_bpe_tokenizer_new (vocab, merges, &error);
+  g_assert_no_error (error);
+  ebb_model_set_tokenizer (model, tokenizer, from);
+  test_model_save (model, folder);
+  saved = test_folder_read (folder, "tokenizer_config.json");
+  g_assert_cmpstr (saved, ==, settings);
+  g_assert_true (test_folder_has (folder, "tokenizer.json"));
+  test_remove_tree (folder);
+  test_remove_tree (from);
+}
+
 static void
 the_current_folder_stays_the_current_one (void)
 {
@@ -344,6 +380,7 @@ main (int argc,
   g_test_add_func ("/model-folder/another-tokenizer", another_tokenizer_replaces_that_of_the_folder);
   g_test_add_func ("/model-folder/byte-tokenizer", a_byte_tokenizer_gets_files);
   g_test_add_func ("/model-folder/gpt2s-files", gpt2s_files_get_a_tokenizer);
+  g_test_add_func ("/model-folder/gpt2s-settings", gpt2s_files_keep_their_settings);
   g_test_add_func ("/model-folder/current-folder", the_current_folder_stays_the_current_one);
   g_test_add_func ("/model-folder/failure-in-the-middle-is-undone", a_save_that_fails_in_the_middle_is_undone);
   g_test_add_func ("/model-folder/old-files-get-their-names-back", old_files_get_their_names_back);
