@@ -424,13 +424,16 @@ append_properties (GString *text, EbbModule *self)
 static void
 append_factors (GString *text, const EbbTensorRegistry *factors)
 {
+  gboolean any = FALSE;
+
   for (guint i = 0; i < factors->n_items; i++)
     if (factors->items[i].tensor != NULL)
       {
         EbbTensor *factor = factors->items[i].tensor;
         g_autofree char *shape = ebb_shape_to_string (factor->view.shape, factor->view.n_dims);
 
-        g_string_append_printf (text, "%s=%s", factors->items[i].name, shape);
+        g_string_append_printf (text, "%s%s=%s", any ? ", " : "", factors->items[i].name, shape);
+        any = TRUE;
       }
 }
 

@@ -530,7 +530,8 @@ ebb_gguf_write_tokenizer (EbbGgufWriter *writer,
   if (json == NULL)
     {
       g_message ("the GGUF file has no tokenizer: %s",
-                 path != NULL ? "there is no tokenizer.json where the model is from" : "the model came from no folder");
+                 path != NULL ? "there is no tokenizer.json where the model is from"
+                              : "there is no folder with the files of the model's tokenizer");
       ebb_gguf_writer_add_string (writer, "tokenizer.ggml.model", "no_vocab");
       return TRUE;
     }
