@@ -131,6 +131,10 @@ class Text(EstimateTest):
                 with open(self.path("report.json"), encoding="utf-8") as file:
                     least = json.load(file)["least_memory_bytes"]
                 self.assertEqual("the program itself" in found[0], "sim" not in words)
+                if "sim" not in words:
+                    parts = [float(part) for part in re.findall(r" ([\d.]+)(?:,|\.$)", found[0])]
+                    self.assertEqual(len(parts), 3)
+                    self.assertAlmostEqual(sum(parts), float(found[1].split()[0]), delta=0.4)
                 self.assertLess(0, float(found[1].split()[0]) * 2**20 - least + 1)
                 for size in found[1], least:
                     done = self.run_program(program, *SMALL, *words, "--steps", 1, "--quiet", "--memory", size)

@@ -144,24 +144,26 @@ round_up (guint64 n_bytes)
   return ceil ((double) n_bytes / (1 << 20) * 10) / 10;
 }
 
+/* The parts are those of all ranks of this process, so that they add up. */
 static void
 print_need (const Options *options,
             const PlanningNeed *need)
 {
-  const char *whose = options->ranks.n_ranks > 1 ? " of each rank" : "";
+  const guint64 n_here = (guint64) MAX (options->ranks.n_ranks, 1);
 
-  if (need->all == 0) /* the least is not looked for beside a plan */
+  if (need->all == 0) /* beside a plan only the least for tensors is known */
     {
       if (need->tensors > 0)
-        printf ("Its tensors%s need at least %.1f MiB with --memory.\n", whose, round_up (need->tensors));
+        printf ("The tensors%s need at least %.1f MiB with --memory.\n", n_here > 1 ? " of each rank" : "",
+                round_up (need->tensors));
       return;
     }
   printf ("With --memory it needs at least %.1f MiB", round_up (need->all));
   if (need->own > 0)
-    printf (": tensors%s %.1f, gaps between them %.1f, the program itself %.1f", whose, round_up (need->tensors),
-            round_up (need->gaps), round_up (need->own));
-  else if (options->ranks.n_ranks > 1)
-    printf (": %.1f%s", round_up (need->tensors), whose);
+    printf (": tensors%s %.1f, gaps between them %.1f, the program itself %.1f", n_here > 1 ? " of its ranks" : "",
+            round_up (need->tensors * n_here), round_up (need->gaps * n_here), round_up (need->own));
+  else if (n_here > 1)
+    printf (": %.1f of each rank", round_up (need->tensors));
   printf (".\n");
 }
 

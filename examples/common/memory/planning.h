@@ -38,16 +38,16 @@ void planning_clear (Planning *self);
 gboolean planning_apply (Planning *self,
                          Trainer *trainer,
                          GError **error);
-/* What the least --memory consists of. */
+/* The parts of the least --memory, in bytes. */
 typedef struct
 {
-  guint64 tensors; /* the smallest number of bytes for which there is a plan, of the rank that needs most */
-  guint64 gaps;    /* between them; 0 on an accelerator */
-  guint64 own;     /* of the process itself, all ranks together; 0 on an accelerator */
-  guint64 all;     /* of all ranks of this process */
+  guint64 tensors; /* the least for which there is a plan, of the rank that needs most */
+  guint64 gaps;    /* between that rank's tensors; 0 on an accelerator */
+  guint64 own;     /* the process itself takes, beside the tensors of all its ranks; 0 on an accelerator */
+  guint64 all;     /* the sum, with the tensors and gaps of all ranks of this process */
 } PlanningNeed;
 
-/* Before anything is planned: what the process takes itself on the CPU, which @need then has. */
+/* Measures what the process takes itself on the CPU, before anything is planned. */
 void planning_begin_need (const Trainer *trainer,
                           PlanningNeed *need);
 /* Finds the rest. Collective. */
