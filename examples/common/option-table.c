@@ -127,8 +127,8 @@ join_rows (const OptionRow *rows)
     { OPTION_GROUP, "help", .metavar = "Help:" },
     { OPTION_PATH, "config", AT (config), .metavar = "FILE",
       .help =
-          "Take the options that the command line leaves out from FILE, a JSON object of options, or a report, of "
-          "which those are left out that name a file to write" },
+          "Take the options that the command line leaves out from FILE: a JSON object of options, or a report, "
+          "whose options that name a file to write are not taken" },
     { OPTION_FLAG, "version", AT (version), .help = "Print the version" },
     { OPTION_FLAG, "help", 'h', AT (help), .help = "Print the options that are used most" },
     { OPTION_FLAG, "help-all", AT (help_all), .help = "Print all options, and the exit statuses" },

@@ -289,13 +289,13 @@ typedef struct
   gint64 strides[3]; /* of the source */
   gint64 n_outer, k, n, inner, n_pieces;
   const SortItem *sorted;
-  void *partials; /* [outer, pieces, 2, inner]: of the value from the piece before, of the one that goes on behind it */
+  void *partials; /* [outer, pieces, 2, inner]: sums of a value that began before the piece, of one that goes on */
 } IndexAdd;
 
 struct AddFloats
 {
   typedef float Number;
-  static constexpr unsigned n_steps = 8; /* sources that are on their way at one time */
+  static constexpr unsigned n_steps = 8; /* loads in flight at once */
 
   static __device__ __forceinline__ float
   load (EbbDType dtype,
@@ -336,7 +336,7 @@ struct AddIntegers
   }
 };
 
-/* What lies before and behind a piece. */
+/* Whether a value has items before the piece that begins at first, or behind the one that ends at end. */
 static __device__ __forceinline__ bool
 comes_from_before (const IndexAdd &self,
                    gint64 first,

@@ -99,7 +99,7 @@ reduce_logits (const CrossEntropy &self,
   float most;
   double total;
 
-  /* Several runs at a time: a loop of one waits for memory. */
+  /* Several runs at a time, so that their loads are in flight together. */
   for (; i + (n_at_once - 1) * step < n_whole; i += n_at_once * step)
     {
       uint4 packed[n_at_once];

@@ -337,7 +337,7 @@ typedef struct
   Layout<1> rows; /* of x */
 } NormGrad;
 
-/* What a thread has of a row: of dy, x and, if there is one, dsum. */
+/* A thread's runs of a row of dy, of x and, if there is one, of dsum. */
 template <typename T>
 struct GradRuns
 {
@@ -397,7 +397,7 @@ find_means (const NormGrad &self,
   *mean_gh = team_sum (team, sum_gx, scratch) * rstd * self.of_columns - *mean_g * *mean_h;
 }
 
-/* The sums over a block's rows that a thread has: of the columns of its runs in registers, of others in memory. */
+/* A thread's sums over the rows of its block, for the columns of its runs in registers. Others are in memory. */
 template <typename T>
 struct ColumnSums
 {
@@ -461,7 +461,7 @@ differentiate_row (const NormGrad &self,
   });
 }
 
-/* The sums of a block's warps are added in their order. */
+/* Adds the sums of a block's warps, in the order of the warps, and stores the result in partials. */
 template <typename T, bool IS_WHOLE>
 static __device__ __forceinline__ void
 put_sums (const NormGrad &self,

@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Kernels of rows: a team of threads for a row, of which each thread has runs of 16 bytes, always the same ones
- * whether an address allows a load of 16 bytes or not, so that sums have one order. A thread keeps its first runs in
- * registers; what a longer row has beyond them it reads again, from the cache. */
+/* Kernels of rows. A team of threads shares a row, and each thread has some of its runs of 16 bytes. They are the same
+ * runs whether or not an address allows a load of 16 bytes, so that sums have one order. A thread keeps its first runs
+ * in registers and reads those of a longer row again, from the cache. */
 
 #include "tensor/cuda/kernels/element.cuh"
 #include "tensor/cuda/kernels/layout.cuh"
@@ -61,7 +61,7 @@ get_floats (const EbbView *view)
   return view != NULL ? (float *) view->data : NULL;
 }
 
-/* Threads for a row of so many columns, by whole warps. */
+/* How many threads share a row: whole warps. */
 static inline unsigned
 count_row_threads (gint64 n_columns,
                    EbbDType dtype)
@@ -88,7 +88,7 @@ unpack_run (const uint4 &packed,
     values[k] = to_float (run.each[k]);
 }
 
-/* Elements [i, i + run) of a row of n as they are; those behind its end become 0. */
+/* Loads elements [i, i + run) of a row of n as they are; those behind its end are 0. */
 template <typename T>
 static __device__ __forceinline__ uint4
 load_packed_run (const T *row,
@@ -111,7 +111,7 @@ load_packed_run (const T *row,
   return run.all;
 }
 
-/* The same as numbers. */
+/* The same as floats. */
 template <typename T>
 static __device__ __forceinline__ void
 load_row_run (const T *row,
@@ -140,7 +140,7 @@ store_row_run (T *row,
       store (row + i + k, values[k]);
 }
 
-/* The first element of this thread's next run, and how far apart its runs are. */
+/* The first element of this thread's first run, and the distance between its runs. */
 template <typename T>
 static __device__ __forceinline__ gint64
 get_first_run (void)
@@ -157,15 +157,15 @@ get_run_step (void)
 
 /* -- a row in registers -------------------------------------------------------------------------------------------- */
 
-#define ROW_ELEMENTS 32 /* of a row, that a thread keeps */
+#define ROW_ELEMENTS 32 /* that a thread keeps of a row */
 #define WARP_COLUMNS (32 * ROW_ELEMENTS)
-#define ROW_TEAMS 4 /* of a block whose warps have a row each */
+#define ROW_TEAMS 4 /* in a block where each warp has a row of its own */
 #define TEAM_MOST_THREADS 256
 #define TEAM_MOST_WARPS (TEAM_MOST_THREADS / 32)
 
-/* The threads that share a row: a warp where it can keep the whole row, else the block. IS_WHOLE: rows are whole runs
- * at addresses of 16 bytes, and so are vectors of f32, as is_whole () and is_whole_vector () say. Without a branch for
- * each run a thread has all of its loads on their way at one time. */
+/* The threads that share a row: a warp if it can keep the whole row, else the block. IS_WHOLE: is_whole () holds for
+ * all rows and is_whole_vector () for all vectors. Then no run needs a branch, and all loads of a thread are in flight
+ * at once. */
 template <bool IS_WHOLE>
 struct RowTeam
 {
@@ -184,7 +184,7 @@ get_row_team (gint64 n_columns)
                             (gint64) gridDim.x * ROW_TEAMS };
 }
 
-/* Of a view, or of none. */
+/* Whether the rows of a view consist of whole runs at multiples of 16 bytes. TRUE for NULL. */
 static inline bool
 is_whole (const EbbView *view)
 {
@@ -198,7 +198,7 @@ is_whole (const EbbView *view)
   return count_columns (view) % run == 0 && is_vector_aligned (view->data);
 }
 
-/* Rows that a block takes at one time. */
+/* How many rows a block takes at a time. */
 static inline gint64
 count_row_teams (gint64 n_columns)
 {
@@ -224,7 +224,7 @@ count_team_blocks (gint64 n_rows,
   return (unsigned) (n < G_MAXINT32 ? n : G_MAXINT32);
 }
 
-/* scratch: one for each warp of a block that has one row. */
+/* scratch: a T for each warp, used where the block has one row. */
 template <typename Join, typename T, bool IS_WHOLE>
 static __device__ __forceinline__ T
 team_reduce (const RowTeam<IS_WHOLE> &team,
@@ -259,7 +259,7 @@ get_run_start (const RowTeam<IS_WHOLE> &team,
   return (gint64) (r * team.n_threads + team.thread) * VectorSize<T>::value;
 }
 
-/* Elements [i, i + run) of a row of this team. */
+/* Loads elements [i, i + run) of a row of this team. */
 template <typename T, bool IS_WHOLE>
 static __device__ __forceinline__ uint4
 load_team_run (const RowTeam<IS_WHOLE> &,
@@ -300,7 +300,8 @@ load_runs (const RowTeam<IS_WHOLE> &team,
     }
 }
 
-/* visit (i, r, values) for each run of this thread: elements from i on; r is -1 if the run isn't kept. */
+/* Calls visit (i, r, values) for each run of this thread. Its values begin at element i; r is its number among the runs
+ * in registers, -1 if it is not one of them. */
 template <typename T, bool IS_WHOLE, typename Visit>
 static __device__ __forceinline__ void
 visit_runs (const RowTeam<IS_WHOLE> &team,
@@ -328,7 +329,7 @@ visit_runs (const RowTeam<IS_WHOLE> &team,
     }
 }
 
-/* visit (x) for each element of this thread. */
+/* Calls visit (x) for each element of this thread. */
 template <typename T, bool IS_WHOLE, typename Visit>
 static __device__ __forceinline__ void
 visit_elements (const RowTeam<IS_WHOLE> &team,
@@ -345,7 +346,8 @@ visit_elements (const RowTeam<IS_WHOLE> &team,
   });
 }
 
-/* change (i, values) for each run of this thread; what becomes of it goes to another row, and is kept from now on. */
+/* Calls change (i, values) for each run of this thread, stores the result in another row, and keeps it in place of the
+ * run. */
 template <typename T, bool IS_WHOLE, typename Change>
 static __device__ __forceinline__ void
 change_runs (const RowTeam<IS_WHOLE> &team,
@@ -394,7 +396,7 @@ load_vector_element (const Vector &vector,
   return load_float (vector.dtype, vector.data, i * vector.stride);
 }
 
-/* f32 side by side at an address of 16 bytes, or none. */
+/* Whether a vector has f32 side by side from a multiple of 16 bytes on. TRUE for NULL. */
 static inline bool
 is_whole_vector (const EbbView *view)
 {
@@ -404,7 +406,7 @@ is_whole_vector (const EbbView *view)
          || (vector.dtype == EBB_DTYPE_F32 && vector.stride == 1 && is_vector_aligned (vector.data));
 }
 
-/* Elements [i, i + N) of a vector of n; those behind its end become 0. */
+/* Loads elements [i, i + N) of a vector of n; those behind its end are 0. */
 template <int N, bool IS_WHOLE>
 static __device__ __forceinline__ void
 load_vector_run (const RowTeam<IS_WHOLE> &,

@@ -69,7 +69,7 @@ def _with_values(function):
 
 
 def _converter(argument):
-    """What makes of a path, or of the name of a device or a dtype, the value that C takes; None for other arguments."""
+    """The function that turns a path, or a name of a device or dtype, into C's value; None for other arguments."""
     if argument.get_name() in ("path", "folder"):
         return lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value
     kind = type_of(argument)

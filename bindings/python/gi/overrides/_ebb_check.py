@@ -26,7 +26,7 @@ def show(value):
 
 
 def suggest(name, names):
-    """A question after the name that is nearest to one that is not there; "" where none is near."""
+    """Asks "did you mean …?" with the name that is nearest to one that does not exist; "" if none is near."""
     names = [other for other in names if not other.startswith("_")]
     near = difflib.get_close_matches(name, names, 3, 0.75)
     if not near:

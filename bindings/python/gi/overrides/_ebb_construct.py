@@ -63,6 +63,7 @@ def refuse_argument(cls, name, names):
     raise TypeError(f"{cls.__name__}() has no argument {name!r}: {advice}"
                     + (taken[0].upper() + taken[1:] if advice == f"{near} " else taken))
 
+
 _init = guard(Gio.Initable.init)
 _names = {}  # by class written in C
 _specs = {}  # of properties that were set, by class, which GObject keeps for ever, and name

@@ -113,8 +113,8 @@ def _leading_shape(data):
 
 
 def tensor(data, dtype=None, device=None, requires_grad=False):
-    """A tensor with a copy of numbers, nested lists of them, a tensor, a numpy array (float64 becomes f32), or what has
-    DLPack, as PyTorch's tensors.
+    """A tensor with a copy of numbers, nested lists of them, a tensor, a numpy array (float64 becomes f32), or an
+    object with DLPack, such as a PyTorch tensor.
 
     It is on the default device, a copy of a tensor where that is, unless another is asked for.
     """

@@ -68,12 +68,12 @@ _OTHER_NAMES = {
 }
 
 
-# What modules of C say where something else stands in the place of a tensor.
+# How modules of C report a value that is not a tensor.
 _NO_TENSOR = re.compile(r"(.*\b\w+): (?:takes one tensor, but got .*|(\w+) must be a tensor(?: or none)?)", re.DOTALL)
 
 
 def _find_no_tensor(values):
-    """The value among those of a call that was taken for a tensor: an array rather than a list or a number."""
+    """The value of a call that was likely meant as a tensor: an array rather than a list or a number."""
     for is_meant in (lambda value: hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__"),
                      lambda value: isinstance(value, (list, tuple)), lambda value: type(value) in (int, float)):
         for value in values:
@@ -83,7 +83,7 @@ def _find_no_tensor(values):
 
 
 def _call_with(call, module, args, kwargs):
-    """Calls a module by a function of C. That an array is no tensor is said in Python's words."""
+    """Calls a module through a function of C, and reports an array in place of a tensor in Python's words."""
     try:
         return unpack_result(call(module, pack_call(args, kwargs)))
     except Error as error:

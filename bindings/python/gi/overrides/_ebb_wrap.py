@@ -146,9 +146,9 @@ def checkpoint_wrapper(module, offload_to_cpu=False, maintain_forward_counter=Fa
     profile: their times are logged as well.
     options: an ebb.CheckpointOptions in place of all others, as ebb.checkpointing_get_options().
 
-    Returns: the same module, whose type, parameters and state dict stay what they were. One that is wrapped already
-        gets a wrapper around that wrapper: nothing is computed once more for it, and ebb.checkpoint_unwrap() takes one
-        off, ebb.checkpoint_unwrap_each() all. ebb.checkpoint_is_wrapped() tells whether there is one.
+    Returns: the same module, whose type, parameters and state dict stay what they were. A module that is
+        wrapped already gets a second wrapper: forward runs as often as with one. ebb.checkpoint_unwrap() takes one
+        off, ebb.checkpoint_unwrap_each() all, and ebb.checkpoint_is_wrapped() says whether there is one.
 
     Raises: TypeError for an option that is unknown or of the wrong type, ValueError for one that can't be, ebb.Error
         for names of ops that don't exist. A recompute that differs from its forward is an ebb.Error out of backward().
