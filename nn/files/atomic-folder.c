@@ -53,6 +53,14 @@ is_file (const char *path)
   return lstat (path, &status) == 0 && S_ISREG (status.st_mode);
 }
 
+static gboolean
+is_folder (const char *path)
+{
+  struct stat status;
+
+  return lstat (path, &status) == 0 && S_ISDIR (status.st_mode);
+}
+
 /* -- opening ------------------------------------------------------------------------------------------------------- */
 
 /* Removes the files of a model in @folder and then, if nothing else is in it, @folder. @all: any other files too,
@@ -440,7 +448,8 @@ follow (EbbAtomicFolder *self)
       g_autofree char *to = g_build_filename (self->path, names[i], NULL);
       struct stat status;
 
-      if (self->is_replaced (names[i]) || lstat (to, &status) == 0)
+      /* A folder is never replaced, whatever its name. */
+      if (lstat (to, &status) == 0 || (self->is_replaced (names[i]) && !is_folder (from)))
         unlink (from);
       else
         rename (from, to);

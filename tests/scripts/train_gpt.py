@@ -699,7 +699,8 @@ class BadInput(TrainGptTest):
             with self.subTest(option=option):
                 self.refuse_training("can't write in the folder /proc", option, "/proc/ebb")
                 self.refuse_training("can't write in the folder", option, "file/inside")
-        self.refuse_training("it is a folder", "--report", ".")
+        for option in "--save", "--report":    # a model's files don't get among the user's unless --save has a slash
+            self.refuse_training("it is a folder", option, ".")
         self.refuse_training("it is a device", "--report", "/dev/full")
         os.mkdir(self.path("locked"), 0o500)
         if not os.access(self.path("locked"), os.W_OK):  # root may write anywhere

@@ -297,13 +297,33 @@ take_bytes_of_model (Options *self,
   self->reads_bytes = self->model[0] != '\0' && was_given && strcmp (self->tokenizer, "byte") == 0;
 }
 
+/* Whether a folder is empty or a model's. Another one isn't written without being named with a slash: a model's files
+ * would replace those of the same names. */
+static gboolean
+is_for_models (const char *path)
+{
+  static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json" };
+  g_autoptr (GDir) folder = g_dir_open (path, 0, NULL);
+
+  if (folder == NULL)
+    return FALSE;
+  for (guint i = 0; i < G_N_ELEMENTS (weights); i++)
+    {
+      g_autofree char *file = g_build_filename (path, weights[i], NULL);
+
+      if (g_file_test (file, G_FILE_TEST_EXISTS))
+        return TRUE;
+    }
+  return g_dir_read_name (folder) == NULL;
+}
+
 /* Whether weights become a folder is known before the training: its name ends with a slash. */
 static void
 mark_folder (char **path)
 {
   char *marked;
 
-  if (*path == NULL || g_str_has_suffix (*path, G_DIR_SEPARATOR_S) || !g_file_test (*path, G_FILE_TEST_IS_DIR))
+  if (*path == NULL || g_str_has_suffix (*path, G_DIR_SEPARATOR_S) || !is_for_models (*path))
     return;
   marked = g_strconcat (*path, G_DIR_SEPARATOR_S, NULL);
   g_free (*path);

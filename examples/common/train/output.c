@@ -103,9 +103,18 @@ check_weights (const Options *options,
                const char *path,
                GError **error)
 {
-  return path != NULL && model_is_saved_whole (options, path) && !g_str_has_suffix (path, ".gguf")
-             ? check_folder (option, path, error)
-             : check_file (option, path, error);
+  const gboolean is_whole = path != NULL && model_is_saved_whole (options, path);
+
+  if (is_whole && !g_str_has_suffix (path, ".gguf"))
+    return check_folder (option, path, error);
+  if (path != NULL && !is_whole && g_file_test (path, G_FILE_TEST_IS_DIR))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
+                   "--%s %s: it is a folder with files that are not a model's: %s%s puts a model among them", option,
+                   path, path, G_DIR_SEPARATOR_S);
+      return FALSE;
+    }
+  return check_file (option, path, error);
 }
 
 gboolean

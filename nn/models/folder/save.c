@@ -324,10 +324,15 @@ is_of_tokenizer (const char *name)
   return is_one_of (tokenizer_files, name) || strcmp (name, "generation_config.json") == 0;
 }
 
+/* Only files of data: a tokenizer.py that is there is the user's. */
 static gboolean
 is_replaced_with_tokenizer (const char *name)
 {
-  return is_replaced (name) || is_of_tokenizer (name);
+  static const char *const data[] = {
+    "*.json", "*.txt", "*.model", "*.model.v*", "*.bpe", "*.tiktoken", "*.jinja", NULL
+  };
+
+  return is_replaced (name) || (is_of_tokenizer (name) && is_one_of (data, name));
 }
 
 /* A file that is in the folder already is the user's and stays. @kept: names of those that differ; NULL: it is

@@ -135,6 +135,7 @@ another_tokenizer_replaces_that_of_the_folder (void)
   g_autofree char *other = g_test_build_filename (G_TEST_DIST, "fixtures", "tokenizers", "llama2", NULL);
   g_autofree char *folder = test_model_copy ("qwen2");
   g_autofree char *target = test_scratch_path ("target");
+  g_autofree char *inner = g_build_filename (folder, "tokenizer", NULL);
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbTokenizer) tokenizer = ebb_tokenizer_open (other, &error);
   g_autoptr (EbbModule) model = NULL;
@@ -144,6 +145,9 @@ another_tokenizer_replaces_that_of_the_folder (void)
   test_folder_write (folder, "tokenizer.json", "{\"of the origin\": 1}");
   test_folder_write (folder, "special_tokens_map.json", "{}");
   test_folder_write (folder, "LICENSE", "free");
+  test_folder_write (folder, "tokenizer.py", "mine");
+  g_assert_cmpint (g_mkdir (inner, 0777), ==, 0);
+  test_folder_write (inner, "a.py", "mine");
   model = test_model_open (folder);
   ebb_model_set_tokenizer (model, tokenizer, other);
   for (guint i = 0; i < 2; i++) /* into a new folder, and over the one that the model came from */
@@ -167,6 +171,8 @@ another_tokenizer_replaces_that_of_the_folder (void)
       again = test_model_open (path);
       test_assert_same_weights (model, again);
     }
+  g_assert_true (test_folder_has (folder, "tokenizer.py"));
+  g_assert_true (test_folder_has (inner, "a.py"));
   test_remove_tree (target);
 }
 
