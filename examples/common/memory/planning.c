@@ -200,13 +200,18 @@ count_libraries (const Trainer *trainer,
              : 0;
 }
 
+/* The smallest budget for which there is a plan. Kernels are timed on a share of a limit's bytes: one of the budget
+ * keeps to the process' promise, no limit at all could not. */
 static gboolean
 find_least (Trainer *trainer,
+            guint64 limit,
             guint64 *least,
             GError **error)
 {
-  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, G_MAXINT64, error);
+  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, limit, NULL);
 
+  if (plan == NULL)
+    plan = plan_limit (trainer, G_MAXINT64, error);
   if (plan != NULL)
     *least = get_bytes (plan, "least-bytes");
   return plan != NULL;
@@ -222,7 +227,7 @@ plan_least (Planning *self,
   guint64 extent, peak;
   double own;
 
-  if (!find_least (trainer, &self->limit, error))
+  if (!find_least (trainer, self->heap, &self->limit, error))
     return NULL;
   least = plan_within (trainer, self->limit, &peak, &extent, error);
   if (least == NULL || extent <= self->heap)
@@ -280,7 +285,7 @@ plan_for_device (Planning *self,
   guint64 least;
 
   if (plan == NULL && g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-    self->is_too_little = find_least (trainer, &least, NULL) && least > self->limit;
+    self->is_too_little = find_least (trainer, self->limit, &least, NULL) && least > self->limit;
   return plan;
 }
 
@@ -566,13 +571,23 @@ planning_find_need (Trainer *trainer,
                     GError **error)
 {
   const guint64 n_here = (guint64) MAX (trainer->options->ranks.n_ranks, 1);
-  g_autoptr (EbbMemoryPlan) least = NULL;
+  g_autoptr (EbbMemoryPlan) least = plan_limit (trainer, G_MAXINT64, error);
   guint64 peak, extent;
 
-  if (!find_least (trainer, &need->tensors, error) || !take_largest (trainer->ranks, &need->own, error))
+  if (least == NULL || !take_largest (trainer->ranks, &need->own, error))
     return FALSE;
-  least = plan_within (trainer, need->tensors, &peak, &extent, error);
-  if (least == NULL)
+  need->tensors = get_bytes (least, "least-bytes");
+  /* The plan that needs least was made with it, but for ranks. */
+  while (ebb_memory_plan_lower (least, NULL))
+    ;
+  if (get_bytes (least, "predicted-peak-bytes") > need->tensors)
+    {
+      g_object_unref (least);
+      least = plan_within (trainer, need->tensors, &peak, &extent, error);
+      if (least == NULL)
+        return FALSE;
+    }
+  else if (!measure (trainer, least, &peak, &extent, error))
     return FALSE;
   extent = MAX (extent, need->tensors); /* a device plans for tensors alone */
   need->gaps = extent - MAX (peak, need->tensors);
