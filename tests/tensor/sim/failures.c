@@ -349,7 +349,7 @@ each_piece_of_work_may_fail (gconstpointer data)
 static void *
 work_and_fail (void *data)
 {
-  g_autoptr (EbbTensor) x = ebb_ones ((const gint64[]){ N }, 1, EBB_DTYPE_F32, device, NULL);
+  EbbTensor *x = data;
 
   ebb_set_num_threads (1);
   for (guint i = 0; i < 200; i++)
@@ -368,15 +368,18 @@ work_and_fail (void *data)
   return NULL;
 }
 
-/* Each thread gets right values or an error. */
+/* Each thread gets right values or an error. What they read was there before the first failure, which would drop the
+ * work of a thread that has just begun. */
 static void
 threads_get_errors_of_their_own_work (void)
 {
+  g_autoptr (EbbTensor) x = make_ones ();
   g_autoptr (GError) error = NULL;
   pthread_t threads[N_THREADS];
 
+  g_assert_true (ebb_device_synchronize (device, &error));
   for (guint i = 0; i < N_THREADS; i++)
-    g_assert_cmpint (pthread_create (&threads[i], NULL, work_and_fail, NULL), ==, 0);
+    g_assert_cmpint (pthread_create (&threads[i], NULL, work_and_fail, x), ==, 0);
   for (guint i = 0; i < N_THREADS; i++)
     pthread_join (threads[i], NULL);
   device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 0);
