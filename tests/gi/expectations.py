@@ -304,6 +304,10 @@ class Methods(TestCase):
                      Ebb.autocast(device_type="cuda", dtype=Ebb.bfloat16)):
             with mode:
                 self.assertEqual((a @ a).dtype, Ebb.bfloat16)
+        for words, error in ((("fp8",), TypeError), (("cpu", "fp8"), TypeError), (("bf1",), TypeError),
+                             (("f32",), ValueError), (("cpu", Ebb.DType.F16), ValueError)):
+            with self.subTest(words), self.assertRaisesRegex(error, "bf16"):
+                Ebb.autocast(*words)
         with Ebb.autocast(enabled=False):
             self.assertEqual((a @ a).dtype, Ebb.float32)
 

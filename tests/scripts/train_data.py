@@ -411,6 +411,9 @@ class Folder(DataTest):
                "folder's tokenizer by --tokenizer DIR, or train on bytes by --tokenizer byte", status=1)
         os.rename(self.path("model/model.safetensors"), self.path("model/pytorch_model.bin"))
         refuse("model: there is no tokenizer.json, but pytorch_model.bin: it is of a model whose weights", status=1)
+        with open(self.path("model/adapter_config.json"), "w", encoding="utf-8") as config:
+            config.write("{}")
+        refuse("model: there is no tokenizer.json, but adapter_config.json: the folder is an adapter", status=1)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,8 @@ check_is_there (const char *folder,
   {
     const char *name, *means;
   } others[] = {
+    { "adapter_config.json",
+      "the folder is an adapter: open the model that it was trained on, and name this folder as its adapter" },
     { "pytorch_model.bin*",
       "it is of a model whose weights are no safetensors either: open it in transformers and save "
       "model and tokenizer by save_pretrained ()" },

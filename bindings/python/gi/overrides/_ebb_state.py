@@ -62,7 +62,7 @@ Tensor.__copy__ = lambda self: self.detach().requires_grad_() if self.get_requir
 
 _REFUSED = ((Ebb.fully_shard_is_wrapped, "is sharded", "copy it before fully_shard()"),
             (Ebb.parallel_is_parallelized, "is divided over tensor ranks", "copy it before parallelize()"),
-            (Ebb.lora_is_wrapped, "has an adapter", "copy it before lora(), or after merge_adapter()"))
+            (Ebb.lora_is_wrapped, "has an adapter", "copy it before lora(), or after lora_unwrap()"))
 _WRAPPED = (Ebb.checkpoint_is_wrapped, Ebb.tile_is_wrapped, Ebb.offload_is_wrapped, Ebb.replicate_is_wrapped)
 
 

@@ -11,7 +11,7 @@ from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import c_class
 from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_options import make_options, takes_options
-from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to_dtype
+from gi.overrides._ebb_tensor import DType, Tensor, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
@@ -48,8 +48,16 @@ def autocast(device_type=None, dtype=None, enabled=True):
     device_type: a device, as PyTorch's programs name one: every device is meant. The dtype may stand in its place, as
     autocast("bf16").
     """
-    dtype, _ = split_targets([value for value in (device_type, dtype) if value is not None], DType.BF16, None)
-    return _autocast_mode(enabled, to_dtype(dtype))
+    if not (device_type is None or isinstance(device_type, Ebb.Device)
+            or isinstance(device_type, str) and device_type.partition(":")[0] in _DEVICES):
+        dtype, device_type = to_dtype(device_type) if dtype is None else dtype, to_dtype(device_type)
+    dtype = DType.BF16 if dtype is None else to_dtype(dtype)
+    if enabled and dtype != DType.BF16:
+        raise ValueError(f"autocast: {dtype.value_nick} is no lower precision to compute in: there is bf16")
+    return _autocast_mode(enabled, dtype)
+
+
+_DEVICES = ("cpu", "cuda", "cudaemu", "meta", "sim")
 
 
 _set_default_device = Ebb.set_default_device
