@@ -14,6 +14,9 @@ endif ()
 
 include (CheckLanguage)
 set (CMAKE_CUDA_ARCHITECTURES OFF)
+if (CMAKE_CUDA_COMPILER MATCHES "NOTFOUND$")
+  unset (CMAKE_CUDA_COMPILER CACHE) # it may have been installed since
+endif ()
 check_language (CUDA)
 if (CMAKE_CUDA_COMPILER)
   # cuBLASLt and the runtime are those of the compiler's own toolkit.
