@@ -3,6 +3,7 @@
 #include "session.h"
 
 #include "common/command.h"
+#include "common/model-path.h"
 #include "common/print-text.h"
 
 #include <errno.h>
@@ -122,21 +123,6 @@ open_model (Session *self,
   return ebb_module_to_device (self->model, self->device, error);
 }
 
-/* Weights alone, as train_gpt saves them, don't say which tokens they read. */
-static gboolean
-check_is_whole (const char *path,
-                GError **error)
-{
-  if (!g_file_test (path, G_FILE_TEST_IS_REGULAR) || !g_str_has_suffix (path, ".safetensors"))
-    return TRUE;
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-      "--model %s: it is a file of weights, and a model is a folder: train_gpt --load %s --sample 200 continues "
-      "text with weights that train_gpt saved, and train_gpt --load %s --steps 0 --save DIR/ makes a folder",
-      path, path, path);
-  return FALSE;
-}
-
 gboolean
 session_open (Session *self,
               const Options *options,
@@ -145,7 +131,7 @@ session_open (Session *self,
   *self = (Session){ .options = options };
   self->prompts = g_ptr_array_new_with_free_func (g_free);
   self->results = g_ptr_array_new_with_free_func (g_object_unref);
-  if (!check_report (options->report, error) || !check_is_whole (options->model, error))
+  if (!check_report (options->report, error) || !model_path_check (options->model, TRUE, error))
     return FALSE;
   if (options->threads > 0)
     ebb_set_num_threads (options->threads);

@@ -381,6 +381,8 @@ class Finetune(unittest.TestCase):
         self.refuse("there is no folder absent", "--model", "absent", "--data", "chats.jsonl", status=1)
         self.refuse("of weights that train_gpt saved, train_gpt --load ", "--model",
                     os.path.join(MODEL, "model.safetensors"), "--data", "chats.jsonl", status=1)
+        self.refuse(f"this is an adapter: --model models/gpt2 --adapter {other}\n", "--model", other,
+                    "--data", "chats.jsonl", status=1)
         self.refuse("--data is missing", "--model", MODEL)
         self.refuse("--lora 0: the rank must be at least 1", *words, "--lora", 0)
         self.refuse("--adapter x and --lora 4: the folder says the adapter's rank", *words, *LORA, "--adapter", "x")

@@ -175,6 +175,11 @@ class Generate(unittest.TestCase):
         shutil.copytree(MODEL, pointer)
         with open(os.path.join(pointer, "model.safetensors"), "w", encoding="utf-8") as file:
             file.write("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 8\n")
+        adapter = os.path.join(ROOT, "tests", "fixtures", "lora", "gpt2")
+        bare = self.path("bare")
+        shutil.copy(os.path.join(MODEL, "model.safetensors"), bare)
+        os.mkdir(self.path("tuned"))
+        self.path("tuned/adapter_config.json", '{"peft_type": "LORA", "base_model_name_or_path": null}')
         prompt = ("--prompt", "x")
         cases = [(2, (), "--model is missing"),
                  (2, ("--model", MODEL, *prompt, "--file", "f"), "--prompt and --file: give one of them"),
@@ -188,6 +193,10 @@ class Generate(unittest.TestCase):
                  (2, ("--model", MODEL, "--batch", "f", "--chat"), "--batch and --chat"),
                  (1, ("--model", self.path("none"), *prompt), "generate: there is no folder "),
                  (1, ("--model", os.path.join(MODEL, "model.safetensors"), *prompt), "model.safetensors --sample 200 "),
+                 (1, ("--model", bare, *prompt), f"train_gpt --load {bare} --steps 0 --save DIR/ makes one"),
+                 (1, ("--model", adapter, *prompt), f"this is an adapter: --model models/gpt2 --adapter {adapter}\n"),
+                 (1, ("--model", self.path("tuned"), *prompt),
+                  f"this is an adapter: --model BASE --adapter {self.path('tuned')}\n"),
                  (1, ("--model", pointer, *prompt), "model.safetensors: it is a pointer of Git LFS"),
                  (1, ("--model", MODEL, "--prompt", ""), "the prompt is empty"),
                  (1, ("--model", MODEL, "--prompt", "a" * 400),

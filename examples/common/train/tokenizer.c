@@ -2,6 +2,8 @@
 /* Opens the tokenizer that the options name. */
 #include "common/train/tokenizer.h"
 
+#include "common/model-path.h"
+
 #include <string.h>
 #include <unistd.h>
 
@@ -28,11 +30,7 @@ open_own_tokenizer (const Options *options,
 
   if (tokenizer != NULL)
     return tokenizer;
-  if (g_file_test (options->model, G_FILE_TEST_IS_REGULAR) && g_str_has_suffix (options->model, ".safetensors"))
-    g_set_error (error, failure->domain, failure->code,
-                 "%s; of weights that train_gpt saved, train_gpt --load %s --steps 0 --save DIR/ makes one",
-                 failure->message, options->model);
-  else if (g_file_test (options->model, G_FILE_TEST_IS_DIR) && access (path, F_OK) != 0)
+  if (g_file_test (options->model, G_FILE_TEST_IS_DIR) && access (path, F_OK) != 0)
     g_set_error (error, failure->domain, failure->code,
                  "%s; or name another folder's tokenizer by --tokenizer DIR, or train on bytes by --tokenizer byte",
                  failure->message);
@@ -49,6 +47,8 @@ tokenizer_make (const Options *options,
   g_autofree char *vocab = g_build_filename (options->tokenizer, "vocab.json", NULL);
   g_autofree char *merges = g_build_filename (options->tokenizer, "merges.txt", NULL);
 
+  if (options->model[0] != '\0' && !model_path_check (options->model, options->program->tunes, error))
+    return NULL;
   if (tokenizer_is_of_model (options))
     return is_looked_at (options) ? ebb_byte_tokenizer_new () : open_own_tokenizer (options, error);
   if (strcmp (options->tokenizer, "byte") == 0)
