@@ -10,6 +10,8 @@
 
 /* The member of a report's config that lists the options that were typed. */
 #define GIVEN "given"
+/* The member of a report that names its program. */
+#define PROGRAM "program"
 
 /* An option's name as a member of an object, which has underscores. */
 static char *
@@ -59,6 +61,14 @@ add_value (const OptionState *self,
       else
         json_builder_add_null_value (builder);
     }
+}
+
+void
+option_table_add_program (const OptionState *self,
+                          JsonBuilder *builder)
+{
+  json_builder_set_member_name (builder, PROGRAM);
+  json_builder_add_string_value (builder, self->page->name);
 }
 
 void
@@ -270,11 +280,32 @@ take_value (OptionState *self,
                                                         : "a text";
 }
 
+/* An error: the program has no option @member. @maker: as in take_member(). */
+static gboolean
+refuse_member (const OptionState *self,
+               const char *member,
+               const char *maker,
+               GError **error)
+{
+  const char *program = g_get_prgname (), *similar = option_table_find_similar (self, member);
+
+  if (maker != NULL)
+    return options_refuse (error, "--config %s: %s: %s has no such option: the report is of %s", self->config, member,
+                           program, maker);
+  if (similar != NULL && find_option (self, similar) != NULL)
+    return options_refuse (error, "--config %s: %s: %s has no such option: did you mean %s?", self->config, member,
+                           program, similar);
+  return options_refuse (error, "--config %s: %s: %s has no such option: %s --help-all lists them", self->config,
+                         member, program, program);
+}
+
+/* @maker: the other program whose report it is; NULL: it is none, or doesn't say. */
 static gboolean
 take_member (OptionState *self,
              const char *member,
              JsonNode *node,
              gboolean is_report,
+             const char *maker,
              GError **error)
 {
   const OptionRow *row = find_option (self, member);
@@ -282,8 +313,7 @@ take_member (OptionState *self,
   gsize i;
 
   if (row == NULL)
-    return options_refuse (error, "--config %s: %s: %s has no such option: %s --help-all lists them", self->config,
-                           member, g_get_prgname (), g_get_prgname ());
+    return refuse_member (self, member, maker, error);
   i = (gsize) (row - self->rows);
   if (self->typed[i] || node == NULL || JSON_NODE_HOLDS_NULL (node))
     return TRUE;
@@ -303,6 +333,19 @@ take_member (OptionState *self,
     }
   self->typed[i] = self->by_file[i] = TRUE;
   return TRUE;
+}
+
+/* Returns the program that wrote @report; NULL if it is this one, or the report doesn't say. */
+static const char *
+find_maker (const OptionState *self,
+            JsonObject *report)
+{
+  JsonNode *node = json_object_get_member (report, PROGRAM);
+  const char *name = node != NULL && JSON_NODE_HOLDS_VALUE (node) && json_node_get_value_type (node) == G_TYPE_STRING
+                         ? json_node_get_string (node)
+                         : NULL;
+
+  return g_strcmp0 (name, self->page->name) != 0 ? name : NULL;
 }
 
 /* The options of a run that went on from a state are partly in that state. */
@@ -332,6 +375,7 @@ option_table_take_config (OptionState *self,
   g_autoptr (GList) members = NULL;
   g_autofree char *text = NULL;
   g_auto (GStrv) given = NULL;
+  const char *maker = NULL;
   gboolean is_report;
   JsonObject *object;
 
@@ -346,6 +390,7 @@ option_table_take_config (OptionState *self,
     {
       if (!check_first_step (self, object, error))
         return FALSE;
+      maker = find_maker (self, object);
       object = json_object_get_object_member (object, "config");
     }
   if (json_object_has_member (object, GIVEN) && JSON_NODE_HOLDS_ARRAY (json_object_get_member (object, GIVEN)))
@@ -354,11 +399,11 @@ option_table_take_config (OptionState *self,
     return options_refuse (error, "--config %s: " GIVEN ": it must be an array of names", self->config);
   is_report |= given != NULL; /* or its config alone */
   for (guint i = 0; given != NULL && given[i] != NULL; i++)
-    if (!take_member (self, given[i], json_object_get_member (object, given[i]), is_report, error))
+    if (!take_member (self, given[i], json_object_get_member (object, given[i]), is_report, maker, error))
       return FALSE;
   members = given == NULL ? json_object_get_members (object) : NULL;
   for (GList *member = members; member != NULL; member = member->next)
-    if (!take_member (self, member->data, json_object_get_member (object, member->data), is_report, error))
+    if (!take_member (self, member->data, json_object_get_member (object, member->data), is_report, maker, error))
       return FALSE;
   return TRUE;
 }

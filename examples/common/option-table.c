@@ -391,6 +391,112 @@ add_opposites (OptionState *self,
       }
 }
 
+/* -- names that no option has -------------------------------------------------------------------------------------- */
+
+/* Names are at most so long. */
+#define MOST_LETTERS 40
+
+/* How many letters are to be changed, added, removed, or swapped with the next one, to make @a of @b. */
+static guint
+count_changes (const char *a,
+               const char *b)
+{
+  guint rows[3][MOST_LETTERS + 1], *above = rows[0], *row = rows[1], *next = rows[2];
+  const gsize n_a = strlen (a), n_b = strlen (b);
+
+  if (n_a > MOST_LETTERS || n_b > MOST_LETTERS)
+    return G_MAXUINT;
+  for (guint j = 0; j <= n_b; j++)
+    row[j] = above[j] = j;
+  for (guint i = 1; i <= n_a; i++)
+    {
+      guint *last = above;
+
+      next[0] = i;
+      for (guint j = 1; j <= n_b; j++)
+        {
+          next[j] = MIN (MIN (row[j], next[j - 1]) + 1, row[j - 1] + (a[i - 1] != b[j - 1]));
+          if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            next[j] = MIN (next[j], above[j - 2] + 1);
+        }
+      above = row;
+      row = next;
+      next = last;
+    }
+  return row[n_b];
+}
+
+/* Whether one name is the other with more words, or its beginning. */
+static gboolean
+extends (const char *a,
+         const char *b)
+{
+  const gboolean a_is_longer = strlen (a) > strlen (b);
+  const char *longer = a_is_longer ? a : b, *shorter = a_is_longer ? b : a;
+  g_autofree char *at_end = g_strconcat ("-", shorter, NULL);
+  g_autofree char *at_begin = g_strconcat (shorter, "-", NULL);
+
+  return strlen (shorter) > 2
+         && (g_str_has_suffix (longer, at_end)
+             || g_str_has_prefix (longer, a_is_longer ? at_begin /* not every option that begins --no */
+                                                      : shorter));
+}
+
+const char *
+option_table_find_similar (const OptionState *self,
+                           const char *typed)
+{
+  g_autofree char *name = g_strdelimit (g_ascii_strdown (typed, -1), "_", '-');
+  guint least = (guint) strlen (name) / 3 + 1;
+  const char *found = NULL;
+
+  for (const OptionRow *row = self->rows; row->name != NULL; row++)
+    if (row->kind != OPTION_GROUP && !self->absent[row - self->rows] && count_changes (name, row->name) < least)
+      {
+        found = row->name;
+        least = count_changes (name, row->name);
+      }
+  for (const OptionRow *row = self->rows; row->name != NULL && found == NULL; row++)
+    if (row->kind != OPTION_GROUP && !self->absent[row - self->rows] && extends (name, row->name))
+      found = row->name;
+  return found;
+}
+
+/* GLib's error of an option that there is not names it at the end. */
+static void
+suggest (const OptionState *self,
+         GError *error)
+{
+  const char *typed = strstr (error->message, "--");
+  g_autofree char *name = typed != NULL ? g_strndup (typed + 2, strcspn (typed + 2, "= ")) : NULL;
+  const char *similar = name != NULL ? option_table_find_similar (self, name) : NULL;
+  char *message;
+
+  if (similar == NULL)
+    return;
+  message = g_strdup_printf ("%s: did you mean --%s?", error->message, similar);
+  g_free (error->message);
+  error->message = message;
+}
+
+static gboolean
+parse_words (OptionState *self,
+             GOptionContext *context,
+             char ***words,
+             GError **error)
+{
+  GError *failure = NULL;
+
+  if (g_option_context_parse_strv (context, words, &failure))
+    return TRUE;
+  if (g_error_matches (failure, G_OPTION_ERROR, G_OPTION_ERROR_UNKNOWN_OPTION))
+    suggest (self, failure);
+  g_propagate_error (error, failure);
+  return FALSE;
+}
+
+/* -- the command line ---------------------------------------------------------------------------------------------- */
+
 gboolean
 option_table_parse (OptionState *self,
                     int argc,
@@ -410,7 +516,7 @@ option_table_parse (OptionState *self,
   if (rest != NULL)
     g_option_context_add_main_entries (context, remaining, NULL);
   add_opposites (self, context);
-  if (!g_option_context_parse_strv (context, &words, error))
+  if (!parse_words (self, context, &words, error))
     return FALSE;
   if (option_table_is_question (self) || words[0] == NULL || words[1] == NULL)
     return TRUE;

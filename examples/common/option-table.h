@@ -134,6 +134,9 @@ void option_table_give (OptionState *self,
 #define OPTION_WAS_GIVEN(self, member) option_table_was_given (&(self)->state, G_STRUCT_OFFSET (Options, member))
 #define OPTION_GIVE(self, member) option_table_give (&(self)->state, G_STRUCT_OFFSET (Options, member))
 #define OPTION_FIELD(type, self, row) (*(type *) G_STRUCT_MEMBER_P ((self), (row)->place))
+/* The name of the option that @typed, a name that no option has, was likely meant to be; NULL: none is like it. */
+const char *option_table_find_similar (const OptionState *self,
+                                       const char *typed);
 gboolean option_row_is_text (const OptionRow *row);
 gboolean option_row_is_list (const OptionRow *row);
 /* Whether the row is of an option that has a value of its own. */
@@ -158,6 +161,9 @@ gboolean options_check_name (const char *option,
                              const char *const *names,
                              GError **error);
 
+/* Adds a report's member that names the program. */
+void option_table_add_program (const OptionState *self,
+                               JsonBuilder *builder);
 /* Adds a member for each option as it took effect. */
 void option_table_add_json (const OptionState *self,
                             JsonBuilder *builder);

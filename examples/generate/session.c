@@ -485,6 +485,7 @@ write_report (Session *self,
   add_integer (builder, "cache_bytes", sums->cache_bytes);
   add_integer (builder, "parameter_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_PARAMETER));
   add_integer (builder, "peak_bytes", ebb_memory_stats_get_peak_total (stats));
+  option_table_add_program (&self->options->state, builder);
   json_builder_set_member_name (builder, "version");
   json_builder_add_string_value (builder, ebb_get_version_string ());
   json_builder_set_member_name (builder, "config");

@@ -163,6 +163,20 @@ class Tables(ProgramsTest):
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(f" {option} lists the options)", done.stderr)
 
+    def test_misspelt_options_are_suggested(self):
+        for name, typed, meant in (("train_gpt", "--step", "--steps"), ("train_gpt", "--bacth=3", "--batch"),
+                                   ("train_gpt", "--learning_rate", None), ("generate", "--Top_K", "--top-k"),
+                                   ("train_gpt", "--save_every", "--save-every"), ("finetune", "--xyzzy", None),
+                                   ("train_gpt", "--microbatch", "--micro-batch"),
+                                   ("generate", "--max_tokens", "--tokens"), ("generate", "--temp", "--temperature"),
+                                   ("finetune", "--lora-rank", "--lora"), ("oslo_gpt2", "--preste", "--preset"),
+                                   ("nested_activations", "--foldr", "--folder")):
+            with self.subTest(program=name, typed=typed):
+                done = self.run_program(name, typed, "5")
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+                self.assertIn(f"Unknown option {typed}" + (f": did you mean {meant}? (" if meant else " ("),
+                              done.stderr)
+
     def test_shells_and_man_read_what_is_written(self):
         checks = {"zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"], "bash": ["bash", "-n"],
                   "man": ["groff", "-man", "-Tutf8", "-Kutf8", "-wall", "-z"]}
@@ -274,6 +288,14 @@ class Config(ProgramsTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("Resuming from step 3 in state", done.stdout)
 
+    def test_a_report_of_another_program_says_so(self):
+        self.train("--model", MODEL, "--data", "text.txt", "--context", 32, "--steps", 0, "--eval", "text.txt",
+                   "--lora", 4, name="finetune")
+        done = self.run_program("train_gpt", "--config", "report.json")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("train_gpt: --config report.json: lora: train_gpt has no such option: the report is of "
+                      "ebb-finetune", done.stderr)
+
     def test_a_report_of_generated_text_repeats_it(self):
         words = ["--model", MODEL, "--prompt", "Once", "--tokens", 12, "--temperature", 1, "--stop", "zz", "--seed", 3]
         first = self.run_program("generate", *words, "--report", "first.json")
@@ -298,7 +320,7 @@ class Config(ProgramsTest):
         self.assertIn("train_gpt: --batch 0: it must be at least 1", done.stderr)    # not the file's
 
     def test_what_is_wrong_in_the_file_is_one_line(self):
-        for content, said in (({"bach": 4}, "run.json: bach: train_gpt has no such option"),
+        for content, said in (({"bach": 4}, "run.json: bach: train_gpt has no such option: did you mean batch? ("),
                               ({"lora": 4}, "run.json: lora: train_gpt has no such option"),
                               ({"config": "x"}, "run.json: config: train_gpt has no such option"),
                               ({"batch": "4"}, 'run.json: batch: "4": it must be a whole number'),

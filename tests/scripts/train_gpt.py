@@ -24,7 +24,8 @@ STORED = ["--layers", "4", "--batch", "16", "--width", "64"]
 INPUT_BYTES = 16 * 32 * 64 * 4
 REPORT_KEYS = {"losses", "final_loss", "step_seconds", "tokens_per_second", "peak_bytes", "activation_bytes_peak",
                "parameter_bytes", "gradient_bytes", "optimizer_bytes", "cache_bytes", "workspace_bytes",
-               "rss_peak_bytes", "recomputed_blocks", "checkpointing", "parameters", "config", "version", "store"}
+               "rss_peak_bytes", "recomputed_blocks", "checkpointing", "parameters", "config",
+               "program", "version", "store"}
 TALLY_KEYS = {"forwards", "recomputes", "saved_bytes", "saved_bytes_peak", "dropped_bytes", "dropped_bytes_peak",
               "recompute_seconds", "recompute_flop", "forward_seconds", "backward_seconds"}
 

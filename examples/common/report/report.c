@@ -127,6 +127,7 @@ make_text (const Trainer *trainer,
   add_integer (builder, "parameters", trainer->n_parameters);
   add_integer (builder, "first_step", (guint64) trainer->first_step);
   add_integer (builder, "last_step", (guint64) trainer->step);
+  option_table_add_program (&trainer->options->state, builder);
   json_builder_set_member_name (builder, "version");
   json_builder_add_string_value (builder, ebb_get_version_string ());
   json_builder_set_member_name (builder, "config");
