@@ -20,9 +20,29 @@ get_member_name (const OptionRow *row)
   return g_strdelimit (g_strdup (row->name), "-", '_');
 }
 
+/* Returns the full path where the option's value @text names a file or folder; otherwise @text. Links are not followed,
+ * and "byte" and shares of the data name no file. */
+static char *
+find_path (const OptionRow *row,
+           const char *text)
+{
+  g_autofree char *here = NULL;
+  char *end;
+
+  g_ascii_strtod (text, &end);
+  if (g_path_is_absolute (text) || *end == '\0' || g_strcmp0 (text, row->fallback) == 0
+      || !g_file_test (text, G_FILE_TEST_EXISTS))
+    return g_strdup (text);
+  here = g_get_current_dir ();
+  while (g_str_has_prefix (text, "." G_DIR_SEPARATOR_S))
+    text += strlen ("." G_DIR_SEPARATOR_S);
+  return g_build_filename (here, text, NULL);
+}
+
 static void
 add_value (const OptionState *self,
            const OptionRow *row,
+           gboolean full_paths,
            JsonBuilder *builder)
 {
   char **list = option_row_is_list (row) ? OPTION_FIELD (char **, self, row) : NULL;
@@ -45,7 +65,8 @@ add_value (const OptionState *self,
       json_builder_begin_array (builder);
       for (guint i = 0; list != NULL && list[i] != NULL; i++)
         {
-          g_autofree char *name = g_filename_display_name (list[i]);
+          g_autofree char *path = full_paths && row->is_read ? find_path (row, list[i]) : g_strdup (list[i]);
+          g_autofree char *name = g_filename_display_name (path);
 
           json_builder_add_string_value (builder, name);
         }
@@ -54,7 +75,9 @@ add_value (const OptionState *self,
     default:
       if (OPTION_FIELD (char *, self, row) != NULL)
         {
-          g_autofree char *text = g_utf8_make_valid (OPTION_FIELD (char *, self, row), -1);
+          const char *value = OPTION_FIELD (char *, self, row);
+          g_autofree char *path = full_paths && row->is_read ? find_path (row, value) : g_strdup (value);
+          g_autofree char *text = g_utf8_make_valid (path, -1);
 
           json_builder_add_string_value (builder, text);
         }
@@ -73,6 +96,7 @@ option_table_add_program (const OptionState *self,
 
 void
 option_table_add_json (const OptionState *self,
+                       gboolean full_paths,
                        JsonBuilder *builder)
 {
   for (const OptionRow *row = self->rows; row->name != NULL; row++)
@@ -81,7 +105,7 @@ option_table_add_json (const OptionState *self,
         g_autofree char *name = get_member_name (row);
 
         json_builder_set_member_name (builder, name);
-        add_value (self, row, builder);
+        add_value (self, row, full_paths, builder);
       }
 }
 

@@ -49,6 +49,7 @@ typedef struct
   gboolean is_extra;                      /* only of programs whose changes name it */
   gboolean is_basic;                      /* --help shows it; others only --help-all */
   gboolean is_common;                     /* all programs have it: no part of reports, nor of the files of --config */
+  gboolean is_read;    /* it may name files or folders that a run reads: reports have their full paths */
   gboolean is_written; /* it names a file that a run writes, or goes with one: not taken from reports */
 } OptionRow;
 
@@ -164,8 +165,9 @@ gboolean options_check_name (const char *option,
 /* Adds a report's member that names the program. */
 void option_table_add_program (const OptionState *self,
                                JsonBuilder *builder);
-/* Adds a member for each option as it took effect. */
+/* Adds a member for each option as it took effect. @full_paths: files that it reads as full paths. */
 void option_table_add_json (const OptionState *self,
+                            gboolean full_paths,
                             JsonBuilder *builder);
 /* Adds the names of those that were typed: of such an object --config takes no others. */
 void option_table_add_given (const OptionState *self,

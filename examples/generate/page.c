@@ -5,6 +5,7 @@
 #define AT(member) .place = G_STRUCT_OFFSET (Options, member)
 #define FOLDERS .shown = "the folder's"
 #define BASIC .is_basic = TRUE
+#define READ .is_read = TRUE
 
 static const char *const dtypes[] = { "auto", "f32", "bf16", NULL };
 static const char *const bases[] = { "auto", "int8", "nf4", NULL };
@@ -12,9 +13,9 @@ static const char *const bases[] = { "auto", "int8", "nf4", NULL };
 /* clang-format off */
 static const OptionRow rows[] = {
   { OPTION_GROUP, "model", .metavar = "Model:" },
-  { OPTION_PATH, "model", 'm', AT (model), BASIC, .takes_gguf = TRUE, .metavar = "FOLDER",
+  { OPTION_PATH, "model", 'm', AT (model), READ, BASIC, .takes_gguf = TRUE, .metavar = "FOLDER",
     .help = "Folder in Hugging Face's format: config.json, model.safetensors, tokenizer.json; or a GGUF file" },
-  { OPTION_PATH, "adapter", 'a', AT (adapter), BASIC, .takes_gguf = TRUE, .metavar = "FOLDER",
+  { OPTION_PATH, "adapter", 'a', AT (adapter), READ, BASIC, .takes_gguf = TRUE, .metavar = "FOLDER",
     .help = "LoRA adapter of that model: adapter_config.json, adapter_model.safetensors; or a GGUF file" },
   { OPTION_TEXT, "dtype", AT (dtype), .metavar = "NAME", .fallback = "auto", .names = dtypes,
     .help = "Type of the weights in memory: auto, the files' own; f32; bf16" },
@@ -27,8 +28,8 @@ static const OptionRow rows[] = {
   { OPTION_GROUP, "text", .metavar = "Text:" },
   { OPTION_RAW, "prompt", 'p', AT (prompt), BASIC, .metavar = "TEXT",
     .help = "Text to continue; without it and the next two, the arguments, or standard input" },
-  { OPTION_PATH, "file", 'f', AT (file), BASIC, .metavar = "FILE", .help = "File with the text to continue" },
-  { OPTION_PATH, "batch", 'b', AT (batch), .metavar = "FILE",
+  { OPTION_PATH, "file", 'f', AT (file), READ, BASIC, .metavar = "FILE", .help = "File with the text to continue" },
+  { OPTION_PATH, "batch", 'b', AT (batch), READ, .metavar = "FILE",
     .help = "File with a prompt in each line: all are continued together, and printed with a line between them" },
   { OPTION_FLAG, "chat", 'c', AT (chat), BASIC,
     .help = "Answer as an assistant, by the folder's chat template; without a prompt on a terminal, in a conversation: "

@@ -490,7 +490,7 @@ write_report (Session *self,
   json_builder_add_string_value (builder, ebb_get_version_string ());
   json_builder_set_member_name (builder, "config");
   json_builder_begin_object (builder);
-  option_table_add_json (&self->options->state, builder);
+  option_table_add_json (&self->options->state, TRUE, builder);
   option_table_add_given (&self->options->state, builder);
   json_builder_end_object (builder);
   json_builder_end_object (builder);

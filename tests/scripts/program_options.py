@@ -288,6 +288,22 @@ class Config(ProgramsTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("Resuming from step 3 in state", done.stdout)
 
+    def test_a_report_repeats_its_run_from_any_folder(self):
+        """Files of the same names are beside it."""
+        os.mkdir(os.path.join(self.folder, "other"))
+        self.write("other/text.txt", "Quite another text, which has other words. " * 50)
+        self.write("held.txt", "Ebb. " * 100)
+        first = self.train(*SMALL, "--steps", 2, "--eval", "./held.txt", "--memory", "auto", "--plan", "plan.json")
+        self.assertEqual([first["config"][key] for key in ("data", "eval", "plan", "tokenizer")],
+                         [[os.path.join(self.folder, "text.txt")], os.path.join(self.folder, "held.txt"),
+                          os.path.join(self.folder, "plan.json"), "byte"])
+        own, self.folder = self.folder, os.path.join(self.folder, "other")
+        try:
+            again = self.train("--config", os.path.join(own, "report.json"))
+        finally:
+            self.folder = own
+        self.assertEqual(*((report["losses"], report["evaluations"]) for report in (again, first)))
+
     def test_a_report_of_another_program_says_so(self):
         self.train("--model", MODEL, "--data", "text.txt", "--context", 32, "--steps", 0, "--eval", "text.txt",
                    "--lora", 4, name="finetune")
@@ -312,10 +328,10 @@ class Config(ProgramsTest):
                                 "store": "host", "store_limit": "1MiB"})
         config = self.train("--config", "run.json")["config"]
         self.assertEqual([config[key] for key in ("data", "steps", "micro_batch", "eval", "quiet", "store_limit")],
-                         [["text.txt"], 3, 1, "0.25", True, 1 << 20])
+                         [[os.path.join(self.folder, "text.txt")], 3, 1, "0.25", True, 1 << 20])
         config = self.train("--config", "run.json", "--steps", 2, "--no-quiet", "more.txt")["config"]
         self.assertEqual([config[key] for key in ("data", "steps", "micro_batch", "quiet")],
-                         [["more.txt"], 2, 1, False])
+                         [[os.path.join(self.folder, "more.txt")], 2, 1, False])
         done = self.run_program("train_gpt", "--config", "run.json", "--steps", 1, "--batch", 0)
         self.assertIn("train_gpt: --batch 0: it must be at least 1", done.stderr)    # not the file's
 

@@ -31,26 +31,28 @@ static const char *const lower_dtypes[] = { "none", "f32", "bf16", NULL };
 #define ANY_INT64 .least = 0, .most = G_MAXINT64
 #define SAVED .is_saved = TRUE
 #define BASIC .is_basic = TRUE
+#define READ .is_read = TRUE
 #define WRITTEN .is_written = TRUE
 
 /* clang-format off */
 const OptionRow gpt_options[] = {
   { OPTION_GROUP, "data", .metavar = "Text:" },
-  { OPTION_PATHS, "data", 'd', AT (data), BASIC, .metavar = "FILE…",
+  { OPTION_PATHS, "data", 'd', AT (data), READ, BASIC, .metavar = "FILE…",
     .help = "UTF-8 text to train on, or JSON lines (.jsonl) with text, with prompt and completion, or with messages; "
             "you may name several files" },
   { OPTION_FLAG, "pack", AT (pack), SAVED, .late = "0",
     .help = "Each text file is a document; documents share rows and don't see each other, as those of JSON lines" },
-  { OPTION_RAW, "eval", AT (eval), BASIC, .metavar = "FILE|SHARE", .fallback = "", SAVED, .late = "",
+  { OPTION_RAW, "eval", AT (eval), READ, BASIC, .metavar = "FILE|SHARE", .fallback = "", SAVED, .late = "",
     .help = "Measure loss and perplexity on FILE, or on a share of the data, like 0.05, which is not trained on" },
   { OPTION_INT64, "eval-every", AT (eval_every), .metavar = "N", .fallback = "100", .least = 1, .most = G_MAXINT64,
     SAVED, .late = "100", .help = "Measure it every N steps, and at the end" },
-  { OPTION_PATH, "tokenizer", AT (tokenizer), BASIC, .metavar = "byte|DIR", .fallback = "byte", SAVED,
+  { OPTION_PATH, "tokenizer", AT (tokenizer), READ, BASIC, .metavar = "byte|DIR", .fallback = "byte", SAVED,
     .shown = "byte, or that of --model",
     .help = "byte: the 256 bytes; or a folder with tokenizer.json, or with GPT-2's vocab.json and merges.txt" },
 
   { OPTION_GROUP, "model", .metavar = "Model:" },
-  { OPTION_RAW, "model", AT (model), BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "", SAVED, .late = "",
+  { OPTION_RAW, "model", AT (model), READ, BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "",
+    SAVED, .late = "",
     .help = "Train the model of a folder in Hugging Face's format, with its tokenizer; --save writes such a folder" },
   { OPTION_TEXT, "preset", AT (preset), BASIC, .metavar = "NAME", .shown = "tiny",
     .get_names = ebb_gpt_config_get_preset_names,
@@ -86,7 +88,7 @@ const OptionRow gpt_options[] = {
     .is_extra = TRUE,
     .help = "Weights of linear layers below an adapter: auto, as the folder has them; int8 or nf4, quantised as they "
             "are read" },
-  { OPTION_RAW, "adapter", AT (adapter), BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "", SAVED,
+  { OPTION_RAW, "adapter", AT (adapter), READ, BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "", SAVED,
     .late = "", .is_extra = TRUE, .help = "Train this adapter further: a folder that --save or PEFT wrote" },
   { OPTION_PATH, "merge", AT (merge), BASIC, .takes_gguf = TRUE, .metavar = "DIR", .is_extra = TRUE,
     .help = "Train nothing: add the adapter in DIR to the model's weights, and write the folder of --save" },
@@ -197,7 +199,7 @@ const OptionRow gpt_options[] = {
   { OPTION_TEXT, "allow", AT (allow), .metavar = "NAMES", .shown = "",
     .help = "What --memory may take, in this order, where no plan that keeps all bits fits: loss-chunk, "
             "micro-batches, bf16-moments, 8bit-moments, bf16-residual, step-in-backward; several with commas" },
-  { OPTION_PATH, "plan", AT (plan), .metavar = "FILE",
+  { OPTION_PATH, "plan", AT (plan), READ, .metavar = "FILE",
     .help = "Write the plan of --memory to FILE, or train by the one that is there" },
   { OPTION_FLAG, "estimate", AT (estimate), BASIC, .shown = "",
     .help = "Train nothing: print the bytes that a step needs, who holds them, the seconds of a step and of --steps" },
@@ -224,7 +226,7 @@ const OptionRow gpt_options[] = {
     .help_on_ranks = "Threads of each rank; 0: its share of the machine's cores" },
 
   { OPTION_GROUP, "files", .metavar = "Files:" },
-  { OPTION_PATH, "load", AT (load), BASIC, .metavar = "FILE",
+  { OPTION_PATH, "load", AT (load), READ, BASIC, .metavar = "FILE",
     .help = "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives "
             "the sizes that you don't" },
   { OPTION_PATH, "save", AT (save), BASIC, WRITTEN, .metavar = "FILE|DIR/",

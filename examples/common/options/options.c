@@ -474,9 +474,10 @@ add_sizes (const Options *self,
 
 static void
 add_members (const Options *self,
+             gboolean full_paths,
              JsonBuilder *builder)
 {
-  option_table_add_json (&self->state, builder);
+  option_table_add_json (&self->state, full_paths, builder);
   if (self->program->tunes)
     {
       add_sizes (self, builder);
@@ -506,7 +507,7 @@ options_add_json (const Options *self,
   if (self->program->tunes && self->save == NULL)
     shown.save = self->save_best;
   json_builder_begin_object (builder);
-  add_members (&shown, builder);
+  add_members (&shown, TRUE, builder);
   option_table_add_given (&self->state, builder);
   json_builder_end_object (builder);
 }
@@ -521,7 +522,7 @@ options_to_json (const Options *self)
   kept.ranks.sequence_parallel |= self->ranks.keeps_sequence_parallel;
   kept.ranks.partition |= self->ranks.keeps_partition;
   json_builder_begin_object (builder);
-  add_members (&kept, builder);
+  add_members (&kept, FALSE, builder);
   json_builder_end_object (builder);
   root = json_builder_get_root (builder);
   return json_to_string (root, FALSE);
