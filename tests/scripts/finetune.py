@@ -349,8 +349,27 @@ class Finetune(unittest.TestCase):
             done = self.run_program(*words, *more, "--resume", "state")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(self.read("tuned", "tokenizer.json"), tokenizer)
+        self.refuse("--tokenizer byte and --save x.gguf: a GGUF file has no tokenizer of bytes: save a folder",
+                    "--model", "base", "--tokenizer", "byte", "--save", "x.gguf", *words)
+        self.refuse("--tokenizer byte and --save x.gguf: ", *words, "--steps", 3, "--resume", "state",
+                    "--save", "x.gguf")
+        self.assertFalse(os.path.exists(self.path("x.gguf")))
         self.refuse("a vocabulary of 64: --tokenizer byte has 256 tokens, so the model's must be at least that",
                     "--model", os.path.join(FIXTURES, "models", "gpt2"), "--tokenizer", "byte", *words, status=1)
+
+    def test_a_result_that_is_not_kept_is_said(self):
+        words = ["--model", MODEL, "--data", "chats.jsonl", *WORDS, "--steps", 1]
+        for more, last in (([], "The tuned weights were not kept: --save DIR writes them"),
+                           (LORA, "The adapter was not kept: --save DIR writes it"),
+                           (["--save", "kept"], None), (["--resume", "state"], None), (["--sample", 2], None),
+                           (["--save", "best", "--eval", 0.2], None)):
+            with self.subTest(more=more):
+                done = self.run_program(*words, *more)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                if last:
+                    self.assertEqual(done.stdout.splitlines()[-1], last)
+                else:
+                    self.assertNotIn("not kept", done.stdout)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 

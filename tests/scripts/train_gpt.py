@@ -515,6 +515,24 @@ class Output(TrainGptTest):
         size = sum(len(self.read(name)) for name in ("text.txt", "more.txt"))
         self.assertIn(f"{size} tokens of text", done.stdout.decode())
 
+    def test_a_folder_of_other_files_is_left_as_it_is(self):
+        """What a training itself writes there is none of them."""
+        os.makedirs(os.path.join(self.folder, "web/src"))
+        for name in "web/config.json", "mine.json":
+            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+                file.write('{"mine": true}')
+        for option in (["--save", "web/"], ["--save", "web"], ["--save-best", "web/", "--eval", 0.2]):
+            with self.subTest(option=option):
+                done = self.run_program("--data", "text.txt", *MODEL, "--steps", 1, *option)
+                self.assertEqual((done.returncode, done.stdout), (1, b""))
+                self.assertIn(f"train_gpt: {option[0]} {option[1]}: it is a folder with files that are not a model's: "
+                              "name a new or an empty folder", done.stderr.decode())
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "web"))), ["config.json", "src"])
+        self.train("--steps", 1, "--resume", "both")
+        for _ in range(2):
+            self.train("--steps", 2, "--resume", "both", "--log", "both", "--save", "both/")
+        self.assertIn("model.safetensors", os.listdir(os.path.join(self.folder, "both")))
+
 
 class Interrupt(TrainGptTest):
     def test_control_c_saves_what_continues(self):

@@ -192,6 +192,19 @@ check_steps (const Options *self,
   return TRUE;
 }
 
+/* A GGUF file is saved with its tokenizer, and programs that read such files have none of bytes. */
+static gboolean
+check_gguf (const Options *self,
+            GError **error)
+{
+  const char *path = self->save != NULL ? self->save : self->save_best;
+
+  if (!self->reads_bytes || path == NULL || !g_str_has_suffix (path, ".gguf") || options_have_adapter (self))
+    return TRUE;
+  return options_refuse (error, "--tokenizer byte and --save %s: a GGUF file has no tokenizer of bytes: save a folder",
+                         path);
+}
+
 /* Options that contradict each other; in a resumed training one of them may be the saved one. */
 static gboolean
 check_pairs (const Options *self,
@@ -199,6 +212,8 @@ check_pairs (const Options *self,
 {
   if (self->resume != NULL && !self->saved_taken)
     return TRUE;
+  if (!check_gguf (self, error))
+    return FALSE;
   if (strcmp (self->residual, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
     return options_refuse (error, "--residual bf16: it needs --dtype bf16, not %s", self->dtype);
   if (self->program->tunes) /* the folder says the types that are not given: they are checked with it */
@@ -297,33 +312,13 @@ take_bytes_of_model (Options *self,
   self->reads_bytes = self->model[0] != '\0' && was_given && strcmp (self->tokenizer, "byte") == 0;
 }
 
-/* Whether a folder is empty or a model's. Another one isn't written without being named with a slash: a model's files
- * would replace those of the same names. */
-static gboolean
-is_for_models (const char *path)
-{
-  static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json" };
-  g_autoptr (GDir) folder = g_dir_open (path, 0, NULL);
-
-  if (folder == NULL)
-    return FALSE;
-  for (guint i = 0; i < G_N_ELEMENTS (weights); i++)
-    {
-      g_autofree char *file = g_build_filename (path, weights[i], NULL);
-
-      if (g_file_test (file, G_FILE_TEST_EXISTS))
-        return TRUE;
-    }
-  return g_dir_read_name (folder) == NULL;
-}
-
 /* Whether weights become a folder is known before the training: its name ends with a slash. */
 static void
 mark_folder (char **path)
 {
   char *marked;
 
-  if (*path == NULL || g_str_has_suffix (*path, G_DIR_SEPARATOR_S) || !is_for_models (*path))
+  if (*path == NULL || g_str_has_suffix (*path, G_DIR_SEPARATOR_S) || !output_is_for_model (*path))
     return;
   marked = g_strconcat (*path, G_DIR_SEPARATOR_S, NULL);
   g_free (*path);

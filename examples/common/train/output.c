@@ -96,6 +96,42 @@ check_folder (const char *option,
   return try_folder (option, path, folder, error);
 }
 
+static gboolean
+is_state (const char *name)
+{
+  return g_str_has_prefix (name, "state-") && g_str_has_suffix (name, ".safetensors");
+}
+
+/* What a training writes beside the model, if it is interrupted before it writes that. Hidden files are no model's. */
+static gboolean
+is_of_training (const char *name)
+{
+  return *name == '.' || is_state (name) || strcmp (name, "index.json") == 0 || strcmp (name, "steps.jsonl") == 0
+         || g_str_has_prefix (name, "events.out.");
+}
+
+gboolean
+output_is_for_model (const char *path)
+{
+  static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json" };
+  g_autoptr (GDir) folder = g_dir_open (path, 0, NULL);
+  const char *name = NULL;
+
+  if (folder == NULL)
+    return FALSE;
+  for (guint i = 0; i < G_N_ELEMENTS (weights); i++)
+    {
+      g_autofree char *file = g_build_filename (path, weights[i], NULL);
+
+      if (g_file_test (file, G_FILE_TEST_EXISTS))
+        return TRUE;
+    }
+  while ((name = g_dir_read_name (folder)) != NULL)
+    if (!is_of_training (name))
+      return FALSE;
+  return TRUE;
+}
+
 /* Weights are a file, a folder or a GGUF file. --model may be in the state of a resumed training. */
 static gboolean
 check_weights (const Options *options,
@@ -105,15 +141,16 @@ check_weights (const Options *options,
 {
   const gboolean is_whole = path != NULL && model_is_saved_whole (options, path);
 
-  if (is_whole && !g_str_has_suffix (path, ".gguf"))
-    return check_folder (option, path, error);
-  if (path != NULL && !is_whole && g_file_test (path, G_FILE_TEST_IS_DIR))
+  if (path != NULL && !options->program->tunes && g_file_test (path, G_FILE_TEST_IS_DIR) && !output_is_for_model (path))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-                   "--%s %s: it is a folder with files that are not a model's: %s%s puts a model among them", option,
-                   path, path, G_DIR_SEPARATOR_S);
+                   "--%s %s: it is a folder with files that are not a model's: name a new or an empty folder, or that "
+                   "of a model",
+                   option, path);
       return FALSE;
     }
+  if (is_whole && !g_str_has_suffix (path, ".gguf"))
+    return check_folder (option, path, error);
   return check_file (option, path, error);
 }
 
@@ -213,12 +250,6 @@ output_write (const char *path,
     }
   g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: %s", path, g_strerror (number));
   return FALSE;
-}
-
-static gboolean
-is_state (const char *name)
-{
-  return g_str_has_prefix (name, "state-") && g_str_has_suffix (name, ".safetensors");
 }
 
 static gboolean
