@@ -123,15 +123,27 @@ get_dtype_size (EbbDType dtype)
 
 template <typename T>
 static __device__ __forceinline__ void
+unpack_run (const uint4 &packed,
+            float (&values)[VectorSize<T>::value])
+{
+  union
+  {
+    uint4 all;
+    T each[VectorSize<T>::value];
+  } run;
+
+  run.all = packed;
+#pragma unroll
+  for (int k = 0; k < VectorSize<T>::value; k++)
+    values[k] = to_float (run.each[k]);
+}
+
+template <typename T>
+static __device__ __forceinline__ void
 load_run (const T *data,
           float (&values)[VectorSize<T>::value])
 {
-  T run[VectorSize<T>::value];
-
-  load_vector (data, run);
-#pragma unroll
-  for (int i = 0; i < VectorSize<T>::value; i++)
-    values[i] = to_float (run[i]);
+  unpack_run<T> (*reinterpret_cast<const uint4 *> (data), values);
 }
 
 static __device__ __forceinline__ uint4

@@ -5,6 +5,10 @@
 #include "tensor/cuda/kernels/math.cuh"
 #include "tensor/cuda/kernels/row.cuh"
 
+/* A row of classes is too long for registers, and has a block of its own. */
+#define MOST_THREADS 512
+#define MOST_WARPS (MOST_THREADS / 32)
+
 #define PART_SIZE 3 /* logsumexp as two numbers, the target's logit */
 
 typedef struct
@@ -18,6 +22,21 @@ typedef struct
   EbbCudaFault *fault;
   guint32 serial;
 } CrossEntropy;
+
+/* The first element of this thread's first run, and the distance between its runs. */
+template <typename T>
+static __device__ __forceinline__ gint64
+get_first_run (void)
+{
+  return (gint64) threadIdx.x * VectorSize<T>::value;
+}
+
+template <typename T>
+static __device__ __forceinline__ gint64
+get_run_step (void)
+{
+  return (gint64) blockDim.x * VectorSize<T>::value;
+}
 
 static __device__ __forceinline__ float
 cap_logit (const CrossEntropy &self,
@@ -150,11 +169,11 @@ reduce_logits (const CrossEntropy &self,
 }
 
 template <typename T>
-__global__ void __launch_bounds__ (ROW_MOST_THREADS)
+__global__ void __launch_bounds__ (MOST_THREADS)
 cross_entropy_rows (CrossEntropy self)
 {
-  EBB_SHARED_ARRAY (float, scratch, [ROW_MOST_WARPS]);
-  EBB_SHARED_ARRAY (double, wide_scratch, [ROW_MOST_WARPS]);
+  EBB_SHARED_ARRAY (float, scratch, [MOST_WARPS]);
+  EBB_SHARED_ARRAY (double, wide_scratch, [MOST_WARPS]);
 
   for (gint64 row = blockIdx.x; row < self.n_rows; row += gridDim.x)
     {
@@ -208,6 +227,16 @@ cross_entropy_init (CrossEntropy *self,
   self->serial = queue->serial;
 }
 
+/* How many threads a block has: whole warps. */
+static inline unsigned
+count_threads_of_row (gint64 n_columns,
+                      EbbDType dtype)
+{
+  const gint64 n_runs = (n_columns * get_dtype_size (dtype) + 15) / 16, n = (n_runs + 31) / 32 * 32;
+
+  return (unsigned) (n < 32 ? 32 : (n < MOST_THREADS ? n : MOST_THREADS));
+}
+
 static unsigned
 limit_blocks (gint64 n)
 {
@@ -222,9 +251,9 @@ launch_rows (const CrossEntropy &self,
   if (self.n_rows == 0)
     return cudaSuccess;
   if (dtype == EBB_DTYPE_F32)
-    return EBB_CUDA_LAUNCH (cross_entropy_rows<float>, limit_blocks (self.n_rows), count_row_threads (self.n, dtype), 0,
-                            queue->stream, self);
-  return EBB_CUDA_LAUNCH (cross_entropy_rows<Bf16>, limit_blocks (self.n_rows), count_row_threads (self.n, dtype), 0,
+    return EBB_CUDA_LAUNCH (cross_entropy_rows<float>, limit_blocks (self.n_rows), count_threads_of_row (self.n, dtype),
+                            0, queue->stream, self);
+  return EBB_CUDA_LAUNCH (cross_entropy_rows<Bf16>, limit_blocks (self.n_rows), count_threads_of_row (self.n, dtype), 0,
                           queue->stream, self);
 }
 
@@ -311,7 +340,7 @@ typedef struct
   gint64 row_stride; /* of d_logits */
 } CrossEntropyGrad;
 
-/* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss, times the slope of the cap */
+/* What the gradients of a row's logits have in common. */
 typedef struct
 {
   float logsumexp[2], uniform, d_loss;
@@ -331,28 +360,22 @@ get_row_of_grad (const CrossEntropyGrad &self,
                     target - of.first };
 }
 
+/* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss, times the slope of the cap. The target's
+ * difference is taken in f64: near 0 it would lose its digits. */
 static __device__ __forceinline__ float
 differentiate_logit (const CrossEntropy &self,
                      const RowOfGrad &row,
-                     float x)
+                     float x,
+                     bool is_target)
 {
   const float logit = cap_logit (self, x);
-  float d = expf (logit - row.logsumexp[0] - row.logsumexp[1]) - row.uniform;
+  float d;
 
-  if (self.cap != 0.0f)
-    d *= soft_cap_slope (logit, self.cap);
-  return row.d_loss * d;
-}
-
-static __device__ __forceinline__ float
-differentiate_target (const CrossEntropy &self,
-                      const RowOfGrad &row,
-                      float x)
-{
-  const float logit = cap_logit (self, x);
-  float d = (float) (exp ((double) logit - ((double) row.logsumexp[0] + (double) row.logsumexp[1]))
-                     - (1 - self.smoothing) - self.smoothing / (double) self.n);
-
+  if (is_target)
+    d = (float) (exp ((double) logit - ((double) row.logsumexp[0] + (double) row.logsumexp[1])) - (1 - self.smoothing)
+                 - self.smoothing / (double) self.n);
+  else
+    d = expf (logit - row.logsumexp[0] - row.logsumexp[1]) - row.uniform;
   if (self.cap != 0.0f)
     d *= soft_cap_slope (logit, self.cap);
   return row.d_loss * d;
@@ -360,7 +383,7 @@ differentiate_target (const CrossEntropy &self,
 
 /* d_logits may be the logits: a thread writes only elements that it has read. */
 template <typename From, typename To>
-__global__ void __launch_bounds__ (ROW_MOST_THREADS)
+__global__ void __launch_bounds__ (MOST_THREADS)
 cross_entropy_grad_rows (CrossEntropyGrad self)
 {
   const int run = VectorSize<From>::value < VectorSize<To>::value ? VectorSize<From>::value : VectorSize<To>::value;
@@ -379,20 +402,16 @@ cross_entropy_grad_rows (CrossEntropyGrad self)
 #pragma unroll
           for (int k = 0; k < run; k++)
             if (i + k < of.n)
-              {
-                const float logit = load (logits + i + k);
-
-                store (d_logits + i + k, is_ignored               ? 0.0f
-                                         : i + k == of_row.column ? differentiate_target (of, of_row, logit)
-                                                                  : differentiate_logit (of, of_row, logit));
-              }
+              store (d_logits + i + k, is_ignored ? 0.0f
+                                                  : differentiate_logit (of, of_row, load (logits + i + k),
+                                                                         i + k == of_row.column));
         }
     }
 }
 
 /* The same, 16 bytes at a time: rows and addresses allow it. */
 template <typename T>
-__global__ void __launch_bounds__ (ROW_MOST_THREADS)
+__global__ void __launch_bounds__ (MOST_THREADS)
 cross_entropy_grad_runs (CrossEntropyGrad self)
 {
   const int run = VectorSize<T>::value;
@@ -412,16 +431,11 @@ cross_entropy_grad_runs (CrossEntropyGrad self)
           load_row_run (logits, i, of.n, values);
           if (target != of.ignore_index)
             {
+              const gint64 column = of_row.column - i; /* in this run, or outside of it */
+
 #pragma unroll
               for (int k = 0; k < run; k++)
-                results[k] = differentiate_logit (of, of_row, values[k]);
-              if (of_row.column >= i && of_row.column < i + run)
-                {
-#pragma unroll
-                  for (int k = 0; k < run; k++)
-                    if (i + k == of_row.column)
-                      results[k] = differentiate_target (of, of_row, values[k]);
-                }
+                results[k] = differentiate_logit (of, of_row, values[k], k == column);
             }
           store_row_run (d_logits, i, of.n, results);
         }
@@ -444,7 +458,7 @@ EBB_CUDA_KERNEL (cross_entropy_grad)
   if (self.of.n_rows == 0 || self.of.n == 0)
     return cudaSuccess;
   n_blocks = limit_blocks (self.of.n_rows);
-  n_threads = count_row_threads (self.of.n, logits->dtype);
+  n_threads = count_threads_of_row (self.of.n, logits->dtype);
   if (logits->dtype == EBB_DTYPE_F32 && output->dtype == EBB_DTYPE_F32)
     return EBB_CUDA_LAUNCH (cross_entropy_grad_runs<float>, n_blocks, n_threads, 0, queue->stream, self);
   if (logits->dtype == EBB_DTYPE_F32)

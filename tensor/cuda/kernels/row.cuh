@@ -8,9 +8,6 @@
 #include "tensor/cuda/kernels/element.cuh"
 #include "tensor/cuda/kernels/layout.cuh"
 
-#define ROW_MOST_THREADS 512
-#define ROW_MOST_WARPS (ROW_MOST_THREADS / 32)
-
 /* The rows of a contiguous view: all of its dimensions but the last. */
 static inline gint64
 count_rows (const EbbView *view)
@@ -59,33 +56,6 @@ static inline float *
 get_floats (const EbbView *view)
 {
   return view != NULL ? (float *) view->data : NULL;
-}
-
-/* How many threads share a row: whole warps. */
-static inline unsigned
-count_row_threads (gint64 n_columns,
-                   EbbDType dtype)
-{
-  const gint64 n_runs = (n_columns * get_dtype_size (dtype) + 15) / 16, n = (n_runs + 31) / 32 * 32;
-
-  return (unsigned) (n < 32 ? 32 : (n < ROW_MOST_THREADS ? n : ROW_MOST_THREADS));
-}
-
-template <typename T>
-static __device__ __forceinline__ void
-unpack_run (const uint4 &packed,
-            float (&values)[VectorSize<T>::value])
-{
-  union
-  {
-    uint4 all;
-    T each[VectorSize<T>::value];
-  } run;
-
-  run.all = packed;
-#pragma unroll
-  for (int k = 0; k < VectorSize<T>::value; k++)
-    values[k] = to_float (run.each[k]);
 }
 
 /* Loads elements [i, i + run) of a row of n as they are; those behind its end are 0. */
@@ -138,21 +108,6 @@ store_row_run (T *row,
   for (int k = 0; k < VectorSize<T>::value; k++)
     if (i + k < n)
       store (row + i + k, values[k]);
-}
-
-/* The first element of this thread's first run, and the distance between its runs. */
-template <typename T>
-static __device__ __forceinline__ gint64
-get_first_run (void)
-{
-  return (gint64) threadIdx.x * VectorSize<T>::value;
-}
-
-template <typename T>
-static __device__ __forceinline__ gint64
-get_run_step (void)
-{
-  return (gint64) blockDim.x * VectorSize<T>::value;
 }
 
 /* -- a row in registers -------------------------------------------------------------------------------------------- */
