@@ -73,57 +73,67 @@ vec_to_bf16_stochastic (EbbVec v,
   return __builtin_convertvector(bits >> 16, EbbVecH);
 }
 
-/* 10^(e - 7) and 10^(7 - e) / 0.9 for e = 0 to 7, twice: a vector may look up 16. */
-static const float ebb_moment_power[16] = { 1e-7f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1,
-                                            1e-7f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1 };
-static const float ebb_moment_inverse[16] = {
-  1e7f / 0.9f, 1e6f / 0.9f, 1e5f / 0.9f, 1e4f / 0.9f, 1e3f / 0.9f, 1e2f / 0.9f, 1e1f / 0.9f, 1 / 0.9f,
-  1e7f / 0.9f, 1e6f / 0.9f, 1e5f / 0.9f, 1e4f / 0.9f, 1e3f / 0.9f, 1e2f / 0.9f, 1e1f / 0.9f, 1 / 0.9f
-};
-
-/* The value at a position on the axis; 0 below 1. */
-EBB_VEC_INLINE EbbVec
-vec_moment_value (EbbVec position)
-{
-  EbbVecU bits = (EbbVecU) position;
-  EbbVecI index = (EbbVecI) ((bits >> 23) - 127) & 7;
-  EbbVec fraction = (EbbVec) ((bits & 0x7fffff) | 0x3f800000); /* position / 2^e */
-  EbbVec value = vec_lookup (ebb_moment_power, index) * vec_fma (vec_set1 (0.9f), fraction, vec_set1 (-0.8f));
-
-  return vec_select (position >= 1.0f, value, (EbbVec){ 0 });
-}
+/* Within the power of ten e = 0 to 7 of the axis, position = 2^e (8 / 9 + x 10^(7 - e) / 0.9). Eight entries, for each
+ * e, stand twice where a vector may look up 16. */
+#define EBB_MOMENT_TABLE(...) \
+  {                           \
+    __VA_ARGS__, __VA_ARGS__  \
+  }
+static const float ebb_moment_start[16] =
+    EBB_MOMENT_TABLE (8 / 9.0f, 16 / 9.0f, 32 / 9.0f, 64 / 9.0f, 128 / 9.0f, 256 / 9.0f, 512 / 9.0f, 1024 / 9.0f);
+static const float ebb_moment_slope[16] = EBB_MOMENT_TABLE (1e7f / 0.9f,
+                                                            2 * (1e6f / 0.9f),
+                                                            4 * (1e5f / 0.9f),
+                                                            8 * (1e4f / 0.9f),
+                                                            16 * (1e3f / 0.9f),
+                                                            32 * (1e2f / 0.9f),
+                                                            64 * (1e1f / 0.9f),
+                                                            128 * (1 / 0.9f));
+static const float ebb_moment_end[16] = EBB_MOMENT_TABLE (1e-6f * 0.1f,
+                                                          1e-5f * 0.1f,
+                                                          1e-4f * 0.1f,
+                                                          1e-3f * 0.1f,
+                                                          1e-2f * 0.1f,
+                                                          1e-1f * 0.1f,
+                                                          0.1f,
+                                                          INFINITY);
+/* Of the way back, by the exponent of a position as f32 has it, whose low bits are 7 for e = 0: 10^(e - 7), and
+ * 0.9 / 2^e. */
+static const float ebb_moment_power[16] = EBB_MOMENT_TABLE (1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1, 1e-7f);
+static const float ebb_moment_step[16] =
+    EBB_MOMENT_TABLE (0.9f / 2, 0.9f / 4, 0.9f / 8, 0.9f / 16, 0.9f / 32, 0.9f / 64, 0.9f / 128, 0.9f);
 
 /* Where on the axis x in [0, 1) lies; less than 1 if it lies below the first cell. */
 EBB_VEC_INLINE EbbVec
 vec_moment_position (EbbVec x)
 {
-  EbbVecI exponent = (EbbVecI) ((EbbVecU) x >> 23) - 127;
-  /* e is 8 + floor (log10 (x)): that of the power of two below x, or one more. 1233 / 4096 is log10 (2). */
-  EbbVecI e = ((exponent * 1233) >> 12) + 8;
-  EbbVec next = vec_lookup (ebb_moment_power, (e + 1) & 7) * 0.1f;
-  EbbVec power;
+  /* The bits of a number, as an integer, are 2^23 (127 + log2 (x)), or up to 0.0861 * 2^23 less: e, which is
+   * 8 + floor (log10 (x)), is what they say or one more. */
+  const float log10_2 = 0.30103f;
+  EbbVec bits = __builtin_convertvector((EbbVecI) vec_max (x, vec_set1 (1e-8f)), EbbVec);
+  EbbVecI e = __builtin_convertvector(
+      vec_fma (bits, vec_set1 (log10_2 / (1 << 23)), vec_set1 (8 - 127 * log10_2 - 1e-4f)), EbbVecI);
 
-  e -= (x >= next) & (e < 7); /* a true comparison is -1 */
-  power = (EbbVec) ((e + 127) << 23);
-  power *= vec_fma (vec_lookup (ebb_moment_inverse, e & 7), x, vec_set1 (8.0f / 9.0f));
-  return vec_select (e >= 0, power, (EbbVec){ 0 });
+  e -= x >= vec_lookup (ebb_moment_end, e); /* a true comparison is -1 */
+  return vec_fma (vec_lookup (ebb_moment_slope, e), x, vec_lookup (ebb_moment_start, e));
 }
 
+/* @powers: ebb_moment_power, times the scale of the block. */
 EBB_VEC_INLINE EbbVec
 vec_moment_decode (gboolean is_signed,
-                   EbbVecU code)
+                   EbbVecU code,
+                   const float powers[16])
 {
   EbbVecU magnitude = code & (is_signed ? 0x7f : 0xff);
-  EbbVec position = __builtin_convertvector((EbbVecI) magnitude, EbbVec);
-  EbbVec value;
+  /* the middle of the cell */
+  EbbVec position = vec_fma (__builtin_convertvector((EbbVecI) magnitude, EbbVec), vec_set1 (is_signed ? 2.0f : 1.0f),
+                             vec_set1 (is_signed ? 1.0f : 0.5f));
+  EbbVecI exponent = (EbbVecI) ((EbbVecU) position >> 23);
+  EbbVec value =
+      vec_lookup (powers, exponent) * vec_fma (vec_lookup (ebb_moment_step, exponent), position, vec_set1 (-0.8f));
 
-  /* the middle of the cell; code 0 is left below 1 */
-  position = position * (is_signed ? 2.0f : 1.0f) + (is_signed ? 1.0f : 0.5f);
-  value = vec_moment_value (position);
-  if (!is_signed)
-    return value;
   value = vec_select (magnitude != 0, value, (EbbVec){ 0 });
-  return (EbbVec) ((EbbVecU) value | (code & 0x80) << 24);
+  return is_signed ? (EbbVec) ((EbbVecU) value | (code & 0x80) << 24) : value;
 }
 
 /* The code of the cell in which x, divided by its scale, lies. Unsigned: what is more than 0 stays more than 0. A
@@ -150,10 +160,13 @@ ebb_moment_decode_block (gboolean is_signed,
                          gint64 n,
                          float values[EBB_MOMENT_BLOCK])
 {
-  EbbVec scale = vec_set1 (absmax / (is_signed ? EBB_MOMENT_TOP_SIGNED : EBB_MOMENT_TOP_UNSIGNED));
+  const float scale = absmax / (is_signed ? EBB_MOMENT_TOP_SIGNED : EBB_MOMENT_TOP_UNSIGNED);
+  float powers[16];
 
+  for (int k = 0; k < 16; k++)
+    powers[k] = scale * ebb_moment_power[k];
   EBB_VEC_FOR (i, m, n)
-    vec_store (values + i, scale * vec_moment_decode (is_signed, vec_load_u8 (codes + i, m)));
+    vec_store (values + i, vec_moment_decode (is_signed, vec_load_u8 (codes + i, m), powers));
 }
 
 /* Codes and scale of a block. A value that is not finite makes the scale so, and the whole block when it is read. */
@@ -168,8 +181,8 @@ ebb_moment_encode_block (gboolean is_signed,
   float scale;
 
   EBB_VEC_FOR (i, m, n)
-    largest = vec_max_nan (vec_first (vec_abs (vec_load (values + i)), m, (EbbVec){ 0 }), largest);
-  *absmax = vec_reduce_max_nan (largest);
+    largest = vec_max_abs (largest, vec_first (vec_load (values + i), m, (EbbVec){ 0 }));
+  *absmax = vec_reduce_max_abs (largest);
   scale = (is_signed ? EBB_MOMENT_TOP_SIGNED : EBB_MOMENT_TOP_UNSIGNED) / *absmax;
   /* Of a block of zeros, or of numbers so small that 1 / absmax overflows, nothing is kept. */
   if (!(scale <= G_MAXFLOAT))

@@ -5,7 +5,8 @@
 #include "tensor/cpu/simd/simd-private.h"
 #include "tensor/cpu/simd/vec-private.h"
 
-/* One pass over parameters, their gradients and their states. The order of operations is PyTorch's. */
+/* One pass over parameters, their gradients and their states. The order of operations is PyTorch's, but that AdamW
+ * multiplies by the reciprocal of the second moment's correction: divisions limit it. */
 
 typedef struct
 {
@@ -20,8 +21,8 @@ typedef struct
   gboolean rounds_at_random;
   const guint32 *draws; /* SGD: of the elements of this call */
 
-  float beta1_rest, beta2, beta2_rest, eps, decay, l2, step_size, correction2; /* AdamW */
-  float lr, momentum, weight_decay, dampening_rest;                            /* SGD */
+  float beta1_rest, beta2, beta2_rest, eps, decay, l2, step_size, inverse_correction2; /* AdamW */
+  float lr, momentum, weight_decay, dampening_rest;                                    /* SGD */
   gboolean nesterov, first;
 } Update;
 
@@ -108,7 +109,7 @@ adamw_elements (const Update *u,
         g = vec_fma (vec_set1 (u->l2), w, g);
       m = vec_fma (beta1_rest, g - m, m);
       v = vec_fma (beta2_rest * g, g, vec_rounded (u->beta2 * v));
-      p -= u->step_size * m / (vec_sqrt (v) / u->correction2 + u->eps);
+      p -= u->step_size * m / (vec_sqrt (v) * u->inverse_correction2 + u->eps);
       store_parameter (dtype, u->parameter, begin + i, k, p, rounding, i);
       vec_store_as (moment_dtype, exp_avg, i, k, m);
       if (moment_dtype == EBB_DTYPE_BF16)
@@ -289,7 +290,7 @@ EBB_SIMD_NAME (ebb_cpu_adamw) (const EbbLaunch *launch,
   update->decay = (float) (1.0 - lr * launch->params.adamw.weight_decay);
   update->l2 = (float) launch->params.adamw.l2;
   update->step_size = (float) (lr / (1.0 - pow (beta1, step)));
-  update->correction2 = (float) sqrt (1.0 - pow (beta2, step));
+  update->inverse_correction2 = (float) (1 / sqrt (1.0 - pow (beta2, step)));
   for (guint i = 0; i < launch->n_items; i++)
     n_blocks += count_blocks (&launch->items[i]);
   ebb_cpu_parallel_for (n_blocks, EBB_CPU_GRAIN / 4 / EBB_MOMENT_BLOCK, adamw_range, &self);

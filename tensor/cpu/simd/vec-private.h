@@ -313,7 +313,7 @@ vec_store_as (EbbDType dtype,
     vec_store_tail ((float *) data + i, v, m);
 }
 
-/* Lane k is entry index[k], in 0 to 7, of a table that holds its 8 entries twice. */
+/* Lane k is the entry that the three low bits of index[k] say, of a table that holds its 8 entries twice. */
 EBB_VEC_INLINE EbbVec
 vec_lookup (const float table[16],
             EbbVecI index)
@@ -326,12 +326,12 @@ vec_lookup (const float table[16],
   EbbVec v;
 
   for (int k = 0; k < EBB_VEC_WIDTH; k++)
-    v[k] = table[index[k]];
+    v[k] = table[index[k] & 7];
   return v;
 #endif
 }
 
-/* The same of a table of 16 entries. */
+/* The same of a table of 16 entries, and of four bits. */
 EBB_VEC_INLINE EbbVec
 vec_lookup16 (const float table[16],
               EbbVecI index)
@@ -344,7 +344,11 @@ vec_lookup16 (const float table[16],
 
   return (EbbVec) _mm256_blendv_ps (low, high, (__m256) (index << 28));
 #else
-  return vec_lookup (table, index);
+  EbbVec v;
+
+  for (int k = 0; k < EBB_VEC_WIDTH; k++)
+    v[k] = table[index[k] & 15];
+  return v;
 #endif
 }
 
@@ -515,6 +519,21 @@ vec_abs (EbbVec v)
   return (EbbVec) ((EbbVecI) v & 0x7fffffff);
 }
 
+/* The larger of a, which is a magnitude, and |b|; a NaN if one is a NaN. As integers magnitudes are in the order of the
+ * numbers, and NaNs come behind infinity. */
+EBB_VEC_INLINE EbbVec
+vec_max_abs (EbbVec a,
+             EbbVec b)
+{
+#if EBB_VEC_AVX512
+  return (EbbVec) _mm512_max_epi32 ((__m512i) a, (__m512i) vec_abs (b));
+#elif EBB_VEC_AVX2
+  return (EbbVec) _mm256_max_epi32 ((__m256i) a, (__m256i) vec_abs (b));
+#else
+  return vec_select ((EbbVecI) a > (EbbVecI) vec_abs (b), a, vec_abs (b));
+#endif
+}
+
 /* |magnitude| with the sign of sign */
 EBB_VEC_INLINE EbbVec
 vec_copysign (EbbVec magnitude,
@@ -547,6 +566,23 @@ vec_reduce_max_nan (EbbVec v)
   for (int k = 1; k < EBB_VEC_WIDTH; k++)
     best = best > v[k] || best != best ? best : v[k];
   return best;
+}
+
+/* The largest lane of magnitudes; a NaN if one is a NaN. */
+EBB_VEC_INLINE float
+vec_reduce_max_abs (EbbVec v)
+{
+#if EBB_VEC_AVX512
+  return _mm_cvtss_f32 (_mm_castsi128_ps (_mm_cvtsi32_si128 (_mm512_reduce_max_epi32 ((__m512i) v))));
+#elif EBB_VEC_AVX2
+  __m128i x = _mm_max_epi32 (_mm256_castsi256_si128 ((__m256i) v), _mm256_extracti128_si256 ((__m256i) v, 1));
+
+  x = _mm_max_epi32 (x, _mm_shuffle_epi32 (x, 0x4e));
+  x = _mm_max_epi32 (x, _mm_shuffle_epi32 (x, 0xb1));
+  return _mm_cvtss_f32 (_mm_castsi128_ps (x));
+#else
+  return vec_reduce_max_nan (v);
+#endif
 }
 
 EBB_VEC_INLINE float
