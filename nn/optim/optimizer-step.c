@@ -351,6 +351,23 @@ check_kind (EbbOptimizer *self,
   return FALSE;
 }
 
+/* An optimizer that was made before lora_wrap () has what that froze, and not what is trained. */
+static gboolean
+check_trains (EbbOptimizer *self,
+              GError **error)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (priv->slots[i].parameter->requires_grad || priv->slots[i].parameter->grad != NULL)
+      return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the %s has %u parameters, and none of them requires a gradient: make the optimizer after the model is "
+               "frozen or has got its adapter",
+               ebb_optimizer_get_type_name (self), priv->n_slots);
+  return FALSE;
+}
+
 /* With steps in backward a parameter moves once between two calls of step (). */
 static gboolean
 check_moved (const EbbOptimizerSlot *slot,
@@ -373,7 +390,7 @@ ebb_optimizer_real_step (EbbOptimizer *self,
   gboolean ok = TRUE;
   Batch batch;
 
-  if (!check_kind (self, error))
+  if (!check_kind (self, error) || !check_trains (self, error))
     return FALSE;
   for (guint i = 0; i < priv->n_slots; i++)
     if (priv->slots[i].parameter->grad != NULL
@@ -397,7 +414,8 @@ ebb_optimizer_real_step (EbbOptimizer *self,
  * several backward passes, scale the losses and call that only after the step. Where parameters live on several ranks,
  * all ranks step together.
  *
- * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if the state doesn't fit, or with what a subclass reports
+ * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if the state doesn't fit, with %EBB_ERROR_STATE if no parameter requires a
+ * gradient, or with what a subclass reports
  */
 gboolean
 ebb_optimizer_step (EbbOptimizer *self,

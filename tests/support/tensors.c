@@ -151,6 +151,24 @@ test_at (EbbTensor *tensor, gsize position)
   return data_of (x)[position];
 }
 
+void
+test_fill_grads (EbbOptimizer *optimizer,
+                 double value)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_optimizer_get_parameters (optimizer, &n);
+
+  for (guint i = 0; i < n; i++)
+    {
+      guint n_dims;
+      const gint64 *shape = ebb_tensor_get_shape (parameters[i], &n_dims);
+      g_autoptr (EbbTensor) grad = ebb_full (shape, n_dims, value, ebb_tensor_get_dtype (parameters[i]), NULL, NULL);
+
+      g_assert_true (ebb_tensor_set_grad (parameters[i], grad, NULL));
+      ebb_tensor_unref (parameters[i]);
+    }
+}
+
 double
 test_get_double (gpointer object,
                  const char *name)

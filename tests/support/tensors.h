@@ -45,6 +45,10 @@ float test_at (EbbTensor *tensor,
     }                                                                                   \
   while (0)
 
+/* Each parameter gets a gradient of that value. */
+void test_fill_grads (EbbOptimizer *optimizer,
+                      double value);
+
 /* A property that is a number. */
 double test_get_double (gpointer object,
                         const char *name);

@@ -27,6 +27,7 @@ struct _EbbProbe
   char *input;
   gint64 n_rows;        /* of the first block's input, if it stays f32 */
   gboolean makes_grads; /* a parameter of a block got one */
+  gboolean has_backward;
 
   /* of the step that runs */
   EbbProbeStep *result;
@@ -107,7 +108,7 @@ move_on (EbbProbe *self)
     {
     case EBB_PHASE_FORWARD: part = EBB_PROBE_FORWARD; break;
     case EBB_PHASE_RECOMPUTE:
-    case EBB_PHASE_BACKWARD: break;
+    case EBB_PHASE_BACKWARD: self->has_backward = TRUE; break;
     case EBB_PHASE_OPTIMIZER: self->part = EBB_PROBE_REST; return;
     case EBB_PHASE_OTHER:
     default: return;
@@ -604,7 +605,13 @@ run_first_step (EbbProbe *self,
 
   if (hook != 0)
     ebb_module_remove_hook (first, hook);
-  return step != NULL;
+  if (step == NULL)
+    return FALSE;
+  if (!self->has_backward)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
+                 "the step ran no backward pass: a plan chooses what is kept for one, so the step must call "
+                 "backward () on its loss");
+  return self->has_backward;
 }
 
 EbbProbe *

@@ -1,26 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
+#include "support/tensors.h"
 
 #include <math.h>
 
 /* The arguments of optimizers: lists of parameters, and numbers that make sense. */
-
-static void
-fill_grads (EbbOptimizer *optimizer, double value)
-{
-  guint n;
-  g_autofree EbbTensor **parameters = ebb_optimizer_get_parameters (optimizer, &n);
-
-  for (guint i = 0; i < n; i++)
-    {
-      guint n_dims;
-      const gint64 *shape = ebb_tensor_get_shape (parameters[i], &n_dims);
-      g_autoptr (EbbTensor) grad = ebb_full (shape, n_dims, value, EBB_DTYPE_F32, NULL, NULL);
-
-      g_assert_true (ebb_tensor_set_grad (parameters[i], grad, NULL));
-      ebb_tensor_unref (parameters[i]);
-    }
-}
 
 static double
 get_last (EbbTensor *tensor)
@@ -61,7 +45,7 @@ lists_are_groups_of_their_own (void)
       g_object_set (optimizer, "weight-decay", 0.0, NULL);
       g_assert_true (ebb_optimizer_add_parameters (optimizer, &c, 1, 0.25, -1, &group, &error));
       g_assert_cmpuint (group, ==, 1);
-      fill_grads (optimizer, 1);
+      test_fill_grads (optimizer, 1);
       g_assert_true (ebb_optimizer_step (optimizer, &error));
       g_assert_no_error (error);
       g_assert_cmpfloat_with_epsilon (get_last (a), 0.5, 1e-6);
@@ -195,7 +179,7 @@ bad_arguments_are_named (void)
 
   /* With an error set nothing moves. */
   optimizer = ebb_sgd_new (module, 1, NULL);
-  fill_grads (optimizer, 1);
+  test_fill_grads (optimizer, 1);
   g_assert_false (ebb_optimizer_step (optimizer, &error));
   g_assert_cmpint (ebb_optimizer_get_n_steps (optimizer), ==, 0);
   g_assert_false (ebb_optimizer_step (NULL, NULL));

@@ -151,6 +151,17 @@ step_without_a_reason (EbbModule *model,
   return FALSE;
 }
 
+static gboolean
+step_without_backward (EbbModule *model,
+                       gpointer user_data,
+                       GError **error)
+{
+  BenchTraining *training = ((Run *) user_data)->training;
+  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), training->tokens, training->targets, error);
+
+  return loss != NULL && ebb_optimizer_step (training->optimizer, error);
+}
+
 static void
 test_bad_input (void)
 {
@@ -163,6 +174,10 @@ test_bad_input (void)
   g_assert_null (ebb_memory_plan_new_measured (run.training->model, test_device (), step_without_a_reason, NULL,
                                                G_MAXUINT64, &error));
   test_assert_error (error, EBB_ERROR_CALLBACK, "the step failed without saying why", "");
+  g_clear_error (&error);
+  g_assert_null (ebb_memory_plan_new_measured (run.training->model, test_device (), step_without_backward, &run,
+                                               G_MAXUINT64, &error));
+  test_assert_error (error, EBB_ERROR_CALLBACK, "the step ran no backward pass", "call backward () on its loss");
   g_clear_error (&error);
   g_assert_null (ebb_memory_plan_new_measured (run.training->model, other, step, &run, G_MAXUINT64, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the model has parameters on", "name the device");
