@@ -25,11 +25,9 @@ read_base (const char *folder)
   g_autofree char *path = g_build_filename (folder, "adapter_config.json", NULL);
   g_autofree char *text = NULL;
   g_autoptr (JsonNode) root = g_file_get_contents (path, &text, NULL, NULL) ? option_table_parse_json (text) : NULL;
-  JsonNode *node =
-      root != NULL ? json_object_get_member (json_node_get_object (root), "base_model_name_or_path") : NULL;
-  const char *base = node != NULL && JSON_NODE_HOLDS_VALUE (node) && json_node_get_value_type (node) == G_TYPE_STRING
-                         ? json_node_get_string (node)
-                         : NULL;
+  const char *base = root != NULL ? json_object_get_string_member_with_default (
+                         json_node_get_object (root), "base_model_name_or_path", NULL)
+                                  : NULL;
 
   if (base == NULL || *base == '\0')
     return g_strdup ("BASE");

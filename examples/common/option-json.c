@@ -323,7 +323,8 @@ refuse_member (const OptionState *self,
                          member, program, program);
 }
 
-/* @maker: the other program whose report it is; NULL: it is none, or doesn't say. */
+/* @maker: the other program that wrote the report; NULL: this one did, the report names none, or the file is no
+ * report. */
 static gboolean
 take_member (OptionState *self,
              const char *member,
@@ -364,10 +365,7 @@ static const char *
 find_maker (const OptionState *self,
             JsonObject *report)
 {
-  JsonNode *node = json_object_get_member (report, PROGRAM);
-  const char *name = node != NULL && JSON_NODE_HOLDS_VALUE (node) && json_node_get_value_type (node) == G_TYPE_STRING
-                         ? json_node_get_string (node)
-                         : NULL;
+  const char *name = json_object_get_string_member_with_default (report, PROGRAM, NULL);
 
   return g_strcmp0 (name, self->page->name) != 0 ? name : NULL;
 }
@@ -379,8 +377,7 @@ check_first_step (OptionState *self,
                   GError **error)
 {
   const OptionRow *resume = find_option (self, "resume");
-  JsonNode *node = json_object_get_member (report, "first_step");
-  const gint64 step = node != NULL && JSON_NODE_HOLDS_VALUE (node) ? json_node_get_int (node) : 0;
+  const gint64 step = json_object_get_int_member_with_default (report, "first_step", 0);
 
   if (resume == NULL || step <= 0 || self->typed[resume - self->rows])
     return TRUE;

@@ -436,10 +436,18 @@ extends (const char *a,
   g_autofree char *at_end = g_strconcat ("-", shorter, NULL);
   g_autofree char *at_begin = g_strconcat (shorter, "-", NULL);
 
-  return strlen (shorter) > 2
-         && (g_str_has_suffix (longer, at_end)
-             || g_str_has_prefix (longer, a_is_longer ? at_begin /* not every option that begins --no */
-                                                      : shorter));
+  if (strlen (shorter) <= 2)
+    return FALSE;
+  /* What was typed may end within a word of an option. An option must end with a word of what was typed, so that not
+   * all that begins with --no is taken for it. */
+  return g_str_has_suffix (longer, at_end) || g_str_has_prefix (longer, a_is_longer ? at_begin : shorter);
+}
+
+static gboolean
+takes (const OptionState *self,
+       const OptionRow *row)
+{
+  return row->kind != OPTION_GROUP && !self->absent[row - self->rows];
 }
 
 const char *
@@ -451,13 +459,17 @@ option_table_find_similar (const OptionState *self,
   const char *found = NULL;
 
   for (const OptionRow *row = self->rows; row->name != NULL; row++)
-    if (row->kind != OPTION_GROUP && !self->absent[row - self->rows] && count_changes (name, row->name) < least)
-      {
-        found = row->name;
-        least = count_changes (name, row->name);
-      }
+    {
+      const guint n_changes = takes (self, row) ? count_changes (name, row->name) : G_MAXUINT;
+
+      if (n_changes < least)
+        {
+          found = row->name;
+          least = n_changes;
+        }
+    }
   for (const OptionRow *row = self->rows; row->name != NULL && found == NULL; row++)
-    if (row->kind != OPTION_GROUP && !self->absent[row - self->rows] && extends (name, row->name))
+    if (takes (self, row) && extends (name, row->name))
       found = row->name;
   return found;
 }

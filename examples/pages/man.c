@@ -98,11 +98,11 @@ append_common (GString *page,
       "the program is started. The command line overrides the file: --no-FLAG turns off a flag that it turns "
       "on.");
   g_string_append (page, "\n.PP\n");
-  append_text (page, options,
-               "A report is such a file, too: its config has all options as they took effect, and the names of those "
-               "that were typed, which alone are taken from it, but for those that name a file to write: a line on "
-               "standard error says which. A run with that file is the run of the report, bit for bit, and leaves its "
-               "files as they are.");
+  append_text (
+      page, options,
+      "A report is such a file, too. Its config has all options as they took effect. Only those that were typed "
+      "are taken from it, and none of these that names a file to write: a line on standard error lists them. "
+      "A run with that file repeats the run of the report, bit for bit, and leaves its files as they are.");
   g_string_append (page, "\n.SH ENVIRONMENT\n");
   for (guint i = 0; i < G_N_ELEMENTS (variables); i++)
     {

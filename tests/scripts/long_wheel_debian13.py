@@ -60,8 +60,7 @@ class Debian13(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.system = os.environ.get("EBB_DEBIAN13") or os.path.join(folder.name, "system")
         if "EBB_DEBIAN13" not in os.environ:
-            done = run("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", "trixie", cls.system,
-                       "http://deb.debian.org/debian")
+            done = run("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", "trixie", cls.system)
             if done.returncode != 0:
                 raise unittest.SkipTest(f"Debian 13 can't be had here: {done.stderr.strip()[-300:]}")
         for name in (CERTIFICATES, "/etc/resolv.conf"):  # pip's, and names of hosts

@@ -516,7 +516,7 @@ class Output(TrainGptTest):
         self.assertIn(f"{size} tokens of text", done.stdout.decode())
 
     def test_a_folder_of_other_files_is_left_as_it_is(self):
-        """What a training itself writes there is none of them."""
+        """Files that a training writes are no other files: it may save its model beside them."""
         os.makedirs(os.path.join(self.folder, "web/src"))
         for name in "web/config.json", "mine.json":
             with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:

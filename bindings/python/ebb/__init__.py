@@ -204,8 +204,7 @@ sys.meta_path.append(_Finder)
 
 
 def _explain(name):
-    advice = _ADVICE.get(name) or advise_on_tensor(name) or (
-        "" if name.startswith("_") else suggest(name, _list_names()))
+    advice = _ADVICE.get(name) or advise_on_tensor(name) or suggest(name, _list_names())
     return f"ebb has no {name!r}" + (f": {advice}" if advice else "")
 
 

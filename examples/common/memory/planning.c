@@ -200,8 +200,8 @@ count_libraries (const Trainer *trainer,
              : 0;
 }
 
-/* The smallest budget for which there is a plan. Kernels are timed on a share of a limit's bytes: one of the budget
- * keeps to the process' promise, no limit at all could not. */
+/* Finds the smallest budget for which there is a plan. Planning times kernels in a share of @limit's bytes: without a
+ * limit that would take more than a small budget. */
 static gboolean
 find_least (Trainer *trainer,
             guint64 limit,
@@ -577,7 +577,7 @@ planning_find_need (Trainer *trainer,
   if (least == NULL || !take_largest (trainer->ranks, &need->own, error))
     return FALSE;
   need->tensors = get_bytes (least, "least-bytes");
-  /* The plan that needs least was made with it, but for ranks. */
+  /* Planning has made the plan that needs least as well, unless ranks plan together. */
   while (ebb_memory_plan_lower (least, NULL))
     ;
   if (get_bytes (least, "predicted-peak-bytes") > need->tensors)

@@ -27,7 +27,7 @@ grow (void)
   return TRUE;
 }
 
-/* Each time a tensor more. */
+/* Keeps one more tensor. */
 static gboolean
 leak (GError **error)
 {

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "nn/files/atomic-folder-private.h"
 #include "nn/models/folder/model.h"
 #include "nn/models/folder/weights-private.h"
 
@@ -22,6 +23,12 @@ typedef struct
 /* NULL: the model wasn't opened from a folder. */
 const EbbModelOrigin *ebb_model_get_origin (EbbModule *model);
 
+/* The architecture that @model is saved as. */
+const EbbArchitecture *ebb_model_find_architecture (EbbModule *model,
+                                                    GError **error);
+
+/* -- tokenizer.c */
+
 /* The tokenizer that a model is saved with. */
 typedef struct
 {
@@ -36,9 +43,14 @@ const EbbModelTokenizer *ebb_model_get_tokenizer (EbbModule *model);
 void ebb_model_tokenizer_write_tokens (const EbbModelTokenizer *tokenizer,
                                        EbbJson *document);
 
-/* The architecture that @model is saved as. */
-const EbbArchitecture *ebb_model_find_architecture (EbbModule *model,
-                                                    GError **error);
+/* -- other-files.c */
+
+/* Says which files of a folder a save of @model replaces. */
+EbbIsReplacedFunc ebb_model_get_replaced_files (EbbModule *model);
+/* Copies or writes to @target what a model's folder has beside config.json and the weights. */
+gboolean ebb_model_copy_other_files (EbbModule *model,
+                                     EbbAtomicFolder *target,
+                                     GError **error);
 
 /* -- save.c */
 

@@ -26,13 +26,22 @@ def show(value):
 
 
 def suggest(name, names):
-    """Asks "did you mean …?" with the name that is nearest to one that does not exist; "" if none is near."""
+    """Asks "did you mean …?" with the name that is nearest to one that does not exist; "" if none is near, or if it
+    is one that Python itself or a library looks for."""
+    if name.startswith("_"):
+        return ""
     names = [other for other in names if not other.startswith("_")]
     near = difflib.get_close_matches(name, names, 3, 0.75)
     if not near:
         lowered = {other.lower(): other for other in names}
         near = [lowered[found] for found in difflib.get_close_matches(name.lower(), lowered, 1, 0.85)]
     return f"did you mean {min(near, key=lambda other: not other.startswith(name))!r}?" if near else ""
+
+
+def suggest_before(name, names, sentence):
+    """The same before a sentence that says what there is, or that sentence alone as the rest of one."""
+    near = suggest(name, names)
+    return f"{near} {sentence[0].upper()}{sentence[1:]}" if near else sentence
 
 
 def enum_default(spec):
@@ -122,7 +131,7 @@ _WANTED = {TypeTag.BOOLEAN: (bool, "True or False"), TypeTag.UTF8: (str, "a str"
                            (numbers.Integral, "an int"))}
 
 
-_NAMES = {"Device": ", or a name as \"cpu\"", "DType": ", or a name as \"bf16\""}  # that stand for objects
+EXAMPLE_NAMES = {"Device": "cpu", "DType": "bf16"}  # of types whose objects a name stands for as well
 
 
 def _wanted(kind):
@@ -133,7 +142,8 @@ def _wanted(kind):
     found = getattr(Ebb, interface.get_name(), None) if interface.get_namespace() == "Ebb" else None
     if not isinstance(found, type):
         return None
-    return found, f"an ebb.{interface.get_name()}" + _NAMES.get(interface.get_name(), "")
+    example = EXAMPLE_NAMES.get(interface.get_name())
+    return found, f"an ebb.{interface.get_name()}" + (f", or a name as \"{example}\"" if example else "")
 
 
 def check_enum_value(label, kind, value):

@@ -583,7 +583,7 @@ def _find_attribute(self, name):
     if advice is None and not name.startswith("_") and (name in exports or isinstance(
             getattr(Ebb, name, None), (types.BuiltinFunctionType, types.FunctionType, type(Ebb.gelu)))):
         advice = f"write ebb.{name}()"
-    elif advice is None and not name.startswith("_"):
+    elif advice is None:
         advice = suggest(name, dir(Tensor))
     raise AttributeError(f"a tensor has no {name!r}" + (f": {advice}" if advice else ""))
 

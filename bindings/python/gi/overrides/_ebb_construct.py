@@ -8,7 +8,8 @@ import numbers
 
 from gi._gi import FieldInfoFlags, StructInfo, TypeTag
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show, suggest, visible_arguments
+from gi.overrides._ebb_check import (check_enum_value, check_property, check_value, show, suggest, suggest_before,
+                                     visible_arguments)
 from gi.overrides._ebb_docs import describe_constructor, fields_signature, new_signature
 from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_infos import type_of
@@ -57,11 +58,11 @@ def _find_renamed(name, names):
 
 def refuse_argument(cls, name, names):
     """Raises the error for an argument that a class does not have: what to write, and the arguments that there are."""
-    renamed, near = _find_renamed(name, names), suggest(name, names)
-    advice = f"write {renamed}=; " if renamed else f"{_ADVICE[name]}; " if name in _ADVICE else near and f"{near} "
+    renamed = _find_renamed(name, names)
+    advice = f"write {renamed}=" if renamed else _ADVICE.get(name)
     taken = f"its arguments are {', '.join(names)}" if names else "it takes none"
-    raise TypeError(f"{cls.__name__}() has no argument {name!r}: {advice}"
-                    + (taken[0].upper() + taken[1:] if advice == f"{near} " else taken))
+    raise TypeError(f"{cls.__name__}() has no argument {name!r}: "
+                    + (f"{advice}; {taken}" if advice else suggest_before(name, names, taken)))
 
 
 _init = guard(Gio.Initable.init)
@@ -256,14 +257,16 @@ def add_fields(cls, info):
     setters = {name.removeprefix("set_") for name in methods if name.startswith("set_")}
     make, make_preset = cls.new, cls.new_preset
 
+    def name_fields(wanted):
+        fields = [*kinds, *setters]
+        return suggest_before(wanted, fields, f"it has {', '.join(fields)}")
+
     def set_field(self, name, value):
         if name in setters:
             getattr(self, f"set_{name}")(value)
             return
         if name not in kinds:
-            near = suggest(name, [*kinds, *setters])
-            raise AttributeError(f"{cls.__name__} has no attribute {name!r} that can be set: "
-                                 + (f"{near} It" if near else "it") + f" has {', '.join([*kinds, *setters])}")
+            raise AttributeError(f"{cls.__name__} has no attribute {name!r} that can be set: {name_fields(name)}")
         if isinstance(value, Ebb.RotaryConfig):
             value = {**dict.fromkeys(_ROTARY_LISTS, ()), **_read_parts(value)}
         if isinstance(value, dict):
@@ -279,9 +282,7 @@ def add_fields(cls, info):
     def get_field(self, name):
         if name in setters:
             return getattr(self, f"get_{name}")()
-        near = "" if name.startswith("_") else suggest(name, [*kinds, *setters])
-        raise AttributeError(f"{cls.__name__} has no attribute {name!r}: " + (f"{near} It" if near else "it")
-                             + f" has {', '.join([*kinds, *setters])}")
+        raise AttributeError(f"{cls.__name__} has no attribute {name!r}: {name_fields(name)}")
 
     def create(_, preset=None, **values):
         if preset is not None and preset not in cls.get_preset_names():

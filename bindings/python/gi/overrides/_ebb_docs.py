@@ -7,7 +7,7 @@ import types
 from gi import docstring
 from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import enum_default, visible_arguments
+from gi.overrides._ebb_check import EXAMPLE_NAMES, enum_default, visible_arguments
 from gi.overrides._ebb_infos import closure_of, length_of, type_of
 from gi.repository import GObject
 
@@ -53,13 +53,9 @@ def type_text(kind):
     return interface.get_name()
 
 
-# Types that a name stands for as well.
-_NAMED = ("Device", "DType")
-
-
 def _argument_text(argument):
     text = type_text(type_of(argument))
-    return (f"str | {text}" if text in _NAMED else text) + " | None" * argument.may_be_null()
+    return (f"str | {text}" if text in EXAMPLE_NAMES else text) + " | None" * argument.may_be_null()
 
 
 def _result_text(info):

@@ -249,7 +249,7 @@ class Module(Ebb.Module):
                 return None if name == "bias" and value is False else value  # as PyTorch has it
             if name == "config":  # OneFlow's, where a module has none of its own
                 return _Config(self)
-        advice = _OTHER_NAMES.get(name) or ("" if name.startswith("_") else suggest(name, dir(self)))
+        advice = _OTHER_NAMES.get(name) or suggest(name, dir(self))
         raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}"
                              + (advice and f": {advice}"))
 

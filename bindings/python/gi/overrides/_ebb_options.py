@@ -2,7 +2,7 @@
 import inspect
 
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import check_property, enum_default, suggest
+from gi.overrides._ebb_check import check_property, enum_default, suggest_before
 from gi.overrides._ebb_errors import call_back, guard
 from gi.repository import GObject
 
@@ -37,9 +37,9 @@ class Options:
         """The C options for the keywords that a function, of that name, was given."""
         for name in given:
             if name not in self.defaults:
-                near = suggest(name, self.defaults)
-                raise TypeError(f"{function}() has no option {name!r}: " + self.hints.get(
-                    name, (f"{near} Its" if near else "its") + f" options are {', '.join(self.defaults)}"))
+                options = f"its options are {', '.join(self.defaults)}"
+                raise TypeError(f"{function}() has no option {name!r}: "
+                                + (self.hints.get(name) or suggest_before(name, self.defaults, options)))
         options = self.kind.new() if given.get("options") is None else self._take(function, given)
         if options is given.get("options"):
             return options

@@ -42,22 +42,27 @@ def enable_grad():
     return _grad_mode(True)
 
 
+_DEVICES = ("cpu", "cuda", "cudaemu", "meta", "sim")  # also those that this machine hasn't
+
+
+def _is_device(value):
+    return (value is None or isinstance(value, Ebb.Device)
+            or (isinstance(value, str) and value.partition(":")[0] in _DEVICES))
+
+
 def autocast(device_type=None, dtype=None, enabled=True):
     """Products are computed in a lower precision inside; parameters stay as they are.
 
     device_type: a device, as PyTorch's programs name one: every device is meant. The dtype may stand in its place, as
     autocast("bf16").
     """
-    if not (device_type is None or isinstance(device_type, Ebb.Device)
-            or isinstance(device_type, str) and device_type.partition(":")[0] in _DEVICES):
-        dtype, device_type = to_dtype(device_type) if dtype is None else dtype, to_dtype(device_type)
+    if not _is_device(device_type):
+        first = to_dtype(device_type)  # raises where it is no dtype either
+        dtype = first if dtype is None else dtype
     dtype = DType.BF16 if dtype is None else to_dtype(dtype)
     if enabled and dtype != DType.BF16:
         raise ValueError(f"autocast: {dtype.value_nick} is no lower precision to compute in: there is bf16")
     return _autocast_mode(enabled, dtype)
-
-
-_DEVICES = ("cpu", "cuda", "cudaemu", "meta", "sim")
 
 
 _set_default_device = Ebb.set_default_device
