@@ -101,7 +101,8 @@ append_common (GString *page,
   append_text (
       page, options,
       "A report is such a file, too. Its config has all options as they took effect. Only those that were typed "
-      "are taken from it, and none of these that names a file to write: a line on standard error lists them. "
+      "are taken from it. Of these, options that name a file to write are left out, and a line on standard error "
+      "lists them. "
       "A run with that file repeats the run of the report, bit for bit, and leaves its files as they are.");
   g_string_append (page, "\n.SH ENVIRONMENT\n");
   for (guint i = 0; i < G_N_ELEMENTS (variables); i++)

@@ -351,20 +351,24 @@ check_kind (EbbOptimizer *self,
   return FALSE;
 }
 
-/* An optimizer that was made before lora_wrap () has what that froze, and not what is trained. */
+/* An optimizer that was made before ebb_lora_wrap () has the parameters that this freezes, and not the adapter's. One
+ * that has trained may wait while its parameters are frozen. */
 static gboolean
 check_trains (EbbOptimizer *self,
               GError **error)
 {
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
 
+  if (priv->n_steps > 0)
+    return TRUE;
   for (guint i = 0; i < priv->n_slots; i++)
     if (priv->slots[i].parameter->requires_grad || priv->slots[i].parameter->grad != NULL)
       return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the %s has %u parameters, and none of them requires a gradient: make the optimizer after the model is "
-               "frozen or has got its adapter",
-               ebb_optimizer_get_type_name (self), priv->n_slots);
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_STATE,
+      "none of the parameters of the %s requires a gradient: make the optimizer after the adapter is added, or "
+      "unfreeze what it is to train",
+      ebb_optimizer_get_type_name (self));
   return FALSE;
 }
 
@@ -414,8 +418,8 @@ ebb_optimizer_real_step (EbbOptimizer *self,
  * several backward passes, scale the losses and call that only after the step. Where parameters live on several ranks,
  * all ranks step together.
  *
- * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if the state doesn't fit, with %EBB_ERROR_STATE if no parameter requires a
- * gradient, or with what a subclass reports
+ * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if the state doesn't fit, with %EBB_ERROR_STATE if before the first step
+ * no parameter requires or has a gradient, or with what a subclass reports
  */
 gboolean
 ebb_optimizer_step (EbbOptimizer *self,

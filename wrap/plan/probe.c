@@ -608,9 +608,10 @@ run_first_step (EbbProbe *self,
   if (step == NULL)
     return FALSE;
   if (!self->has_backward)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
-                 "the step ran no backward pass: a plan chooses what is kept for one, so the step must call "
-                 "backward () on its loss");
+    g_set_error (
+        error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+        "the step ran no backward pass: a plan chooses what is saved for that pass, so call backward () on the "
+        "loss in it");
   return self->has_backward;
 }
 

@@ -73,7 +73,7 @@ def _load():
 
 
 _Ebb = _load()
-from gi.overrides._ebb_check import suggest  # noqa: E402, which _load() finds
+from gi.overrides._ebb_check import suggest_attribute  # noqa: E402, which _load() finds
 from gi.overrides._ebb_compose import advise_on_tensor  # noqa: E402
 __version__ = _Ebb.get_version_string()
 
@@ -204,7 +204,7 @@ sys.meta_path.append(_Finder)
 
 
 def _explain(name):
-    advice = _ADVICE.get(name) or advise_on_tensor(name) or suggest(name, _list_names())
+    advice = _ADVICE.get(name) or advise_on_tensor(name) or suggest_attribute(name, _list_names())
     return f"ebb has no {name!r}" + (f": {advice}" if advice else "")
 
 

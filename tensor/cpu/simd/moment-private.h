@@ -73,8 +73,8 @@ vec_to_bf16_stochastic (EbbVec v,
   return __builtin_convertvector(bits >> 16, EbbVecH);
 }
 
-/* Within the power of ten e = 0 to 7 of the axis, position = 2^e (8 / 9 + x 10^(7 - e) / 0.9). Eight entries, for each
- * e, stand twice where a vector may look up 16. */
+/* Within the power of ten e = 0 to 7 of the axis, position = 2^e (8 / 9 + x 10^(7 - e) / 0.9). Each table has one entry
+ * for each e, and the eight stand twice: AVX-512 looks up 16. */
 #define EBB_MOMENT_TABLE(...) \
   {                           \
     __VA_ARGS__, __VA_ARGS__  \
@@ -89,6 +89,7 @@ static const float ebb_moment_slope[16] = EBB_MOMENT_TABLE (1e7f / 0.9f,
                                                             32 * (1e2f / 0.9f),
                                                             64 * (1e1f / 0.9f),
                                                             128 * (1 / 0.9f));
+/* Where e ends and e + 1 begins; the last one has no end. */
 static const float ebb_moment_end[16] = EBB_MOMENT_TABLE (1e-6f * 0.1f,
                                                           1e-5f * 0.1f,
                                                           1e-4f * 0.1f,
@@ -97,8 +98,8 @@ static const float ebb_moment_end[16] = EBB_MOMENT_TABLE (1e-6f * 0.1f,
                                                           1e-1f * 0.1f,
                                                           0.1f,
                                                           INFINITY);
-/* Of the way back, by the exponent of a position as f32 has it, whose low bits are 7 for e = 0: 10^(e - 7), and
- * 0.9 / 2^e. */
+/* For decoding. The index is the low three bits of a position's f32 exponent: 7 for e = 0, else e - 1. These are
+ * 10^(e - 7) and 0.9 / 2^e. */
 static const float ebb_moment_power[16] = EBB_MOMENT_TABLE (1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1, 1e-7f);
 static const float ebb_moment_step[16] =
     EBB_MOMENT_TABLE (0.9f / 2, 0.9f / 4, 0.9f / 8, 0.9f / 16, 0.9f / 32, 0.9f / 64, 0.9f / 128, 0.9f);
@@ -107,8 +108,8 @@ static const float ebb_moment_step[16] =
 EBB_VEC_INLINE EbbVec
 vec_moment_position (EbbVec x)
 {
-  /* The bits of a number, as an integer, are 2^23 (127 + log2 (x)), or up to 0.0861 * 2^23 less: e, which is
-   * 8 + floor (log10 (x)), is what they say or one more. */
+  /* The bits of x, as an integer, are 2^23 (127 + log2 (x)), or up to 0.0861 * 2^23 less. So they give
+   * e = 8 + floor (log10 (x)), or e - 1; 1e-4 is for rounding. Below 1e-8 e is 0. */
   const float log10_2 = 0.30103f;
   EbbVec bits = __builtin_convertvector((EbbVecI) vec_max (x, vec_set1 (1e-8f)), EbbVec);
   EbbVecI e = __builtin_convertvector(
@@ -118,11 +119,12 @@ vec_moment_position (EbbVec x)
   return vec_fma (vec_lookup (ebb_moment_slope, e), x, vec_lookup (ebb_moment_start, e));
 }
 
-/* @powers: ebb_moment_power, times the scale of the block. */
+/* @powers: ebb_moment_power, times the scale of the block. @zero: 0 times it. */
 EBB_VEC_INLINE EbbVec
 vec_moment_decode (gboolean is_signed,
                    EbbVecU code,
-                   const float powers[16])
+                   const float powers[16],
+                   EbbVec zero)
 {
   EbbVecU magnitude = code & (is_signed ? 0x7f : 0xff);
   /* the middle of the cell */
@@ -132,7 +134,7 @@ vec_moment_decode (gboolean is_signed,
   EbbVec value =
       vec_lookup (powers, exponent) * vec_fma (vec_lookup (ebb_moment_step, exponent), position, vec_set1 (-0.8f));
 
-  value = vec_select (magnitude != 0, value, (EbbVec){ 0 });
+  value = vec_select (magnitude != 0, value, zero);
   return is_signed ? (EbbVec) ((EbbVecU) value | (code & 0x80) << 24) : value;
 }
 
@@ -161,12 +163,13 @@ ebb_moment_decode_block (gboolean is_signed,
                          float values[EBB_MOMENT_BLOCK])
 {
   const float scale = absmax / (is_signed ? EBB_MOMENT_TOP_SIGNED : EBB_MOMENT_TOP_UNSIGNED);
+  const EbbVec zero = vec_set1 (0 * scale); /* NaN if the scale is not finite: so is the whole block */
   float powers[16];
 
   for (int k = 0; k < 16; k++)
     powers[k] = scale * ebb_moment_power[k];
   EBB_VEC_FOR (i, m, n)
-    vec_store (values + i, vec_moment_decode (is_signed, vec_load_u8 (codes + i, m), powers));
+    vec_store (values + i, vec_moment_decode (is_signed, vec_load_u8 (codes + i, m), powers, zero));
 }
 
 /* Codes and scale of a block. A value that is not finite makes the scale so, and the whole block when it is read. */

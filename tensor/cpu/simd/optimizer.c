@@ -5,8 +5,8 @@
 #include "tensor/cpu/simd/simd-private.h"
 #include "tensor/cpu/simd/vec-private.h"
 
-/* One pass over parameters, their gradients and their states. The order of operations is PyTorch's, but that AdamW
- * multiplies by the reciprocal of the second moment's correction: divisions limit it. */
+/* One pass over parameters, their gradients and their states. The order of operations is PyTorch's, except that AdamW
+ * multiplies by the reciprocal of the second moment's correction: a second division would limit the kernel. */
 
 typedef struct
 {

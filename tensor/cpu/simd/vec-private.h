@@ -313,7 +313,7 @@ vec_store_as (EbbDType dtype,
     vec_store_tail ((float *) data + i, v, m);
 }
 
-/* Lane k is the entry that the three low bits of index[k] say, of a table that holds its 8 entries twice. */
+/* Lane k is entry index[k] & 7 of a table that holds its 8 entries twice. */
 EBB_VEC_INLINE EbbVec
 vec_lookup (const float table[16],
             EbbVecI index)
@@ -331,7 +331,7 @@ vec_lookup (const float table[16],
 #endif
 }
 
-/* The same of a table of 16 entries, and of four bits. */
+/* Entry index[k] & 15 of a table of 16. */
 EBB_VEC_INLINE EbbVec
 vec_lookup16 (const float table[16],
               EbbVecI index)

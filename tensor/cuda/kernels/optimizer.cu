@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers and what they need of gradients: AdamW over many tensors at once, SGD, moments in 8 bits, squared norms,
- * the factor of clipping. The order of operations is tensor/cpu/simd/optimizer.c's. After an index fault
+ * the factor of clipping. The order of operations is tensor/cpu/simd/optimizer.c's, except
+ * that AdamW divides where the CPU multiplies by a reciprocal. After an index fault
  * parameters and moments stay as they are. */
 #include "tensor/cuda/kernels/layout.cuh"
 #include "tensor/cuda/kernels/moment.cuh"

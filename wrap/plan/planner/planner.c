@@ -292,8 +292,8 @@ check_device (EbbModule *model,
  * nothing to a store.
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
- *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if the model is on another device, with %EBB_ERROR_STATE if
- *   steps differ, or with what @step reports
+ *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if the model is on another device or @step runs no backward
+ * pass, with %EBB_ERROR_STATE if steps differ, or with what @step reports
  */
 EbbMemoryPlan *
 ebb_memory_plan_new_measured (EbbModule *model,

@@ -26,10 +26,7 @@ def show(value):
 
 
 def suggest(name, names):
-    """Asks "did you mean …?" with the name that is nearest to one that does not exist; "" if none is near, or if it
-    is one that Python itself or a library looks for."""
-    if name.startswith("_"):
-        return ""
+    """Asks "did you mean …?" with the name that is nearest to one that does not exist; "" if none is near."""
     names = [other for other in names if not other.startswith("_")]
     near = difflib.get_close_matches(name, names, 3, 0.75)
     if not near:
@@ -38,8 +35,13 @@ def suggest(name, names):
     return f"did you mean {min(near, key=lambda other: not other.startswith(name))!r}?" if near else ""
 
 
+def suggest_attribute(name, names):
+    """The same for an attribute that is read; "" for a private name, which Python or a library may look for."""
+    return "" if name.startswith("_") else suggest(name, names)
+
+
 def suggest_before(name, names, sentence):
-    """The same before a sentence that says what there is, or that sentence alone as the rest of one."""
+    """Puts the suggestion, if there is one, before a sentence, which then begins with a capital."""
     near = suggest(name, names)
     return f"{near} {sentence[0].upper()}{sentence[1:]}" if near else sentence
 
@@ -131,7 +133,7 @@ _WANTED = {TypeTag.BOOLEAN: (bool, "True or False"), TypeTag.UTF8: (str, "a str"
                            (numbers.Integral, "an int"))}
 
 
-EXAMPLE_NAMES = {"Device": "cpu", "DType": "bf16"}  # of types whose objects a name stands for as well
+EXAMPLE_NAMES = {"Device": "cpu", "DType": "bf16"}  # types for which a name may be given, and one
 
 
 def _wanted(kind):

@@ -4,7 +4,7 @@ import math
 import types
 
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import show, suggest
+from gi.overrides._ebb_check import show, suggest_attribute
 from gi.overrides._ebb_dlpack import from_dlpack, from_numpy
 from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_functions import (arange, choice, cross_entropy, empty, from_method, full, ones, rand, randn,
@@ -584,7 +584,7 @@ def _find_attribute(self, name):
             getattr(Ebb, name, None), (types.BuiltinFunctionType, types.FunctionType, type(Ebb.gelu)))):
         advice = f"write ebb.{name}()"
     elif advice is None:
-        advice = suggest(name, dir(Tensor))
+        advice = suggest_attribute(name, dir(Tensor))
     raise AttributeError(f"a tensor has no {name!r}" + (f": {advice}" if advice else ""))
 
 

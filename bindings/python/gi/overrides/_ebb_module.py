@@ -6,7 +6,7 @@ import weakref
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
-from gi.overrides._ebb_check import show, suggest
+from gi.overrides._ebb_check import show, suggest_attribute
 from gi.overrides._ebb_construct import c_class, construct, is_library_class
 from gi.overrides._ebb_errors import Error, call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to_dtype
@@ -249,7 +249,7 @@ class Module(Ebb.Module):
                 return None if name == "bias" and value is False else value  # as PyTorch has it
             if name == "config":  # OneFlow's, where a module has none of its own
                 return _Config(self)
-        advice = _OTHER_NAMES.get(name) or suggest(name, dir(self))
+        advice = _OTHER_NAMES.get(name) or suggest_attribute(name, dir(self))
         raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}"
                              + (advice and f": {advice}"))
 

@@ -42,7 +42,7 @@ def enable_grad():
     return _grad_mode(True)
 
 
-_DEVICES = ("cpu", "cuda", "cudaemu", "meta", "sim")  # also those that this machine hasn't
+_DEVICES = ("cpu", "cuda", "cudaemu", "meta", "sim")  # also those that this machine doesn't have
 
 
 def _is_device(value):
