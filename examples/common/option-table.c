@@ -438,8 +438,8 @@ extends (const char *a,
 
   if (strlen (shorter) <= 2)
     return FALSE;
-  /* What was typed may end within a word of an option. An option must end with a word of what was typed, so that not
-   * all that begins with --no is taken for it. */
+  /* What was typed may end within a word of an option. An option must be whole words of what was typed, so that
+   * --logits is not taken for --log. */
   return g_str_has_suffix (longer, at_end) || g_str_has_prefix (longer, a_is_longer ? at_begin : shorter);
 }
 

@@ -152,7 +152,7 @@ guint ebb_optimizer_append_group (EbbOptimizerPrivate *priv,
                                   double weight_decay);
 /* The type's name as people know it, "AdamW" for EbbAdamW: how messages begin. */
 const char *ebb_optimizer_get_type_name (EbbOptimizer *self);
-/* How a message goes on that says that the optimizer has no parameter of that name; may be "". */
+/* The rest of a message that the optimizer has no parameter @name; may be "". */
 const char *ebb_optimizer_explain_numbers (EbbOptimizerPrivate *priv,
                                            const char *name);
 gboolean ebb_optimizer_check_group (double lr,

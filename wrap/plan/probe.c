@@ -610,8 +610,7 @@ run_first_step (EbbProbe *self,
   if (!self->has_backward)
     g_set_error (
         error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-        "the step ran no backward pass: a plan chooses what is saved for that pass, so call backward () on the "
-        "loss in it");
+        "the step ran no backward pass, and a plan chooses what is saved for one: call backward () on the loss");
   return self->has_backward;
 }
 

@@ -201,7 +201,7 @@ count_libraries (const Trainer *trainer,
 }
 
 /* Finds the smallest budget for which there is a plan. Planning times kernels in a share of @limit's bytes: without a
- * limit that would take more than a small budget. */
+ * limit the timing alone would take more than a small budget. */
 static gboolean
 find_least (Trainer *trainer,
             guint64 limit,

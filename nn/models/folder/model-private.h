@@ -6,7 +6,7 @@
 #include "nn/models/folder/weights-private.h"
 
 /* The origin of a model that was opened from a folder, and the saving of models from parameters that a caller provides,
- * such as those of sharded ones. */
+ * such as those of sharded ones; the tokenizer of a model and the other files of its folder. */
 
 G_BEGIN_DECLS
 
@@ -47,7 +47,7 @@ void ebb_model_tokenizer_write_tokens (const EbbModelTokenizer *tokenizer,
 
 /* Says which files of a folder a save of @model replaces. */
 EbbIsReplacedFunc ebb_model_get_replaced_files (EbbModule *model);
-/* Copies or writes to @target what a model's folder has beside config.json and the weights. */
+/* Copies or writes to @target the files that a model's folder has beside config.json and the weights. */
 gboolean ebb_model_copy_other_files (EbbModule *model,
                                      EbbAtomicFolder *target,
                                      GError **error);

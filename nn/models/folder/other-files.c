@@ -82,7 +82,7 @@ copy_other (EbbAtomicFolder *target,
   return TRUE;
 }
 
-/* What is copied is a file that is not too large. */
+/* Only regular files of at most 64 MiB are copied. */
 static gboolean
 may_copy (const char *path)
 {

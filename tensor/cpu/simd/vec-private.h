@@ -581,7 +581,11 @@ vec_reduce_max_abs (EbbVec v)
   x = _mm_max_epi32 (x, _mm_shuffle_epi32 (x, 0xb1));
   return _mm_cvtss_f32 (_mm_castsi128_ps (x));
 #else
-  return vec_reduce_max_nan (v);
+  EbbVecI lanes = (EbbVecI) v;
+
+  for (int k = 1; k < EBB_VEC_WIDTH; k++)
+    lanes[0] = MAX (lanes[0], lanes[k]);
+  return ((EbbVec) lanes)[0];
 #endif
 }
 

@@ -236,7 +236,8 @@ make_for (EbbModule *model,
  * most. Blocks that you have wrapped yourself are planned around. The plan takes effect by ebb_memory_plan_apply().
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
- *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if @store is of another kind, with %EBB_ERROR_IO if its folder
+ *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if @store is of another kind or @step runs
+ *   no backward pass, with %EBB_ERROR_IO if its folder
  *   can't be written, or with what @step reports: %EBB_ERROR_DRY_RUN if it reads values, for which there is
  *   ebb_memory_plan_new_measured()
  */
@@ -292,8 +293,8 @@ check_device (EbbModule *model,
  * nothing to a store.
  *
  * Returns: (transfer full) (nullable): the plan; %NULL with %EBB_ERROR_NO_MEMORY if the step needs more than the budget
- *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if the model is on another device or @step runs no backward
- * pass, with %EBB_ERROR_STATE if steps differ, or with what @step reports
+ *   whatever is done, with %EBB_ERROR_INVALID_ARGUMENT if the model is on another device or
+ *   @step runs no backward pass, with %EBB_ERROR_STATE if steps differ, or with what @step reports
  */
 EbbMemoryPlan *
 ebb_memory_plan_new_measured (EbbModule *model,
