@@ -201,6 +201,37 @@ ebb_dlpack_release (guint64 address)
     managed->deleter (managed);
 }
 
+/* Two functions of Python's C interface (https://docs.python.org/3/c-api/capsule.html). The library does not link
+ * Python, so the binding passes the addresses. */
+static int (*capsule_is_valid) (gpointer capsule, const char *name);
+static gpointer (*capsule_get_pointer) (gpointer capsule, const char *name);
+
+static void
+release_capsule (gpointer capsule)
+{
+  if (capsule_is_valid (capsule, "dltensor"))
+    ebb_dlpack_release ((guint64) (gsize) capsule_get_pointer (capsule, "dltensor"));
+}
+
+/**
+ * ebb_dlpack_get_capsule_destructor:
+ * @is_valid: the address of Python's `PyCapsule_IsValid ()`
+ * @get_pointer: the address of Python's `PyCapsule_GetPointer ()`
+ *
+ * Gives the binding for Python the destructor of its capsules, which calls ebb_dlpack_release() for a capsule that no
+ * library took over. A destructor written in Python fails where the library refuses the capsule, because Python code
+ * cannot run while an exception is raised.
+ *
+ * Returns: the address of a `PyCapsule_Destructor`
+ */
+guint64
+ebb_dlpack_get_capsule_destructor (guint64 is_valid, guint64 get_pointer)
+{
+  capsule_is_valid = (int (*) (gpointer, const char *)) (gsize) is_valid;
+  capsule_get_pointer = (gpointer (*) (gpointer, const char *)) (gsize) get_pointer;
+  return (guint64) (gsize) release_capsule;
+}
+
 static gboolean
 find_dtype (const DLTensor *tensor, EbbDType *dtype, GError **error)
 {

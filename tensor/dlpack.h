@@ -24,4 +24,8 @@ EbbTensor *ebb_tensor_new_from_dlpack (guint64 address,
 EBB_AVAILABLE_IN_ALL
 void ebb_dlpack_release (guint64 address);
 
+EBB_AVAILABLE_IN_ALL
+guint64 ebb_dlpack_get_capsule_destructor (guint64 is_valid,
+                                           guint64 get_pointer);
+
 G_END_DECLS

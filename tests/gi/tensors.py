@@ -445,6 +445,19 @@ class Sharing(TestCase):
         del capsule
         self.assertEqual(tensor_bytes(), before)
 
+    def test_a_consumer_that_refuses_a_capsule_raises_its_own_error_and_lets_go(self):
+        def take(tensor):
+            _capsule = tensor.__dlpack__()  # dies while the error is on its way
+            raise ValueError("refused")
+
+        before = tensor_bytes()
+        for _ in range(3):
+            with self.assertRaisesRegex((RuntimeError, BufferError), "dtype"):  # numpy has no bf16
+                np.from_dlpack(Ebb.ones(1000).bfloat16())
+            with self.assertRaisesRegex(ValueError, "^refused$"):
+                take(Ebb.ones(1000))
+            self.assertEqual(tensor_bytes(), before)
+
     def test_a_capsule_is_used_once_and_kept_when_refused(self):
         capsule = Ebb.ones(3).__dlpack__()
         Ebb.from_dlpack(capsule)

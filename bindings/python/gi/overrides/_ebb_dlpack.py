@@ -22,22 +22,19 @@ _NAME, _USED_NAME = b"dltensor", b"used_dltensor"  # capsules keep the addresses
 _CUDA = 2  # DLPack's type of an NVIDIA GPU
 
 
-# In a destructor the capsule has no references, so it is passed by its address.
-def _release_capsule(capsule, is_valid=ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-        ("PyCapsule_IsValid", _api)), get=ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-        ("PyCapsule_GetPointer", _api)), release=Ebb.dlpack_release, name=_NAME):
-    if is_valid(capsule, name):
-        release(get(capsule, name))
+def _address_of(name):
+    return ctypes.cast(getattr(_api, name), ctypes.c_void_p).value
 
 
-_capsule_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_release_capsule)
+_capsule_destructor = Ebb.dlpack_get_capsule_destructor(_address_of("PyCapsule_IsValid"),
+                                                        _address_of("PyCapsule_GetPointer"))
 _to_dlpack = guard(Ebb.Tensor.to_dlpack)
 _new_from_dlpack = guard(Ebb.Tensor.new_from_dlpack)
 _new_from_address = guard(Ebb.Tensor.new_from_address)
 
 
 def make_capsule(tensor):
-    return _capsule_new(_to_dlpack(tensor), _NAME, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
+    return _capsule_new(_to_dlpack(tensor), _NAME, _capsule_destructor)
 
 
 def _get_capsule(source):
