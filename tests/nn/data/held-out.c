@@ -5,8 +5,9 @@
 
 #include <string.h>
 
-#define TEXT \
-  "{\"text\": \"the sea is wide\"}\n{\"text\": \"the day is long\"}\n{\"text\": \"and so on\"}\n{\"text\": \"it goes\"}\n"
+#define TEXT                                                           \
+  "{\"text\": \"the sea is wide\"}\n{\"text\": \"the day is long\"}\n" \
+  "{\"text\": \"and so on\"}\n{\"text\": \"it goes\"}\n"
 
 #define TEMPLATE                                                                                                   \
   "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + " \
