@@ -3,6 +3,7 @@
 #include "nn/optim/adam.h"
 
 #include "nn/optim/optimizer-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/ops/pointwise.h"
 
 #include <math.h>
@@ -30,7 +31,8 @@ enum
 };
 
 /* Parameters with fewer elements keep 32 bits where the others have 8: they are biases and norms, which are sensitive
- * and together next to nothing (as in bitsandbytes). */
+ * and together next to nothing (as in bitsandbytes). The full parameter counts, so that all ranks which hold parts of a
+ * parameter choose the same format. */
 #define MIN_8BIT_ELEMENTS 4096
 
 #define ROUNDING_SEED G_GUINT64_CONSTANT (0x6d6f6d656e747321)
@@ -54,7 +56,7 @@ get_moment_dtype (EbbAdam *self,
     case EBB_MOMENT_FORMAT_BF16:
       return EBB_DTYPE_BF16;
     case EBB_MOMENT_FORMAT_EIGHT_BIT:
-      return parameter->n_elements < MIN_8BIT_ELEMENTS ? EBB_DTYPE_F32 : EBB_DTYPE_U8;
+      return ebb_parameter_get_n_elements (parameter) < MIN_8BIT_ELEMENTS ? EBB_DTYPE_F32 : EBB_DTYPE_U8;
     default:
       return EBB_DTYPE_F32;
     }

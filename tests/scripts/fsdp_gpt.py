@@ -185,6 +185,17 @@ class Resume(FsdpGptTest):
                 self.assertEqual(whole["losses"], begun["losses"] + rest["losses"])
                 self.assertEqual(self.read_bytes("whole"), self.read_bytes("resumed"))
 
+    def test_parts_on_both_sides_of_a_format_s_limit_are_saved(self):
+        """The full parameter decides whether its moments have 8 bits, not the part that a rank holds."""
+        for number, (n_ranks, *words) in enumerate(((3, "--width", 48), (2, "--width", 32, "--flatten"),
+                                                    (3, "--width", 48, "--heads", 3, "--tensor-parallel", 3))):
+            with self.subTest(words=words):
+                words, state = ["--layers", 1, "--moments", "8bit", *words], f"limit-{number}"
+                whole = self.train(n_ranks, "--steps", 4, *words)["losses"]
+                losses = self.train(n_ranks, "--steps", 2, "--resume", state, *words)["losses"]
+                losses += self.train(n_ranks, "--steps", 4, "--resume", state, *words)["losses"]
+                self.assertEqual(losses, whole)
+
     def read_bytes(self, name):
         with open(self.path(name), "rb") as file:
             return file.read()

@@ -81,8 +81,8 @@ rank_state_save (Trainer *self,
     return FALSE;
   if (!ebb_training_state_save_sharded (self->state, self->options->resume, self->step, &failure))
     {
-      /* Ranks compare this flag. */
-      self->ranks->failure_shared = g_error_matches (failure, EBB_ERROR, EBB_ERROR_IO);
+      /* All ranks fail together, unless one is gone; then the weights are still saved. */
+      self->ranks->failure_shared = !g_error_matches (failure, EBB_ERROR, EBB_ERROR_PROCESS_GROUP);
       g_propagate_error (error, failure);
       return fail (error);
     }
