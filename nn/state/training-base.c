@@ -6,6 +6,7 @@
 #include "nn/optim/optimizer-private.h"
 #include "nn/state/state-dict-private.h"
 #include "tensor/autograd/autograd.h"
+#include "tensor/dry-run.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/tensor-private.h"
@@ -37,7 +38,9 @@ ebb_training_base_add (guint64 *sum,
 
   if (host == NULL)
     return FALSE;
-  data = ebb_tensor_get_data (host, NULL);
+  data = ebb_tensor_get_data (host, error);
+  if (data == NULL && part->begin < part->end)
+    return FALSE;
   for (gint64 at = part->begin; at < part->end; at += n)
     {
       const gint64 row = at / part->row, column = at % part->row;
@@ -77,7 +80,7 @@ ebb_training_state_find_base (EbbTrainingState *self,
   g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
   Summing summing = { seen, 0, NULL };
 
-  if (!self->trained_only || self->module == NULL)
+  if (!self->trained_only || self->module == NULL || ebb_is_dry_run ()) /* a dry run has no values */
     return TRUE;
   ebb_push_grad_enabled (FALSE);
   ebb_module_visit_state_part (self->module, EBB_STATE_FROZEN, trained, add_tensor, &summing);
@@ -179,7 +182,7 @@ ebb_training_state_check_base (EbbTrainingState *self,
   if (index >= 0 && !(self->trained_only && self->module != NULL))
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                  "the state saved in %s has only the weights that were trained: load it with trained-only", folder);
-  else if (index >= 0
+  else if (index >= 0 && !ebb_is_dry_run ()
            && (ebb_args_get_value_kind (tree, (guint) index) != EBB_VALUE_INT
                || (guint64) ebb_args_get_int (tree, (guint) index) != self->base))
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,

@@ -156,6 +156,23 @@ class Finetune(unittest.TestCase):
                              self.read("whole", "adapter_model.safetensors"))
             shutil.rmtree(self.path("state"))
 
+    def test_a_resumed_adapter_is_planned(self):
+        """A dry run has no weights; the training that it plans checks them against those of the first run."""
+        words = [*LORA, "--batch", 2, "--schedule", "constant", "--steps", 4]
+        self.write_bf16_model("other")
+        for ranks in [], ["--ranks", 2, "--moments", "f32"]:
+            straight = self.train(*words, *ranks)
+            losses = self.train(*words[:-1], 2, *ranks, "--resume", "state", "--memory", "400MiB")["losses"]
+            rest = ["--data", "chats.jsonl", "--resume", "state", "--steps", 4, *ranks]
+            done = self.run_program(*rest, "--estimate")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            done = self.run_program(*rest, "--memory", "400MiB", "--model", "other")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("of a training over another base", done.stderr)
+            losses += self.train("--steps", 4, *ranks, "--resume", "state", "--memory", "400MiB", model=None)["losses"]
+            self.assertEqual(losses, straight["losses"])
+            shutil.rmtree(self.path("state"))
+
     def test_a_state_of_an_adapter_has_no_base(self):
         words = [*LORA, "--schedule", "constant", "--batch", 2, "--lr", 1e-3]
         for more in [], ["--base", "int8"]:

@@ -5,6 +5,7 @@
 #include "dist/agree-private.h"
 #include "nn/state/training-state-private.h"
 #include "tensor/autograd/autograd.h"
+#include "tensor/dry-run.h"
 
 /* The ranges of all ranks, each for the first rank that holds it; NULL with an error. */
 static EbbShardIndex *
@@ -69,7 +70,7 @@ ebb_state_find_base (EbbTrainingState *training,
 
   if (!ebb_agree_same_text (group, "trained-only", is_left_out ? "TRUE" : "FALSE", error))
     return FALSE;
-  if (!is_left_out)
+  if (!is_left_out || ebb_is_dry_run ()) /* a dry run has no values */
     return TRUE;
   entries = ebb_state_entries_new_part (training->module, EBB_STATE_FROZEN, trained);
   if (ebb_state_check_released (entries, &failure))
