@@ -155,6 +155,14 @@ gboolean ebb_module_load_state_dict (EbbModule *self,
                                      GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_module_compare_state_dict (EbbModule *self,
+                                        EbbArgs *state,
+                                        char ***missing,
+                                        char ***unexpected,
+                                        char **advice,
+                                        GError **error);
+
+EBB_AVAILABLE_IN_ALL
 guint ebb_module_get_forward_counter (EbbModule *self);
 
 EBB_AVAILABLE_IN_ALL

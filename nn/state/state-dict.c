@@ -191,6 +191,75 @@ compare_names (gconstpointer a, gconstpointer b)
   return g_strcmp0 (*(const char *const *) a, *(const char *const *) b);
 }
 
+/* The names of the module that the state lacks, where one name of a shared parameter is enough, and the names that only
+ * the state has. */
+static void
+list_differences (const Loading *loading, GPtrArray *missing, GPtrArray *unexpected)
+{
+  GHashTableIter iter;
+  gpointer name;
+
+  for (guint i = 0; i < loading->absent->len; i++)
+    if (!g_hash_table_contains (loading->received, g_ptr_array_index (loading->absent_tensors, i)))
+      g_ptr_array_add (missing, g_ptr_array_index (loading->absent, i));
+  g_hash_table_iter_init (&iter, loading->unused);
+  while (g_hash_table_iter_next (&iter, &name, NULL))
+    g_ptr_array_add (unexpected, name);
+  g_ptr_array_sort (unexpected, compare_names);
+}
+
+/* The prefix, with its dot, by which more than half the names of the shorter list differ from names of the other. NULL
+ * if there is none, or if two prefixes explain as many names. */
+static char *
+find_prefix (GPtrArray *prefixed, GPtrArray *plain)
+{
+  g_autoptr (GHashTable) names = g_hash_table_new (g_str_hash, g_str_equal);
+  g_autoptr (GHashTable) counts = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
+  GHashTableIter iter;
+  gpointer prefix, count;
+  const char *best = NULL;
+  guint best_count = MIN (prefixed->len, plain->len) / 2;
+
+  for (guint i = 0; i < plain->len; i++)
+    g_hash_table_add (names, g_ptr_array_index (plain, i));
+  for (guint i = 0; i < prefixed->len; i++)
+    {
+      const char *name = g_ptr_array_index (prefixed, i);
+
+      for (const char *dot = strchr (name, '.'); dot != NULL; dot = strchr (dot + 1, '.'))
+        if (g_hash_table_contains (names, dot + 1))
+          {
+            char *key = g_strndup (name, (gsize) (dot + 1 - name));
+
+            count = g_hash_table_lookup (counts, key);
+            g_hash_table_replace (counts, key, GUINT_TO_POINTER (GPOINTER_TO_UINT (count) + 1));
+          }
+    }
+  g_hash_table_iter_init (&iter, counts);
+  while (g_hash_table_iter_next (&iter, &prefix, &count))
+    if (GPOINTER_TO_UINT (count) >= best_count)
+      {
+        best = GPOINTER_TO_UINT (count) > best_count ? prefix : NULL;
+        best_count = GPOINTER_TO_UINT (count);
+      }
+  return g_strdup (best);
+}
+
+/* NULL: no prefix explains the differences. */
+static char *
+advise (GPtrArray *missing, GPtrArray *unexpected)
+{
+  g_autofree char *of_state = find_prefix (unexpected, missing);
+  g_autofree char *of_module = find_prefix (missing, unexpected);
+
+  if (of_state != NULL)
+    return g_strdup_printf ("the state's names begin with \"%s\" and the module's do not: remove this prefix",
+                            of_state);
+  if (of_module != NULL)
+    return g_strdup_printf ("the module's names begin with \"%s\" and the state's do not: add this prefix", of_module);
+  return NULL;
+}
+
 static gboolean
 check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **error)
 {
@@ -198,24 +267,19 @@ check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **erro
   g_autoptr (GPtrArray) unexpected = g_ptr_array_new ();
   g_autoptr (GString) text = g_string_new (NULL);
   g_autofree char *shown = NULL;
-  GHashTableIter iter;
-  gpointer name;
+  g_autofree char *advice = NULL;
 
-  /* One name of a shared parameter is enough. */
-  for (guint i = 0; strict && i < loading->absent->len; i++)
-    if (!g_hash_table_contains (loading->received, g_ptr_array_index (loading->absent_tensors, i)))
-      g_ptr_array_add (missing, g_ptr_array_index (loading->absent, i));
-  g_hash_table_iter_init (&iter, loading->unused);
-  while (strict && g_hash_table_iter_next (&iter, &name, NULL))
-    g_ptr_array_add (unexpected, name);
-  g_ptr_array_sort (unexpected, compare_names);
-
+  if (strict)
+    list_differences (loading, missing, unexpected);
   ebb_state_append_names (text, "missing", missing);
   ebb_state_append_names (text, "unexpected", unexpected);
   ebb_state_append_names (text, "of another shape", loading->reshaped);
   ebb_state_append_names (text, "of another dtype", loading->retyped);
   if (text->len == 0)
     return TRUE;
+  advice = advise (missing, unexpected);
+  if (advice != NULL)
+    g_string_append_printf (text, "; %s", advice);
   shown = ebb_escape_text (text->str);
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the state dict does not fit:%s", ebb_module_get_type_name (self),
                shown);
@@ -284,6 +348,48 @@ read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
   return TRUE;
 }
 
+/* Matches the names of @state with those of the module, or of @targets; FALSE with @error set if an entry of the state
+ * is not a tensor. */
+static gboolean
+loading_init (Loading *loading,
+              EbbModule *self,
+              EbbArgs *targets,
+              EbbArgs *state,
+              EbbFullShapeFunc get_full_shape,
+              GError **error)
+{
+  *loading = (Loading){
+    .get_full_shape = get_full_shape,
+    .unused = g_hash_table_new (g_str_hash, g_str_equal),
+    .received = g_hash_table_new (NULL, NULL),
+    .transfers = g_array_new (FALSE, FALSE, sizeof (EbbStateTransfer)),
+    .absent = g_ptr_array_new_with_free_func (g_free),
+    .absent_tensors = g_ptr_array_new (),
+    .reshaped = g_ptr_array_new_with_free_func (g_free),
+    .retyped = g_ptr_array_new_with_free_func (g_free),
+  };
+  g_array_set_clear_func (loading->transfers, transfer_clear);
+  if (!read_state (self, state, loading, error))
+    return FALSE;
+  if (targets == NULL)
+    ebb_module_visit_state (self, match_tensor, loading);
+  for (guint i = 0; targets != NULL && i < ebb_args_get_length (targets); i++)
+    match_tensor (ebb_args_get_key (targets, i), ebb_args_peek_tensor (targets, i), loading);
+  return TRUE;
+}
+
+static void
+loading_clear (Loading *loading)
+{
+  g_hash_table_unref (loading->unused);
+  g_hash_table_unref (loading->received);
+  g_clear_pointer (&loading->transfers, g_array_unref);
+  g_ptr_array_unref (loading->absent);
+  g_ptr_array_unref (loading->absent_tensors);
+  g_ptr_array_unref (loading->reshaped);
+  g_ptr_array_unref (loading->retyped);
+}
+
 GArray *
 ebb_module_match_state (EbbModule *self,
                         EbbArgs *targets,
@@ -292,23 +398,73 @@ ebb_module_match_state (EbbModule *self,
                         EbbFullShapeFunc get_full_shape,
                         GError **error)
 {
-  g_autoptr (GHashTable) unused = g_hash_table_new (g_str_hash, g_str_equal);
-  g_autoptr (GHashTable) received = g_hash_table_new (NULL, NULL);
-  g_autoptr (GArray) transfers = g_array_new (FALSE, FALSE, sizeof (EbbStateTransfer));
-  g_autoptr (GPtrArray) absent = g_ptr_array_new_with_free_func (g_free);
-  g_autoptr (GPtrArray) absent_tensors = g_ptr_array_new ();
-  g_autoptr (GPtrArray) reshaped = g_ptr_array_new_with_free_func (g_free);
-  g_autoptr (GPtrArray) retyped = g_ptr_array_new_with_free_func (g_free);
-  Loading loading = { get_full_shape, unused, received, transfers, absent, absent_tensors, reshaped, retyped };
+  Loading loading;
+  GArray *transfers = NULL;
 
-  g_array_set_clear_func (transfers, transfer_clear);
-  if (!read_state (self, state, &loading, error))
-    return NULL;
-  if (targets == NULL)
-    ebb_module_visit_state (self, match_tensor, &loading);
-  for (guint i = 0; targets != NULL && i < ebb_args_get_length (targets); i++)
-    match_tensor (ebb_args_get_key (targets, i), ebb_args_peek_tensor (targets, i), &loading);
-  return check_loading (self, &loading, strict, error) ? g_steal_pointer (&transfers) : NULL;
+  if (loading_init (&loading, self, targets, state, get_full_shape, error)
+      && check_loading (self, &loading, strict, error))
+    transfers = g_steal_pointer (&loading.transfers);
+  loading_clear (&loading);
+  return transfers;
+}
+
+static char **
+copy_names (GPtrArray *names)
+{
+  char **copy = g_new0 (char *, names->len + 1);
+
+  for (guint i = 0; i < names->len; i++)
+    copy[i] = g_strdup (g_ptr_array_index (names, i));
+  return copy;
+}
+
+/**
+ * ebb_module_compare_state_dict:
+ * @self: a module
+ * @state: tensors by path, as ebb_module_get_state_dict() gives
+ * @missing: (out) (optional) (transfer full) (array zero-terminated=1): names of the module that the state lacks; of a
+ *   shared parameter one name is enough
+ * @unexpected: (out) (optional) (transfer full) (array zero-terminated=1): names of the state that the module lacks, in
+ *   order
+ * @advice: (out) (optional) (nullable): a sentence that names the prefix by which the names of one differ from those of
+ *   the other; %NULL if there is no such prefix
+ * @error: return location for an error
+ *
+ * Compares the names of a state with those of a module. This tells what ebb_module_load_state_dict() passes over if it
+ * is not strict.
+ *
+ * Returns: %TRUE, or %FALSE with @error set to %EBB_ERROR_STATE if an entry of the state is not a tensor
+ */
+gboolean
+ebb_module_compare_state_dict (EbbModule *self,
+                               EbbArgs *state,
+                               char ***missing,
+                               char ***unexpected,
+                               char **advice,
+                               GError **error)
+{
+  g_autoptr (GPtrArray) lacking = g_ptr_array_new ();
+  g_autoptr (GPtrArray) surplus = g_ptr_array_new ();
+  Loading loading;
+  gboolean done;
+
+  if (!EBB_MAY_BEGIN (error, self, state))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
+
+  done = loading_init (&loading, self, NULL, state, NULL, error);
+  if (done)
+    {
+      list_differences (&loading, lacking, surplus);
+      if (missing != NULL)
+        *missing = copy_names (lacking);
+      if (unexpected != NULL)
+        *unexpected = copy_names (surplus);
+      if (advice != NULL)
+        *advice = advise (lacking, surplus);
+    }
+  loading_clear (&loading);
+  return done;
 }
 
 gboolean
@@ -331,7 +487,8 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
  * ebb_module_load_state_dict:
  * @self: a module
  * @state: tensors by path, as ebb_module_get_state_dict() gives
- * @strict: whether names that are missing or unexpected are an error
+ * @strict: whether names that are missing or unexpected are an error; if not, ebb_module_compare_state_dict() lists
+ * them
  * @error: return location for an error
  *
  * Copies a state into the parameters and buffers of the module and of all below it, casting where the dtype differs. Of

@@ -184,7 +184,22 @@ class State(TestCase):
         with self.assertRaises(GLib.Error) as caught:
             b.load_state_dict(state)
         self.assertIn("gain", caught.exception.message)
-        b.load_state_dict(state, strict=False)
+        self.assertEqual(b.load_state_dict(state, strict=False), (["gain"], []))
+        self.assertEqual(b.load_state_dict({**state, "more": a.gain}, strict=False).unexpected_keys, ["more"])
+        self.assertEqual(b.load_state_dict(a.state_dict()), ([], []))
+
+    def test_a_prefix_of_all_names_is_named(self):
+        module = Residual(Ebb.Linear(3, 3))
+        state = {f"module.{name}": Ebb.ones(*value.shape) for name, value in module.state_dict().items()}
+        words = "state's names begin with \"module.\" and the module's do not: remove this prefix"
+        with self.assertWarnsRegex(UserWarning, f"3 names are missing and 3 are unexpected: the {words}"):
+            missing, unexpected = module.load_state_dict(state, strict=False)
+        self.assertEqual(sorted(missing), sorted(module.state_dict()))
+        self.assertEqual(unexpected, sorted(state))
+        with self.assertRaisesRegex(Ebb.Error, words):
+            module.load_state_dict(state)
+        with self.assertRaisesRegex(Ebb.Error, "module's names begin with \"inner.\""):
+            module.load_state_dict(module.inner.state_dict())
 
     def test_the_weights_of_a_gpt2_say_what_model_they_are(self):
         config = Ebb.GptConfig.new_preset("tiny")

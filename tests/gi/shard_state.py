@@ -35,7 +35,9 @@ class ShardState(TestCase):
         self.assert_same_state(state, plain.state_dict())
         other = shard(model())
         train(other, Ebb.AdamW(other, 1e-2), 1)
-        Ebb.load_full_state_dict(other, state, True, True)
+        self.assertEqual(Ebb.load_full_state_dict(other, state, True), ([], []))
+        self.assertEqual(Ebb.load_full_state_dict(other, {**state, "more": Ebb.ones(1)}, strict=False),
+                         ([], ["more"]))
         self.assert_same_state(Ebb.get_full_state_dict(other, True), state)
 
     def test_optimizer_goes_on(self):

@@ -518,6 +518,41 @@ a_loose_load_takes_what_fits (void)
 }
 
 static void
+a_comparison_names_what_a_loose_load_leaves (void)
+{
+  static const struct
+  {
+    const char *names[3], *advice, *unexpected;
+  } cases[] = {
+    { { "net.0.weight", "net.0.bias", "net.1.weight" }, "state's names begin with \"net.\"", "net.0.bias" },
+    { { "net.0.weight", "net.0.bias", "epoch" }, "state's names begin with \"net.\"", "epoch" },
+    { { "net.0.bias", "net.1.bias", "epoch" }, NULL, "epoch" }, /* one of three is no rule */
+    { { "weight", "bias", NULL }, "module's names begin with \"0.\"", "bias" },
+    { { "weight", NULL }, NULL, "weight" }, /* either child may be meant */
+    { { "0.weight", "0.bias", "1.weight" }, NULL, NULL },
+  };
+  g_autoptr (EbbModule) module = two_linears (1);
+  g_autoptr (EbbTensor) value = test_randn (9, 4, 3, -1);
+  g_autoptr (GError) error = NULL;
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (EbbArgs) state = ebb_args_new (EBB_ARGS_DICT);
+      g_auto (GStrv) missing = NULL;
+      g_auto (GStrv) unexpected = NULL;
+      g_autofree char *advice = NULL;
+
+      for (guint j = 0; j < 3 && cases[i].names[j] != NULL; j++)
+        ebb_args_add_tensor (state, cases[i].names[j], value);
+      g_assert_true (ebb_module_compare_state_dict (module, state, &missing, &unexpected, &advice, &error));
+      g_assert_no_error (error);
+      g_assert_cmpuint (g_strv_length (missing), ==, cases[i].unexpected != NULL ? 3 : 0);
+      g_assert_cmpstr (unexpected[0], ==, cases[i].unexpected);
+      g_assert_true (cases[i].advice == NULL ? advice == NULL : strstr (advice, cases[i].advice) != NULL);
+    }
+}
+
+static void
 one_name_of_a_shared_parameter_is_enough (void)
 {
   g_autoptr (EbbModule) sequence = shared_sequence ();
@@ -616,6 +651,7 @@ main (int argc, char **argv)
   g_test_add_func ("/module/a-state-makes-modules-equal", a_state_makes_modules_equal);
   g_test_add_func ("/module/a-state-that-does-not-fit-changes-nothing", a_state_that_does_not_fit_changes_nothing);
   g_test_add_func ("/module/a-loose-load-takes-what-fits", a_loose_load_takes_what_fits);
+  g_test_add_func ("/module/a-comparison-names-what-a-loose-load-leaves", a_comparison_names_what_a_loose_load_leaves);
   g_test_add_func ("/module/one-name-of-a-shared-parameter-is-enough", one_name_of_a_shared_parameter_is_enough);
   g_test_add_func ("/module/buffers-may-stay-out-of-the-state", buffers_may_stay_out_of_the_state);
   g_test_add_func ("/module/a-cast-keeps-the-parameters", a_cast_keeps_the_parameters);

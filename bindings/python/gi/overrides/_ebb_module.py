@@ -1,6 +1,8 @@
 """Modules: attributes that C owns, a forward in Python, and names of PyTorch."""
+import collections
 import functools
 import re
+import warnings
 import weakref
 
 from gi.module import get_introspection_module
@@ -374,10 +376,14 @@ class Module(Ebb.Module):
         return self.get_state_dict()
 
     def load_state_dict(self, state, strict=True):
+        """Copies a state into the parameters and buffers; returns `missing_keys`, names that the state lacks, and
+        `unexpected_keys`, names that the module lacks, which are errors unless strict is False."""
         if not hasattr(state, "keys"):
             raise TypeError(f"load_state_dict(): state is {show(state)}: it must be a dict of tensors, as state_dict() "
                             "gives")
-        _load_state_dict(self, pack_result(dict(state)), strict)
+        args = pack_result(dict(state))
+        _load_state_dict(self, args, strict)
+        return find_differences(self, args, "load_state_dict")
 
     @property
     def training(self):
@@ -499,7 +505,20 @@ class Module(Ebb.Module):
         return handle
 
 
-_load_state_dict = guard(Ebb.Module.load_state_dict)
+_load_state_dict, _compare = guard(Ebb.Module.load_state_dict), guard(Ebb.Module.compare_state_dict)
+# The names that a state dict lacks, and those that only it has.
+IncompatibleKeys = collections.namedtuple("IncompatibleKeys", "missing_keys unexpected_keys")
+
+
+def find_differences(module, state, function):
+    """The names that a load left out; warns if a prefix is the reason."""
+    _, missing, unexpected, advice = _compare(module, state)
+    if advice is not None:
+        warnings.warn(f"{function}(): {len(missing)} names are missing and {len(unexpected)} are unexpected: {advice}",
+                      stacklevel=3)
+    return IncompatibleKeys(missing, unexpected)
+
+
 _set_requires_grad = guard(Ebb.Module.set_requires_grad)
 _set_activation_checkpointing = guard(Ebb.Module.set_activation_checkpointing)
 _to_device, _to_dtype = guard(Ebb.Module.to_device), guard(Ebb.Module.to_dtype)

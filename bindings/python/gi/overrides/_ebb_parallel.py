@@ -3,8 +3,9 @@ import contextlib
 import json
 
 from gi.module import get_introspection_module
-from gi.overrides._ebb_args import unpack_result
+from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_module import find_differences
 from gi.overrides._ebb_options import Options
 from gi.overrides._ebb_tensor import to_dtype
 from gi.overrides._ebb_wrap import _check_module, _mode, picker
@@ -12,7 +13,7 @@ from gi.overrides._ebb_wrap import _check_module, _mode, picker
 Ebb = get_introspection_module("Ebb")
 
 __all__ = ["fully_shard", "fully_shard_auto_wrap", "fully_shard_wrap_each", "get_full_optimizer_state",
-           "get_full_state_dict", "no_sync", "replicate", "shard_report", "summon_full_params"]
+           "get_full_state_dict", "load_full_state_dict", "no_sync", "replicate", "shard_report", "summon_full_params"]
 
 _sync_mode = _mode(Ebb.push_gradient_sync, Ebb.pop_gradient_sync)
 _replicate = guard(Ebb.replicate)
@@ -126,6 +127,21 @@ def get_full_state_dict(module, rank0_only=False):
 
 def get_full_optimizer_state(optimizer, rank0_only=False):
     return unpack_result(_get_full_optimizer_state(optimizer, rank0_only))
+
+
+_load_full_state_dict = guard(Ebb.load_full_state_dict)
+
+
+def load_full_state_dict(module, state, broadcast=False, strict=True):
+    """Copies full tensors into a module, of which each rank takes its shards; returns the names that did not fit, as
+    load_state_dict() does, or None on a rank without a state.
+
+    broadcast: rank 0 has the state for all ranks.
+    """
+    _check_module("load_full_state_dict", "module", module)
+    args = None if state is None else pack_result(dict(state))
+    _load_full_state_dict(module, args, broadcast, strict)
+    return None if args is None else find_differences(module, args, "load_full_state_dict")
 
 
 _summon, _release = guard(Ebb.summon_full_params), guard(Ebb.release_full_params)
