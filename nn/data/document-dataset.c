@@ -212,7 +212,7 @@ ebb_document_dataset_hold_out (EbbDataset *dataset,
   for (gint64 i = 0; i < n; i++)
     parts[is_held[i]][ends[is_held[i]]++] = self->documents != NULL ? self->documents[i] : i;
   held = g_object_new (EBB_TYPE_DOCUMENT_DATASET, "paths", self->paths, "tokenizer", self->tokenizer, "seed", seed,
-                       "special-tokens", self->special_tokens, NULL);
+                       "template", self->template, "special-tokens", self->special_tokens, NULL);
   held->store = g_atomic_rc_box_acquire (self->store);
   take_documents (held, parts[1], n_held);
   take_documents (self, parts[0], n - n_held);

@@ -129,6 +129,22 @@ drop_cache (Run *run)
   g_clear_pointer (&run->starts, ebb_tensor_unref);
 }
 
+/* LongRoPE chooses frequencies by the number of columns, so cached keys are wrong from the original context on. Once
+ * the longest row has ended, columns are padding that a call without a cache would not have. */
+static gboolean
+changes_frequencies (Run *run, gint64 n_columns)
+{
+  gint64 longest = 0;
+
+  if (run->reset_at == 0 || n_columns < run->reset_at)
+    return FALSE;
+  if (n_columns == run->reset_at)
+    return TRUE;
+  for (guint i = 0; i < run->n_active; i++)
+    longest = MAX (longest, get_seen (run, i));
+  return longest < run->reset_at;
+}
+
 /* The next logits: of one token for each row where the others are in the cache and there is room, else of all. */
 static EbbTensor *
 compute_logits (Run *run, GError **error)
@@ -137,7 +153,7 @@ compute_logits (Run *run, GError **error)
   g_autoptr (EbbTensor) tokens = NULL;
 
   if (run->cache == NULL || length + 1 > ebb_key_value_cache_get_capacity (run->cache)
-      || length + 1 == run->reset_at)
+      || changes_frequencies (run, length + 1))
     {
       drop_cache (run);
       return call_from_start (run, error);

@@ -596,11 +596,96 @@ nothing_to_learn_is_an_error (void)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
 }
 
+/* -- packing beside a naive packer ------------------------------------------------------------------------------- */
+
+static int
+compare_down (gconstpointer a, gconstpointer b)
+{
+  return *(const int *) b - *(const int *) a;
+}
+
+/* The numbers of tokens in the rows that the best fit fills with segments of @lengths, longest first. */
+static GArray *
+pack_naively (GArray *lengths, int context)
+{
+  GArray *used = g_array_new (FALSE, FALSE, sizeof (int));
+
+  g_array_sort (lengths, compare_down);
+  for (guint i = 0; i < lengths->len; i++)
+    {
+      const int n = g_array_index (lengths, int, i);
+      int *best = NULL;
+
+      for (guint r = 0; r < used->len; r++)
+        {
+          int *row = &g_array_index (used, int, r);
+
+          if (*row + n <= context && (best == NULL || *row > *best))
+            best = row;
+        }
+      if (best != NULL)
+        *best += n;
+      else
+        g_array_append_val (used, n);
+    }
+  g_array_sort (used, compare_down);
+  return used;
+}
+
+/* Contexts on both sides of a multiple of 64, because rooms are kept in words of 64 bits. */
+static void
+rows_are_those_of_a_naive_packer (void)
+{
+  static const int contexts[] = { 1, 3, 31, 63, 64, 65, 100, 127, 128, 129, 191, 193, 500 };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (3);
+
+  for (guint c = 0; c < G_N_ELEMENTS (contexts); c++)
+    {
+      const int context = contexts[c];
+      g_autoptr (GString) lines = g_string_new (NULL);
+      g_autoptr (GArray) lengths = g_array_new (FALSE, FALSE, sizeof (int));
+      g_autoptr (GArray) expected = NULL;
+      g_autoptr (GArray) used = g_array_new (FALSE, FALSE, sizeof (int));
+      g_autoptr (EbbDataset) self = NULL;
+
+      for (int i = 0; i < 60; i++)
+        {
+          /* A document of n + 1 bytes has n targets; every third one has a length at or beside the context's. */
+          const int n = i % 3 == 0 ? MAX (context + i % 5 - 2, 1) : g_rand_int_range (rand, 1, 2 * context + 2);
+          g_autofree char *text = g_strnfill ((gsize) n + 1, (char) ('a' + i % 26));
+
+          g_string_append_printf (lines, "{\"text\": \"%s\"}\n", text);
+          for (int left = n; left > 0; left -= context)
+            {
+              const int part = MIN (left, context);
+
+              g_array_append_val (lengths, part);
+            }
+        }
+      expected = pack_naively (lengths, context);
+      self = make_lines (lines->str, 1);
+      g_assert_cmpint (ebb_dataset_get_n_rows (self, context), ==, expected->len);
+      for (guint r = 0; r < expected->len; r++)
+        {
+          Row row = take (self, 1, context);
+          int n = 0;
+
+          for (int i = 0; i < context; i++)
+            n += row.tokens[i] != 0;
+          g_array_append_val (used, n);
+          clear (&row);
+        }
+      g_array_sort (used, compare_down);
+      g_assert_cmpmem (used->data, used->len * sizeof (int), expected->data, expected->len * sizeof (int));
+    }
+}
+
 int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   g_test_add_func ("/document-dataset/rows", documents_share_rows_and_begin_anew);
+  g_test_add_func ("/document-dataset/naive-packer", rows_are_those_of_a_naive_packer);
   g_test_add_func ("/document-dataset/answers", answers_alone_are_learned);
   g_test_add_func ("/document-dataset/prompts", prompts_and_completions_are_one_text);
   g_test_add_func ("/document-dataset/split", long_documents_are_split);

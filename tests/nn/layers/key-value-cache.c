@@ -115,6 +115,45 @@ rows_and_tokens_are_dropped (void)
   g_assert_true (ebb_tensor_equal (more, expected));
 }
 
+/* An emptied cache takes rows of another number, width and dtype, like a new one; so does one whose first call failed.
+ */
+static void
+an_emptied_cache_is_like_a_new_one (void)
+{
+  GError *error = NULL;
+  const gint64 shapes[][4] = { { 2, 2, 3, 4 }, { 5, 2, 2, 4 }, { 1, 4, 6, 4 }, { 2, 2, 1, 8 } };
+  g_autoptr (EbbKeyValueCache) cache = ebb_key_value_cache_new (6);
+  g_autoptr (EbbModule) layer = ebb_relu_new ();
+
+  for (guint i = 0; i < G_N_ELEMENTS (shapes) * 2; i++)
+    {
+      const gint64 *d = shapes[i % G_N_ELEMENTS (shapes)];
+      g_autoptr (EbbTensor) wide = test_randn (i, d[0], d[1], d[2], d[3], (gint64) -1);
+      g_autoptr (EbbTensor) keys = ebb_cast (wide, i < G_N_ELEMENTS (shapes) ? EBB_DTYPE_F32 : EBB_DTYPE_BF16, NULL);
+      g_autoptr (EbbTensor) more = ebb_narrow (keys, 2, 0, 1, NULL);
+      g_autoptr (EbbTensor) all = NULL;
+      g_autoptr (EbbTensor) again = NULL;
+      const gint64 first[] = { 0 };
+
+      g_assert_true (append (cache, layer, keys, &all, &error));
+      g_assert_no_error (error);
+      g_assert_true (ebb_tensor_equal (all, keys));
+      if (i % 2 == 0) /* the call ends, and rows do; otherwise it fails after this layer */
+        {
+          ebb_key_value_cache_advance (cache, d[2]);
+          g_assert_true (ebb_key_value_cache_keep_rows (cache, first, 1, &error));
+        }
+      else
+        {
+          g_assert_false (append (cache, layer, more, &again, &error));
+          g_assert_nonnull (error);
+          g_clear_error (&error);
+        }
+      ebb_key_value_cache_truncate (cache, 0);
+      g_assert_cmpint (ebb_key_value_cache_get_length (cache), ==, 0);
+    }
+}
+
 static void
 it_refuses_what_does_not_fit (void)
 {
@@ -172,6 +211,7 @@ main (int argc, char **argv)
   test_init (&argc, &argv);
   g_test_add_func ("/nn/layers/key-value-cache/gives-back", it_gives_back_what_was_appended);
   g_test_add_func ("/nn/layers/key-value-cache/drops", rows_and_tokens_are_dropped);
+  g_test_add_func ("/nn/layers/key-value-cache/emptied", an_emptied_cache_is_like_a_new_one);
   g_test_add_func ("/nn/layers/key-value-cache/refuses", it_refuses_what_does_not_fit);
   return g_test_run ();
 }

@@ -195,6 +195,108 @@ norms_that_make_no_sense_are_refused (void)
     }
 }
 
+/* -- gradients of every kind in one list --------------------------------------------------------------------------- */
+
+typedef enum
+{
+  CONTIGUOUS,
+  STRIDED,
+  EMPTY,
+  NONE,
+  N_KINDS
+} Kind;
+
+#define N_VALUES 15
+#define MAX_NORM 0.5
+#define RATE 0.25
+
+static float
+grad_value (Kind kind, gint64 i)
+{
+  return (float) ((i * 7 + (gint64) kind * 5) % 11 - 5) / 4;
+}
+
+/* A parameter of 1, [3, 5] or [0, 5], and its gradient; a strided gradient is a view of its transpose. */
+static EbbTensor *
+make_parameter (Kind kind, GError **error)
+{
+  const gint64 shape[] = { kind == EMPTY ? 0 : 3, 5 };
+  EbbTensor *parameter = ebb_ones (shape, 2, EBB_DTYPE_F32, NULL, error);
+  g_autoptr (EbbTensor) made = NULL;
+  g_autoptr (EbbTensor) grad = NULL;
+  float values[N_VALUES];
+
+  ebb_tensor_set_requires_grad (parameter, TRUE, error);
+  if (kind == NONE)
+    return parameter;
+  for (gint64 i = 0; i < N_VALUES; i++)
+    values[i] = grad_value (kind, kind == STRIDED ? i % 3 * 5 + i / 3 : i);
+  if (kind == EMPTY)
+    grad = ebb_zeros (shape, 2, EBB_DTYPE_F32, NULL, error);
+  else if (kind == CONTIGUOUS)
+    grad = test_floats (values, 3, 5, -1);
+  else
+    {
+      made = test_floats (values, 5, 3, -1);
+      grad = ebb_transpose (made, 0, 1, error);
+      g_assert_false (ebb_tensor_is_contiguous (grad));
+    }
+  ebb_tensor_set_grad (parameter, grad, error);
+  return parameter;
+}
+
+/* Clips a list of gradients in place, then takes a step of SGD, and compares both with float64. */
+static void
+check_list (const Kind *kinds, guint n)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) module = g_object_new (EBB_TYPE_MODULE, NULL);
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  EbbTensor *parameters[N_KINDS];
+  double sum = 0, norm, scale;
+
+  for (guint i = 0; i < n; i++)
+    {
+      const char name[] = { (char) ('a' + i), '\0' };
+
+      parameters[i] = make_parameter (kinds[i], &error);
+      g_assert_true (ebb_module_register_parameter (module, name, parameters[i], &error));
+      for (gint64 j = 0; (kinds[i] == CONTIGUOUS || kinds[i] == STRIDED) && j < N_VALUES; j++)
+        sum += (double) grad_value (kinds[i], j) * grad_value (kinds[i], j);
+    }
+  optimizer = ebb_sgd_new (module, RATE, &error);
+  g_assert_true (test_clip_grads_of (parameters, n, MAX_NORM, 2, &norm, &error));
+  g_assert_no_error (error);
+  g_assert_cmpfloat_with_epsilon (norm, sqrt (sum), 1e-5);
+  g_assert_true (ebb_optimizer_step (optimizer, &error));
+  g_assert_no_error (error);
+  scale = sum > MAX_NORM * MAX_NORM ? MAX_NORM / sqrt (sum) : 1;
+  for (guint i = 0; i < n; i++)
+    {
+      const gboolean has_grad = kinds[i] == CONTIGUOUS || kinds[i] == STRIDED;
+
+      for (gint64 j = 0; kinds[i] != EMPTY && j < N_VALUES; j++)
+        g_assert_cmpfloat_with_epsilon (test_at (parameters[i], j),
+                                        1 - (has_grad ? RATE * scale * grad_value (kinds[i], j) : 0), 1e-6);
+      ebb_tensor_unref (parameters[i]);
+    }
+}
+
+/* Each order of each list of two, three and four kinds, in which a kind may come twice. */
+static void
+lists_may_mix_gradients_of_every_kind (void)
+{
+  for (guint n = 1; n <= N_KINDS; n++)
+    for (guint code = 0; code < (1u << (2 * n)); code++)
+      {
+        Kind kinds[N_KINDS];
+
+        for (guint i = 0; i < n; i++)
+          kinds[i] = (Kind) (code >> (2 * i) & 3);
+        check_list (kinds, n);
+      }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -203,6 +305,7 @@ main (int argc, char **argv)
   g_test_add_func ("/clip-grad/small-norms-are-left-alone", small_norms_are_left_alone);
   g_test_add_func ("/clip-grad/norms-that-are-not-finite-change-nothing", norms_that_are_not_finite_change_nothing);
   g_test_add_func ("/clip-grad/any-norm-clips", any_norm_clips);
+  g_test_add_func ("/clip-grad/lists-may-mix-gradients-of-every-kind", lists_may_mix_gradients_of_every_kind);
   g_test_add_func ("/clip-grad/norms-that-make-no-sense-are-refused", norms_that_make_no_sense_are_refused);
   return g_test_run ();
 }
