@@ -11,6 +11,11 @@
 /* A buffer of up to 1 + 1 / LARGER times the size will do, where memory is not limited. */
 #define LARGER 4
 
+/* The bytes that a pool may have beyond the most that were in use at one time: this part of that, or SPARE if that is
+ * more. Batches of ever other lengths would else leave buffers of ever other sizes behind. */
+#define PART_SPARE 20
+#define SPARE ((guint64) 96 << 20)
+
 struct _EbbHostPool
 {
   pthread_mutex_t lock;
@@ -18,8 +23,10 @@ struct _EbbHostPool
   EbbHostLimit limit;
   GQueue in_use, kept; /* of EbbHostBuffer; of those that are kept, the one that was given back first comes first */
   guint64 n_in_use, n_kept;
-  guint n_taking; /* threads for which room was made that have no buffer yet */
-  GList link;     /* in pools */
+  guint64 n_asked, n_most; /* bytes that were asked for: of buffers in use, and the most of these; not of dry runs */
+  guint64 n_waste;         /* bytes of buffers in use beyond what was asked for */
+  guint n_taking;          /* threads for which room was made that have no buffer yet */
+  GList link;              /* in pools */
 };
 
 /* Of this process. */
@@ -194,6 +201,39 @@ get_dry_account (void)
   return ebb_is_dry () ? ebb_thread.account : NULL;
 }
 
+/* Dry runs take nothing from the system, and what they try says nothing about the training. */
+static void
+count_asked (EbbHostPool *self,
+             gint64 n_bytes)
+{
+  if (ebb_is_dry ())
+    return;
+  self->n_asked += (guint64) n_bytes;
+  self->n_most = MAX (self->n_most, self->n_asked);
+}
+
+static guint64
+get_spare (const EbbHostPool *self)
+{
+  return MAX (self->n_most / PART_SPARE, SPARE);
+}
+
+/* A buffer larger than the size is used where that wastes little: bytes that are wasted are spare ones, too. */
+static gsize
+get_largest (const EbbHostPool *self,
+             gsize size)
+{
+  if (self->limit.n_bytes != G_MAXUINT64)
+    return size;
+  return size + (gsize) MIN (size / LARGER, get_spare (self) - MIN (self->n_waste, get_spare (self)));
+}
+
+static guint64
+get_most_reserved (const EbbHostPool *self)
+{
+  return ebb_is_dry () ? self->limit.n_bytes : MIN (self->limit.n_bytes, self->n_most + get_spare (self));
+}
+
 /* Of those that are kept, the one that suits best. */
 static EbbHostBuffer *
 find_kept (EbbHostPool *self,
@@ -340,6 +380,7 @@ take_kept (EbbHostPool *self,
   while ((link = g_queue_pop_head_link (&self->kept)) != NULL)
     g_queue_push_tail_link (gone, link);
   self->n_kept = 0;
+  self->n_most = self->n_asked;
   pthread_mutex_unlock (&self->lock);
 }
 
@@ -415,8 +456,25 @@ end_taking (EbbHostPool *self,
       use (self, buffer);
       buffer->owner = ebb_host_owner_get ();
     }
+  else
+    count_asked (self, -(gint64) size);
   pthread_mutex_unlock (&self->lock);
   ebb_host_announce (); /* there is room, or another thread to wait for */
+}
+
+/* Buffers beyond a limit: memory that the backend would keep of them is beyond the limit as well. */
+static gboolean
+free_beyond_limit (GQueue *buffers,
+                   EbbDevice *device,
+                   GError **error)
+{
+  const EbbStreamFuncs *streams = device->backend->streams;
+  const gboolean trims = !g_queue_is_empty (buffers) && !ebb_is_dry () && streams != NULL && streams->trim_host != NULL;
+  const gboolean ok = free_all (buffers, error);
+
+  if (trims)
+    streams->trim_host (device->index);
+  return ok;
 }
 
 /* A buffer that is kept, or NULL with room made for a new one; FALSE with @error set. */
@@ -436,21 +494,23 @@ find_or_make_room (EbbHostPool *self,
       pthread_mutex_unlock (&self->lock);
       return FALSE;
     }
-  *buffer = find_kept (self, device, size, self->limit.n_bytes == G_MAXUINT64 ? size + size / LARGER : size);
+  count_asked (self, (gint64) size);
+  *buffer = find_kept (self, device, size, get_largest (self, size));
   if (*buffer != NULL)
     {
       unkeep (self, *buffer);
       use (self, *buffer);
       (*buffer)->owner = ebb_host_owner_get ();
+      self->n_waste += (*buffer)->size - size;
     }
   else
     {
-      make_room (self, size, self->limit.n_bytes, &gone);
+      make_room (self, size, get_most_reserved (self), &gone);
       self->n_in_use += size; /* so that no other thread takes the room */
       self->n_taking++;
     }
   pthread_mutex_unlock (&self->lock);
-  if (free_all (&gone, error))
+  if (free_beyond_limit (&gone, device, error))
     return TRUE;
   end_taking (self, NULL, size); /* something was in the way, so there is no buffer */
   return FALSE;
@@ -500,6 +560,8 @@ ebb_host_buffer_unref (EbbHostBuffer *buffer)
   owner = g_steal_pointer (&buffer->owner);
   g_queue_unlink (&self->in_use, &buffer->link);
   self->n_in_use -= buffer->size;
+  self->n_waste -= buffer->size - buffer->n_used;
+  count_asked (self, -(gint64) buffer->n_used);
   g_queue_push_tail_link (&self->kept, &buffer->link);
   self->n_kept += buffer->size;
   pthread_mutex_unlock (&self->lock);

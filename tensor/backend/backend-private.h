@@ -10,7 +10,7 @@
 
 G_BEGIN_DECLS
 
-#define EBB_BACKEND_VERSION 7
+#define EBB_BACKEND_VERSION 8
 
 /* The queues of a device. The work of one runs in the order in which it was enqueued; only events order one after
  * another. */
@@ -52,6 +52,8 @@ typedef struct
   void (*free_host) (int index,
                      void *data,
                      gsize size);
+  /* Gives memory that free_host keeps for later back to the system. NULL: it keeps none. */
+  void (*trim_host) (int index);
   /* Enqueues a copy between memory of the device and memory of alloc_host. @event, if not NULL, gets the point just
    * after it, with nothing of another thread between them. */
   gboolean (*copy) (int index,

@@ -26,6 +26,7 @@ get_kernels (void)
 static const EbbStreamFuncs streams = {
   .alloc_host = ebb_cuda_alloc_host,
   .free_host = ebb_cuda_free_host,
+  .trim_host = ebb_cuda_trim_host,
   .copy = ebb_cuda_enqueue_copy,
   .record = ebb_cuda_record,
   .wait = ebb_cuda_wait,

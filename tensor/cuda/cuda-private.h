@@ -77,6 +77,7 @@ void *ebb_cuda_alloc_host (int index,
 void ebb_cuda_free_host (int index,
                          void *data,
                          gsize size);
+void ebb_cuda_trim_host (int index);
 guint64 ebb_cuda_get_pinned (void);
 /* For a fork of the process, before the lock of any device: meanwhile no device is opened. */
 void ebb_cuda_lock_host_memory (void);

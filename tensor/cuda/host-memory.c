@@ -226,6 +226,14 @@ ebb_cuda_free_host (int index,
 }
 
 void
+ebb_cuda_trim_host (int index)
+{
+  pthread_mutex_lock (&memory.lock);
+  unpin_spare (ebb_cuda_device_get (index), 0);
+  pthread_mutex_unlock (&memory.lock);
+}
+
+void
 ebb_cuda_lock_host_memory (void)
 {
   pthread_mutex_lock (&memory.lock);

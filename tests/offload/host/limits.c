@@ -174,6 +174,85 @@ the_smallest_kept_block_that_fits_is_used (void)
   ebb_host_pool_free (pool);
 }
 
+/* -- what is kept -------------------------------------------------------------------------------------------------- */
+
+#define MIB ((gsize) 1 << 20)
+#define N_BUFFERS 10
+
+/* Takes buffers as a step does, of @least to @most bytes, and gives them back. @top: the most
+ * bytes that earlier steps had at one time. What the pool has never exceeds the most by more than is promised. Returns
+ * the most. */
+static guint64
+take_step (EbbHostPool *pool,
+           GRand *rand,
+           gsize least,
+           gsize most,
+           guint64 top)
+{
+  EbbHostBuffer *buffers[N_BUFFERS];
+  guint64 asked = 0, in_use, kept;
+  double waited = 0;
+
+  for (guint i = 0; i < N_BUFFERS; i++)
+    {
+      const gsize size = (gsize) g_rand_double_range (rand, (double) least, (double) most);
+
+      buffers[i] = ebb_host_pool_take (pool, sim, size, &waited, NULL);
+      g_assert_nonnull (buffers[i]);
+      asked += size;
+      top = MAX (top, asked);
+      ebb_host_pool_get_bytes (pool, &in_use, &kept);
+      g_assert_cmpuint (in_use + kept, <=, MAX (top + 96 * MIB, top + top / 20));
+    }
+  for (guint i = N_BUFFERS; i > 0; i--)
+    ebb_host_buffer_unref (buffers[i - 1]);
+  return top;
+}
+
+/* Nothing is copied, so the system has nothing to give. */
+static void
+sizes_that_differ_do_not_add_up (void)
+{
+  static const gsize largest[] = { 8, 40, 300 }; /* MiB */
+
+  for (guint i = 0; i < G_N_ELEMENTS (largest); i++)
+    {
+      EbbHostPool *pool = ebb_host_pool_new ();
+      g_autoptr (GRand) rand = g_rand_new_with_seed (3);
+      guint64 top = 0, in_use, kept;
+
+      for (guint k = 0; k < 60; k++)
+        {
+          const gsize size = (gsize) (g_rand_double_range (rand, 0.1, 1) * (double) (largest[i] * MIB));
+
+          top = take_step (pool, rand, size, size + (k % 2) * size / 2 + 1, top);
+        }
+      g_assert_true (ebb_host_pool_trim (pool, NULL));
+      ebb_host_pool_get_bytes (pool, &in_use, &kept);
+      g_assert_cmpuint (in_use + kept, ==, 0);
+      take_step (pool, rand, MIB, 2 * MIB, 0); /* what was held before the trim doesn't count any more */
+      ebb_host_pool_free (pool);
+    }
+}
+
+static void
+steps_whose_sizes_repeat_take_nothing (void)
+{
+  static const gsize sizes[] = { 9, 3, 6 }; /* MiB; together hardly more than the largest step and what is spare */
+  EbbHostPool *pool = ebb_host_pool_new ();
+  g_autoptr (GRand) rand = g_rand_new_with_seed (3);
+
+  for (guint k = 0; k < 8; k++)
+    {
+      if (k == 2)
+        sim->backend->fail (sim->index, EBB_FAILURE_ALLOC_HOST, 1);
+      for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+        take_step (pool, rand, sizes[i] * MIB, sizes[i] * MIB + 1, N_BUFFERS * 9 * MIB);
+    }
+  g_assert_cmpuint (sim->backend->fail (sim->index, EBB_FAILURE_ALLOC_HOST, 0), ==, 1);
+  ebb_host_pool_free (pool);
+}
+
 /* -- settings ------------------------------------------------------------------------------------------------------ */
 
 #define N_SETTINGS 20000
@@ -241,6 +320,8 @@ main (int argc, char **argv)
   g_test_add_func ("/host-limits/what-is-kept-makes-room", what_is_kept_makes_room_below_the_limit);
   g_test_add_func ("/host-limits/the-smallest-kept-block-that-fits-is-used",
                    the_smallest_kept_block_that_fits_is_used);
+  g_test_add_func ("/host-limits/sizes-that-differ-do-not-add-up", sizes_that_differ_do_not_add_up);
+  g_test_add_func ("/host-limits/steps-whose-sizes-repeat-take-nothing", steps_whose_sizes_repeat_take_nothing);
   g_test_add_func ("/host-limits/threads-may-each-change-a-setting", threads_may_each_change_a_setting);
   g_test_add_func ("/host-limits/who-waits-sees-a-limit-that-is-raised", who_waits_sees_a_limit_that_is_raised);
   g_test_add_func ("/host-limits/the-limit-of-the-cpu-holds-for-pinned-memory",

@@ -179,6 +179,44 @@ little_is_taken_beyond_what_is_counted (gconstpointer data)
   g_assert_cmpuint (taken, <=, limit + ((guint64) 2 << 20));
 }
 
+/* Batches of ever other lengths: what stores gave back and what the backend keeps are bounded together. */
+static void
+lengths_that_differ_pin_little (void)
+{
+  g_autoptr (EbbSavedTensorHooks) store = NULL;
+  g_autoptr (GRand) rand = g_rand_new_with_seed (3);
+  guint64 most = 0, pinned = 0;
+
+  if (!g_test_subprocess ())
+    {
+      g_test_trap_subprocess (NULL, 0, G_TEST_SUBPROCESS_DEFAULT);
+      g_test_trap_assert_passed ();
+      return;
+    }
+  device = ebb_device_get ("cudaemu", NULL);
+  store = ebb_host_store_new ();
+  for (guint i = 0; i < 40; i++)
+    {
+      const gint64 shape[] = { g_rand_int_range (rand, 1500, 6000), i < 20 ? 1024 : 4096 };
+      EbbHandle *handles[10];
+
+      for (guint k = 0; k < G_N_ELEMENTS (handles); k++)
+        {
+          g_autoptr (EbbTensor) tensor = ebb_zeros (shape, 2, EBB_DTYPE_F32, device, NULL);
+
+          handles[k] = ebb_saved_tensor_hooks_pack (store, tensor, NULL);
+          g_assert_nonnull (handles[k]);
+        }
+      most = MAX (most, ebb_activation_store_get_bytes_held (EBB_ACTIVATION_STORE (store)));
+      device->backend->get_taken (device->index, NULL, &pinned);
+      g_assert_cmpuint (pinned, <=, MAX (most + ((guint64) 96 << 20), (guint64) ((double) most * MOST_OF_HOST)));
+      for (guint k = 0; k < G_N_ELEMENTS (handles); k++)
+        ebb_handle_unref (handles[k]);
+    }
+  g_test_message ("%.1f MiB in the store at most, %.4f of it pinned", (double) most / (1 << 20),
+                  (double) pinned / (double) most);
+}
+
 int
 main (int argc,
       char **argv)
@@ -193,5 +231,6 @@ main (int argc,
 
       g_test_add_data_func (path, &cases[i], little_is_taken_beyond_what_is_counted);
     }
+  g_test_add_func ("/cuda/memory/lengths-that-differ-pin-little", lengths_that_differ_pin_little);
   return g_test_run ();
 }
