@@ -17,6 +17,7 @@ from gpt2_folder import write_gpt2_folder  # noqa: E402
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "3", "--dropout", "0.1",
          "--lr", "1e-2", "--threads", "1"]
+CHAT_MODEL = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "fixtures", "chat-model")
 EVEN = ["--dropout", "0", "--batch", "4"]
 
 
@@ -52,6 +53,14 @@ class DataTest(unittest.TestCase):
         done = self.run_program(*MODEL, "--quiet", "--report", "report.json", *words, program=program)
         self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ""))
         return json.loads(self.read("report.json"))
+
+    def assert_alike(self, one, other):
+        """Two trainings have the same losses, but for rounding."""
+        for key in "losses", "evaluations":
+            for mine, others in zip(one[key], other[key], strict=True):
+                if key == "evaluations":
+                    mine, others = mine["loss"], others["loss"]
+                self.assertAlmostEqual(mine, others, delta=1e-5)
 
     def refuse(self, message, *words, status=2):
         done = self.run_program(*MODEL, *words)
@@ -152,17 +161,18 @@ class Documents(DataTest):
                 self.assertAlmostEqual(mine, other, delta=1e-5)
 
     def test_a_batch_in_parts_learns_the_same(self):
-        """Each part's loss counts by the tokens that it predicts; held-out data is measured in parts, too."""
-        words = ["--data", "sums.jsonl", "--steps", 8, "--eval", 0.2, *EVEN]
+        """Each part's loss counts by the tokens that it predicts, whatever divides a step; so does held-out data."""
+        self.write_lines("uneven.jsonl", [{"prompt": "a" * (31 - n % 30), "completion": "b" * (1 + n % 30)}
+                                          for n in range(60)])
+        words = ["--data", "uneven.jsonl", "--steps", 6, "--eval", 0.2, *EVEN]
         whole = self.train(*words)
-        for program, more in ("train_gpt", []), ("fsdp_gpt", ["--ranks", 2]):
-            parts = self.train(*words, *more, "--micro-batch", 1, program=program)
-            self.assertGreater(whole["peak_bytes"], 0)
-            for key in "losses", "evaluations":
-                for mine, other in zip(whole[key], parts[key], strict=True):
-                    if key == "evaluations":
-                        mine, other = mine["loss"], other["loss"]
-                    self.assertAlmostEqual(mine, other, delta=1e-5)
+        for program, more in (("train_gpt", ["--micro-batch", 1]), ("train_gpt", ["--batch", 1, "--accumulate", 4]),
+                              ("fsdp_gpt", ["--ranks", 2, "--micro-batch", 1]),
+                              ("fsdp_gpt", ["--ranks", 2, "--batch", 2, "--accumulate", 2]),
+                              ("fsdp_gpt", ["--ranks", 2, "--shard", "none", "--reduce", "batch", "--batch", 1,
+                                            "--accumulate", 4])):
+            with self.subTest(more=more):
+                self.assert_alike(whole, self.train(*words, *more, program=program))
 
     def test_files_are_packed_if_asked(self):
         """With --pack a text is a document, so a window doesn't reach from one file into the next."""
@@ -222,6 +232,20 @@ class Bert(DataTest):
         self.assertEqual(begun["losses"] + rest["losses"], straight["losses"])
         self.assertEqual(self.read("straight"), self.read("rest"))
         self.assertEqual(rest["evaluations"], straight["evaluations"])
+
+    def test_a_batch_in_parts_learns_the_same(self):
+        """Rows have different numbers of masked tokens: special tokens are never masked, some rows have no other."""
+        self.write("special.txt", "<|im_end|>" * 90 + "the sea is wide " * 40 + "<|im_start|>a day" * 40)
+        words = ["--data", "special.txt", "--tokenizer", CHAT_MODEL, "--steps", 3, *EVEN]
+        whole = self.train(*words, "--batch", 8)
+        for more in (["--batch", 8, "--micro-batch", 1], ["--batch", 1, "--accumulate", 8],
+                     ["--batch", 2, "--accumulate", 4, "--tensor-parallel", 2]):
+            with self.subTest(more=more):
+                self.assert_alike(whole, self.train(*words, *more))
+        for more in [], ["--tensor-parallel", 2]:
+            done = self.run_program(*MODEL, *words, "--batch", 1, "--steps", 20, *more, program="train_bert")
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+            self.assertIn(" have no token to predict", done.stderr)
 
     def test_checkpointing_saves_activations(self):
         words = ["--steps", 3, "--layers", 4, "--width", 64, "--batch", 8]

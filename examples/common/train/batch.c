@@ -84,6 +84,39 @@ batch_clear (Batch *self)
   g_clear_pointer (&self->starts, ebb_tensor_unref);
 }
 
+GArray *
+batch_take_step (const Trainer *trainer,
+                 gint64 *n_targets,
+                 GError **error)
+{
+  const Options *options = trainer->options;
+  g_autoptr (GArray) batches = g_array_new (FALSE, TRUE, sizeof (Batch));
+
+  g_array_set_clear_func (batches, (GDestroyNotify) batch_clear);
+  *n_targets = 0;
+  for (int i = 0; i < options->accumulate; i++)
+    {
+      Batch batch;
+
+      if (!batch_take (&batch, trainer, trainer->dataset, options->batch, error))
+        {
+          batch_clear (&batch);
+          return NULL;
+        }
+      *n_targets += batch.n_targets;
+      g_array_append_val (batches, batch);
+    }
+  if (*n_targets > 0)
+    return g_steal_pointer (&batches);
+  if (trainer->ranks != NULL)
+    trainer->ranks->failure_shared = TRUE; /* all ranks take the same rows */
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "the rows of step %" G_GINT64_FORMAT
+               " have no token to predict: they need tokens that are not special, or a larger --batch than %d",
+               trainer->step + 1, options->batch);
+  return NULL;
+}
+
 /* Rows @first to @first + @n on the device. */
 static EbbTensor *
 take_rows (const Trainer *trainer,

@@ -37,6 +37,10 @@ gboolean batch_take (Batch *self,
                      EbbDataset *dataset,
                      gint64 n_rows,
                      GError **error);
+/* Takes the batches of the next step, of Batch; @n_targets: tokens that all models predict in them together. */
+GArray *batch_take_step (const Trainer *trainer,
+                         gint64 *n_targets,
+                         GError **error);
 void batch_clear (Batch *self);
 /* A part without rows gets one that does not count, because all ranks make the same calls. */
 gboolean batch_take_part (const Batch *self,

@@ -583,30 +583,34 @@ trainer_measure (Trainer *self,
   return TRUE;
 }
 
-/* Models average their gradients however many tokens each predicts, and parts of a batch add theirs, so a loss is
- * weighted by them. Where batches differ in that, it is weighted by 1, too: a plan needs steps with the same ops. */
+/* Ranks average their gradients, and the parts of a step add theirs, so each part's loss is weighted by the tokens that
+ * it predicts. Where these numbers vary from step to step, a weight of 1 is applied, too: a plan needs steps with the
+ * same ops. */
 static gboolean
 run_backward (Trainer *self,
               const Batch *batch,
               const BatchPart *part,
+              gint64 n_targets,
               EbbTensor *loss,
               GError **error)
 {
   const gint64 n_models = trainer_get_n_models (self);
   const gboolean varies = self->options->program->is_masked || batch->starts != NULL;
+  const gboolean is_whole = n_models == 1 && batch->n_parts == 1 && self->options->accumulate == 1;
   g_autoptr (EbbTensor) weighted = NULL;
 
-  if ((n_models == 1 && batch->n_parts == 1) || (!varies && part->n_targets * n_models == batch->n_targets))
+  if (is_whole || (!varies && part->n_targets * n_models == n_targets))
     return ebb_tensor_backward (loss, error);
-  weighted = ebb_mul_scalar (loss, (double) (part->n_targets * n_models) / (double) batch->n_targets, error);
+  weighted = ebb_mul_scalar (loss, (double) (part->n_targets * n_models) / (double) n_targets, error);
   return weighted != NULL && ebb_tensor_backward (weighted, error);
 }
 
-/* Adds the share that the part has in the batch's loss to @loss. */
+/* Adds the share that the part has in the loss of the step, whose batches have @n_targets, to @loss. */
 static gboolean
 run_part (Trainer *self,
           const Batch *batch,
           guint number,
+          gint64 n_targets,
           double *loss,
           GError **error)
 {
@@ -619,32 +623,29 @@ run_part (Trainer *self,
     return FALSE;
   result = compute_loss (self, &part, error);
   if (result == NULL || !fault_meet (self->ranks, "backward", self->step + 1, error)
-      || !run_backward (self, batch, &part, result, error) || !read_loss (result, &one, error))
+      || !run_backward (self, batch, &part, n_targets, result, error) || !read_loss (result, &one, error))
     return FALSE;
-  if (part.n_targets == batch->n_targets)
-    *loss += one;
-  else if (part.n_targets > 0)
-    *loss += one * ((double) part.n_targets / (double) batch->n_targets);
+  if (part.n_targets > 0) /* the loss of no token is NaN */
+    *loss += one * ((double) part.n_targets / (double) n_targets);
   return TRUE;
 }
 
-/* @loss: this model's share of the batch's loss. */
 static gboolean
 run_batch (Trainer *self,
+           const Batch *batch,
            gboolean is_last,
+           gint64 n_targets,
            double *loss,
            GError **error)
 {
   const gboolean keeps = self->ranks != NULL && !self->options->ranks.reduces_each_batch;
-  g_auto (Batch) batch = { 0 };
-  gboolean ok = batch_take (&batch, self, self->dataset, self->options->batch, error);
+  gboolean ok = TRUE;
 
-  *loss = 0;
-  for (guint i = 0; ok && i < batch.n_parts; i++)
+  for (guint i = 0; ok && i < batch->n_parts; i++)
     {
       if (keeps)
-        ebb_push_gradient_sync (is_last && i == batch.n_parts - 1);
-      ok = run_part (self, &batch, i, loss, error);
+        ebb_push_gradient_sync (is_last && i == batch->n_parts - 1);
+      ok = run_part (self, batch, i, n_targets, loss, error);
       if (keeps)
         ebb_pop_gradient_sync ();
     }
@@ -656,19 +657,14 @@ run_batches (Trainer *self,
              double *loss,
              GError **error)
 {
-  const int n = self->options->accumulate;
-  double sum = 0;
+  gint64 n_targets;
+  g_autoptr (GArray) batches = batch_take_step (self, &n_targets, error);
 
-  for (int i = 0; i < n; i++)
-    {
-      double one;
-
-      if (!run_batch (self, i == n - 1, &one, error))
-        return FALSE;
-      sum += one;
-    }
-  *loss = sum / n;
-  return fault_meet (self->ranks, "exchange", self->step + 1, error)
+  *loss = 0;
+  for (guint i = 0; batches != NULL && i < batches->len; i++)
+    if (!run_batch (self, &g_array_index (batches, Batch, i), i == batches->len - 1, n_targets, loss, error))
+      return FALSE;
+  return batches != NULL && fault_meet (self->ranks, "exchange", self->step + 1, error)
          && (self->ranks == NULL || ranks_sum (self->ranks, loss, error));
 }
 
@@ -707,8 +703,6 @@ trainer_step (Trainer *self,
     }
   if (!fault_meet (self->ranks, "update", self->step + 1, error))
     return FALSE;
-  if (options->accumulate > 1)
-    ebb_optimizer_scale_grad (self->optimizer, 1.0 / options->accumulate);
   if (options->clip > 0)
     {
       g_autoptr (EbbTensor) norm = ebb_optimizer_clip_grad_norm (self->optimizer, options->clip, error);

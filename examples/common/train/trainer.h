@@ -59,7 +59,7 @@ void trainer_clear (Trainer *self);
 int trainer_get_interrupt (const Trainer *self);
 gboolean trainer_poll (Trainer *self,
                        GError **error);
-/* One optimizer step; @loss is the mean over its batches, over all ranks. */
+/* One optimizer step; @loss is the mean over the tokens that its batches predict, on all ranks. */
 gboolean trainer_step (Trainer *self,
                        double *loss,
                        GError **error);
