@@ -63,7 +63,7 @@ typedef struct
   EbbCut *cuts[EBB_PARALLEL_MAX_CUTS];
   guint n_cuts;
   gboolean adopts;     /* building makes no parameters, since another layer's are taken over */
-  gboolean is_entered; /* its parent passes on an input that has entered, which its neighbours take as well */
+  gboolean is_entered; /* the caller passes an input that has entered already, or, to a row layer, its shard */
 } EbbParallelLayer;
 
 void ebb_parallel_layer_clear (EbbParallelLayer *self);

@@ -77,9 +77,10 @@ static EbbTensor *
 ebb_row_parallel_linear_logits (EbbOutputLayer *module, EbbTensor *x, EbbTensor *bias, GError **error)
 {
   EbbRowParallelLinear *self = (EbbRowParallelLinear *) module;
-  g_autoptr (EbbTensor) part = x == NULL || self->input_is_parallel
-                                   ? (x != NULL ? ebb_tensor_ref (x) : NULL)
-                                   : ebb_parallel_scatter (x, -1, self->layer.group, error);
+  const gboolean is_part = self->input_is_parallel || self->layer.is_entered;
+  g_autoptr (EbbTensor) part = x != NULL && !is_part ? ebb_parallel_scatter (x, -1, self->layer.group, error)
+                               : x != NULL           ? ebb_tensor_ref (x)
+                                                     : NULL;
   g_autoptr (EbbTensor) summand = ebb_linear_multiply (&self->parent_instance, part, NULL, error);
   g_autoptr (EbbTensor) sum = NULL;
 

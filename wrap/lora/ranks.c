@@ -51,7 +51,10 @@ ebb_lora_ranks_cut (EbbModule *module,
 gboolean
 ebb_lora_ranks_lets_enter (EbbModule *module)
 {
-  return EBB_IS_COLUMN_PARALLEL_LINEAR (module) && !get_layer (module)->is_entered;
+  const EbbParallelLayer *layer = get_layer (module);
+
+  return layer != NULL && !layer->is_entered
+         && !(EBB_IS_ROW_PARALLEL_LINEAR (module) && EBB_ROW_PARALLEL_LINEAR (module)->input_is_parallel);
 }
 
 void
@@ -79,9 +82,7 @@ ebb_lora_ranks_enter (EbbModule *module,
   else if (is_column)
     operands->x = enters ? ebb_parallel_enter (layer->model, layer->group, x, error) : ebb_tensor_ref (x);
   else
-    operands->x = EBB_ROW_PARALLEL_LINEAR (module)->input_is_parallel
-                      ? ebb_tensor_ref (x)
-                      : ebb_parallel_scatter (x, -1, layer->group, error);
+    operands->x = enters ? ebb_parallel_scatter (x, -1, layer->group, error) : ebb_tensor_ref (x);
   if (operands->x == NULL)
     return FALSE;
   if (is_column)
