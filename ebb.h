@@ -31,6 +31,7 @@
 #include "tensor/quantization.h"
 #include "tensor/random.h"
 #include "tensor/tensor.h"
+#include "tensor/util/file.h"
 #include "tensor/version.h"
 
 #include "nn/args.h"

@@ -3,10 +3,10 @@
 #include "common/model-path.h"
 
 #include "common/option-table.h"
+#include "common/read-file.h"
 
 #include <ebb/ebb.h>
 
-#include <stdio.h>
 #include <string.h>
 
 static gboolean
@@ -23,11 +23,8 @@ static char *
 read_base (const char *folder)
 {
   g_autofree char *path = g_build_filename (folder, "adapter_config.json", NULL);
-  g_autofree char *text = NULL;
-  g_autoptr (JsonNode) root = g_file_get_contents (path, &text, NULL, NULL) ? option_table_parse_json (text) : NULL;
-  const char *base = root != NULL ? json_object_get_string_member_with_default (
-                         json_node_get_object (root), "base_model_name_or_path", NULL)
-                                  : NULL;
+  g_autoptr (JsonNode) root = option_table_read_json (path);
+  const char *base = root != NULL ? option_table_get_text (root, "base_model_name_or_path", NULL) : NULL;
 
   if (base == NULL || *base == '\0')
     return g_strdup ("BASE");
@@ -41,20 +38,13 @@ read_base (const char *folder)
 static gboolean
 has_weights (const char *path)
 {
-  char begin[9] = { 0 };
-  FILE *file;
+  char begin[9];
 
   if (!g_file_test (path, G_FILE_TEST_IS_REGULAR))
     return FALSE;
   if (g_str_has_suffix (path, ".safetensors"))
     return TRUE;
-  file = fopen (path, "rb");
-  if (file == NULL)
-    return FALSE;
-  if (fread (begin, 1, sizeof begin, file) < sizeof begin)
-    begin[8] = '\0';
-  fclose (file);
-  return begin[8] == '{' && memcmp (begin, "GGUF", 4) != 0;
+  return read_start (path, begin, sizeof begin) == sizeof begin && begin[8] == '{' && memcmp (begin, "GGUF", 4) != 0;
 }
 
 gboolean

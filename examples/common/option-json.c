@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The options of a table as JSON: in reports, in the state of a resumed training, and in the file of --config. */
 #include "common/option-table.h"
+#include "common/read-file.h"
 
 #include <ebb/ebb.h>
 
@@ -12,6 +13,8 @@
 #define GIVEN "given"
 /* The member of a report that names its program. */
 #define PROGRAM "program"
+/* The member of a report that has the step at which its run began. */
+#define FIRST_STEP "first_step"
 
 /* An option's name as a member of an object, which has underscores. */
 static char *
@@ -161,10 +164,68 @@ parse_object (const char *text,
   return NULL;
 }
 
+static gboolean
+has_type (JsonNode *node,
+          GType type)
+{
+  const GType found = JSON_NODE_HOLDS_VALUE (node) ? json_node_get_value_type (node) : G_TYPE_INVALID;
+
+  return found == type || (type == G_TYPE_DOUBLE && found == G_TYPE_INT64);
+}
+
 JsonNode *
 option_table_parse_json (const char *saved)
 {
-  return parse_object (saved, NULL);
+  /* What programs read by itself, whether or not it is an option; json-glib complains about other types. */
+  static const struct
+  {
+    const char *name;
+    GType type;
+  } members[] = {
+    { "seed", G_TYPE_INT64 },
+    { "steps", G_TYPE_INT64 },
+    { "layers", G_TYPE_INT64 },
+    { "width", G_TYPE_INT64 },
+    { "heads", G_TYPE_INT64 },
+    { "context", G_TYPE_INT64 },
+    { "vocab", G_TYPE_INT64 },
+    { "gelu", G_TYPE_STRING },
+    { "tied", G_TYPE_BOOLEAN },
+    { "bias", G_TYPE_BOOLEAN },
+    { "norm_eps", G_TYPE_DOUBLE },
+    { "changes_dropout", G_TYPE_BOOLEAN },
+    { "reads_bytes", G_TYPE_BOOLEAN },
+    { "steps_by_epochs", G_TYPE_BOOLEAN },
+  };
+  g_autoptr (JsonNode) root = parse_object (saved, NULL);
+
+  for (guint i = 0; root != NULL && i < G_N_ELEMENTS (members); i++)
+    {
+      JsonNode *node = json_object_get_member (json_node_get_object (root), members[i].name);
+
+      if (node != NULL && !JSON_NODE_HOLDS_NULL (node) && !has_type (node, members[i].type))
+        return NULL;
+    }
+  return g_steal_pointer (&root);
+}
+
+JsonNode *
+option_table_read_json (const char *path)
+{
+  gsize size;
+  g_autofree char *text = ebb_read_file (path, READ_JSON_MAX_SIZE, &size, NULL);
+
+  return text != NULL ? parse_object (text, NULL) : NULL;
+}
+
+const char *
+option_table_get_text (JsonNode *root,
+                       const char *name,
+                       const char *fallback)
+{
+  JsonNode *node = json_object_get_member (json_node_get_object (root), name);
+
+  return node != NULL && has_type (node, G_TYPE_STRING) ? json_node_get_string (node) : fallback;
 }
 
 /* FALSE if @node is not of the kind that the option has. */
@@ -323,6 +384,13 @@ refuse_member (const OptionState *self,
                          member, program, program);
 }
 
+/* Whether a file has the name in @node. */
+static gboolean
+is_there (JsonNode *node)
+{
+  return !has_type (node, G_TYPE_STRING) || g_file_test (json_node_get_string (node), G_FILE_TEST_EXISTS);
+}
+
 /* @maker: the other program that wrote the report; NULL: this one did, the report names none, or the file is no
  * report. */
 static gboolean
@@ -342,7 +410,7 @@ take_member (OptionState *self,
   i = (gsize) (row - self->rows);
   if (self->typed[i] || node == NULL || JSON_NODE_HOLDS_NULL (node))
     return TRUE;
-  if (is_report && row->is_written)
+  if (is_report && (row->is_written || (row->is_made && !is_there (node))))
     {
       if (self->left_out == NULL)
         self->left_out = g_string_new (NULL);
@@ -358,6 +426,24 @@ take_member (OptionState *self,
     }
   self->typed[i] = self->by_file[i] = TRUE;
   return TRUE;
+}
+
+/* Refuses a member of a report that is there and not of @type. */
+static gboolean
+check_report_member (const OptionState *self,
+                     JsonObject *report,
+                     const char *name,
+                     GType type,
+                     const char *wanted,
+                     GError **error)
+{
+  JsonNode *node = json_object_get_member (report, name);
+  g_autofree char *text = NULL;
+
+  if (node == NULL || JSON_NODE_HOLDS_NULL (node) || has_type (node, type))
+    return TRUE;
+  text = json_to_string (node, FALSE);
+  return options_refuse (error, "--config %s: %s: %s: in a report it must be %s", self->config, name, text, wanted);
 }
 
 /* Returns the program that wrote @report; NULL if it is this one, or the report doesn't say. */
@@ -377,7 +463,7 @@ check_first_step (OptionState *self,
                   GError **error)
 {
   const OptionRow *resume = find_option (self, "resume");
-  const gint64 step = json_object_get_int_member_with_default (report, "first_step", 0);
+  const gint64 step = json_object_get_int_member_with_default (report, FIRST_STEP, 0);
 
   if (resume == NULL || step <= 0 || self->typed[resume - self->rows])
     return TRUE;
@@ -400,7 +486,8 @@ option_table_take_config (OptionState *self,
   gboolean is_report;
   JsonObject *object;
 
-  if (!g_file_get_contents (self->config, &text, NULL, &failure)
+  text = read_file_or_pipe (self->config, NULL, &failure);
+  if (text == NULL
       || (root = parse_object (text, &failure)) == NULL)
     return options_refuse (error, "--config %s: it must be a file with a JSON object of options: %s", self->config,
                            failure->message);
@@ -409,7 +496,9 @@ option_table_take_config (OptionState *self,
               && JSON_NODE_HOLDS_OBJECT (json_object_get_member (object, "config"));
   if (is_report)
     {
-      if (!check_first_step (self, object, error))
+      if (!check_report_member (self, object, PROGRAM, G_TYPE_STRING, "a text", error)
+          || !check_report_member (self, object, FIRST_STEP, G_TYPE_INT64, "an integer", error)
+          || !check_first_step (self, object, error))
         return FALSE;
       maker = find_maker (self, object);
       object = json_object_get_object_member (object, "config");

@@ -50,6 +50,7 @@ typedef struct
   gboolean is_basic;                      /* --help shows it; others only --help-all */
   gboolean is_common;                     /* all programs have it: no part of reports, nor of the files of --config */
   gboolean is_read;    /* it may name files or folders that a run reads: reports have their full paths */
+  gboolean is_made;    /* it names a file that a run writes if it is missing: then it is not taken from reports */
   gboolean is_written; /* it names a file that a run writes, or goes with one: not taken from reports */
 } OptionRow;
 
@@ -174,6 +175,12 @@ void option_table_add_given (const OptionState *self,
                              JsonBuilder *builder);
 /* Parses @saved as a JSON object; NULL if it is not one, or not one that these programs saved. */
 JsonNode *option_table_parse_json (const char *saved);
+/* Reads the JSON object in a regular file; NULL if there is none. */
+JsonNode *option_table_read_json (const char *path);
+/* Returns the text that the object @root has as @name; @fallback if it has none. Owned by @root. */
+const char *option_table_get_text (JsonNode *root,
+                                   const char *name,
+                                   const char *fallback);
 /* Gives options that are saved, and that were not given, the values in @saved. @folder: of the state, for errors. */
 gboolean option_table_take_json (OptionState *self,
                                  const char *saved,

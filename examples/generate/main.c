@@ -4,29 +4,11 @@
 
 #include "common/command.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Continues a text, or answers, with a model from a folder: `generate --help`. */
-
-/* All of standard input. */
-static char *
-read_input (GError **error)
-{
-  GString *text = g_string_new (NULL);
-  char buffer[4096];
-  size_t n;
-
-  while ((n = fread (buffer, 1, sizeof buffer, stdin)) > 0)
-    g_string_append_len (text, buffer, (gssize) n);
-  if (!ferror (stdin))
-    return g_string_free (text, FALSE);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read standard input: %s", g_strerror (errno));
-  g_string_free (text, TRUE);
-  return NULL;
-}
 
 /* The text to continue; *is_there FALSE: there is none, and standard input is a terminal. */
 static char *
@@ -34,9 +16,6 @@ read_prompt (const Options *options,
              gboolean *is_there,
              GError **error)
 {
-  g_autofree char *text = NULL;
-  gsize length;
-
   *is_there = TRUE;
   if (options->prompt != NULL)
     return g_strdup (options->prompt);
@@ -45,14 +24,9 @@ read_prompt (const Options *options,
   if (options->file == NULL)
     {
       *is_there = !isatty (STDIN_FILENO);
-      return *is_there ? read_input (error) : NULL;
+      return *is_there ? session_read_text ("standard input", NULL, error) : NULL;
     }
-  if (!g_file_get_contents (options->file, &text, &length, error))
-    return NULL;
-  if (strlen (text) == length)
-    return g_steal_pointer (&text);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "--file %s: it is not text, it has a byte 0", options->file);
-  return NULL;
+  return session_read_text ("--file", options->file, error);
 }
 
 static gboolean

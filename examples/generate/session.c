@@ -5,6 +5,7 @@
 #include "common/command.h"
 #include "common/model-path.h"
 #include "common/print-text.h"
+#include "common/read-file.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -319,6 +320,27 @@ encode_lines (Session *self,
   return FALSE;
 }
 
+char *
+session_read_text (const char *option,
+                   const char *path,
+                   GError **error)
+{
+  gsize length;
+  g_autofree char *text = read_file_or_pipe (path, &length, error);
+
+  if (text == NULL)
+    {
+      if (path != NULL)
+        g_prefix_error (error, "%s: ", option);
+      return NULL;
+    }
+  if (strlen (text) == length)
+    return g_steal_pointer (&text);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s%s%s: it is not text, it has a byte 0", option,
+               path != NULL ? " " : "", path != NULL ? path : "");
+  return NULL;
+}
+
 gboolean
 session_continue_lines (Session *self,
                         const char *path,
@@ -330,7 +352,8 @@ session_continue_lines (Session *self,
   g_autoptr (EbbGeneration) result = NULL;
   Printing printing = { .is_silent = TRUE };
 
-  if (!g_file_get_contents (path, &text, NULL, error))
+  text = session_read_text ("--batch", path, error);
+  if (text == NULL)
     return FALSE;
   lines = g_strsplit (text, "\n", -1);
   if (!encode_lines (self, path, lines, prompts, error))

@@ -26,6 +26,10 @@ gboolean session_open (Session *self,
                        GError **error);
 void session_close (Session *self);
 
+/* Reads the text of a file or a pipe; of standard input if @path is NULL. Errors begin with @option. */
+char *session_read_text (const char *option,
+                         const char *path,
+                         GError **error);
 /* Continues a text, which is printed first. */
 gboolean session_continue (Session *self,
                            const char *text,

@@ -19,12 +19,8 @@ read_bytes (Text *self,
       self->length = sizeof own - 1;
       return TRUE;
     }
-  if (g_file_test (options->data, G_FILE_TEST_EXISTS) && !g_file_test (options->data, G_FILE_TEST_IS_REGULAR))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--data %s: it is not a regular file", options->data);
-      return FALSE;
-    }
-  if (!g_file_get_contents (options->data, &self->bytes, &self->length, error))
+  self->bytes = ebb_read_file (options->data, G_MAXSIZE - 1, &self->length, error);
+  if (self->bytes == NULL)
     {
       g_prefix_error (error, "--data %s: ", options->data);
       return FALSE;

@@ -2,6 +2,7 @@
 #include "nn/files/folder-lock.h"
 
 #include "tensor/error-private.h"
+#include "tensor/util/file.h"
 #include "tensor/util/property-private.h"
 
 #include <errno.h>
@@ -18,6 +19,8 @@
 /* A lock on a file in the folder, which says who has it. The file stays after a process that was killed, the lock does
  * not. */
 #define LOCK_FILE ".ebb-lock"
+/* More bytes than the name of a process and a host has. */
+#define MAX_OWNER_SIZE 4096
 
 struct _EbbFolderLock
 {
@@ -58,8 +61,10 @@ refuse (EbbFolderLock *self,
   g_autofree char *shown = ebb_escape_text (self->folder);
   g_autofree char *text = NULL;
   g_autofree char *owner = NULL;
+  gsize size;
 
-  if (!g_file_get_contents (self->path, &text, NULL, NULL) || *g_strstrip (text) == '\0')
+  text = ebb_read_file (self->path, MAX_OWNER_SIZE, &size, NULL);
+  if (text == NULL || *g_strstrip (text) == '\0')
     owner = g_strdup ("another process");
   else
     owner = ebb_escape_text (text);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The number in a file below /sys/fs/cgroup. */
 static guint64
 read_number (const char *folder,
              const char *name)

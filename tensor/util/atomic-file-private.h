@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tensor/error-private.h"
+#include "tensor/util/file.h"
 
 /* A file that is there as a whole or not at all: written under another name in the same folder, flushed to the disk,
  * then renamed. Its writer holds a lock on it, which ends with the process, so leftovers of killed ones are known. */
@@ -53,11 +54,6 @@ gboolean ebb_read_file_part (int fd,
                              void *data,
                              gsize size,
                              GError **error);
-/* Reads a file of at most @max_size bytes; a zero byte follows them. */
-char *ebb_read_file (const char *path,
-                     gsize max_size,
-                     gsize *size,
-                     GError **error);
 /* Whether @data, with which the file begins, is the file's own: a clone without Git LFS has pointers in its place. */
 gboolean ebb_check_is_content (const char *path,
                                const void *data,

@@ -364,6 +364,21 @@ ebb_read_file_part (int fd,
   return TRUE;
 }
 
+/**
+ * ebb_read_file:
+ * @path: the path of a file
+ * @max_size: the most bytes that the file may have
+ * @size: (out): the number of bytes that were read
+ * @error: return location for a #GError, or %NULL
+ *
+ * Reads a whole file, for programs that open files which others wrote. Only a regular file, or a link to one, is read:
+ * a pipe would make the reader wait, and a device such as `/dev/zero` never ends. From C, the bytes are followed by one
+ * more that is zero.
+ *
+ * Returns: (transfer full) (array length=size) (element-type guint8): the bytes of the file; free them with g_free().
+ *   %NULL with %EBB_ERROR_IO if @path is missing, unreadable, or no regular file, and with %EBB_ERROR_FORMAT if it has
+ *   more than @max_size bytes
+ */
 char *
 ebb_read_file (const char *path,
                gsize max_size,
@@ -372,8 +387,12 @@ ebb_read_file (const char *path,
 {
   g_autofree char *data = NULL;
   gboolean ok;
-  int fd = ebb_open_regular_file (path, size, error);
+  int fd;
 
+  *size = 0;
+  if (!EBB_MAY_BEGIN (error, path))
+    return NULL;
+  fd = ebb_open_regular_file (path, size, error);
   if (fd < 0)
     return NULL;
   if (*size > max_size || (data = g_try_malloc (*size + 1)) == NULL)

@@ -3,8 +3,8 @@
 
 Folders include only what stands to their left, public headers include no private one, backends know nothing of
 autograd, the map in docs/architecture.md shows the folders in their order, the umbrella lists every public header,
-files open with their licence, stay short and have lines within 120 columns, and each public function has its
-documentation above its definition.
+files open with their licence, stay short and have lines within 120 columns, each public function has its
+documentation above its definition, and files are read by readers that refuse pipes and devices.
 """
 import os
 import re
@@ -40,6 +40,14 @@ OPENING = re.compile(r"[^\n]*\n(#pragma once\n\n)?(/\* |// )")
 GLIB_LOCK = re.compile(r"\b(GMutex|GRecMutex|GRWLock|GCond|G_LOCK_DEFINE\w*)\b")
 # What a backend may know of its own folder: views of memory, never tensors with a graph.
 BACKEND_FORBIDDEN = re.compile(r"tensor/(autograd/.*|ops/.*|tensor|tensor-private|thread-private)\.h")
+
+# Calls that wait for a pipe's writer and read a device without end. Files of the kernel are what they are: a path that
+# begins with /proc/ or /sys/ stands in the call, or in the lines above it.
+UNGUARDED_READ = re.compile(r"\b(g_file_get_contents|g_file_load_contents|g_mapped_file_new|fopen|\w+_load_from_file"
+                            r"|\w+_load_from_mapped_file|open \([^;]*O_RDONLY(?![^;]*O_DIRECTORY)) ?")
+KERNEL_FILE = re.compile(r"/(proc|sys)/")
+LINES_TO_KERNEL_FILE = 15
+GUARDED_READERS = ("tensor/util/atomic-file.c", "examples/common/read-file.c")
 
 problems = []
 
@@ -234,6 +242,17 @@ def check_exports():
                 complain(path, text[:match.start()].count("\n") + 1, f"{match.group(1)} has no EBB_AVAILABLE_IN_ALL")
 
 
+def check_reads():
+    """Files that others wrote are read by ebb_read_file (), or by programs by read_file_or_pipe ()."""
+    for folder in FOLDERS + ["examples"]:
+        for path in files(folder, *C_ENDINGS, *CXX_ENDINGS):
+            lines = read(path).splitlines() if os.path.relpath(path, ROOT) not in GUARDED_READERS else []
+            for number, line in enumerate(lines, 1):
+                above = "\n".join(lines[max(0, number - LINES_TO_KERNEL_FILE):number])
+                if UNGUARDED_READ.search(line) and not KERNEL_FILE.search(above):
+                    complain(path, number, "it may hang on a pipe, or read a device without end: take ebb_read_file ()")
+
+
 check_includes()
 check_map()
 check_sizes()
@@ -242,5 +261,6 @@ check_text()
 check_tests()
 check_documentation()
 check_exports()
+check_reads()
 print("\n".join(problems) or "the layout is in order")
 sys.exit(1 if problems else 0)

@@ -90,6 +90,42 @@ class Finetune(unittest.TestCase):
         with open(self.path(name, "config.json"), "w", encoding="utf-8") as file:
             json.dump(config, file)
 
+    # -- what isn't a file -------------------------------------------------------------------------------------------
+
+    def test_pipes_and_devices_in_folders_are_refused(self):
+        shutil.copytree(MODEL, self.path("model"))
+        os.mkdir(self.path("log"))
+        os.mkdir(self.path("adapter"))
+        for folder, name, words, said in (
+                ("model", "config.json", [], "config.json: it is not a regular file"),
+                ("adapter", "adapter_config.json", ["--model", "adapter"], "this is an adapter: --model BASE"),
+                ("log", "steps.jsonl", ["--log", "log"], "steps.jsonl: it is not a regular file")):
+            for make in os.mkfifo, lambda path: os.symlink("/dev/zero", path):
+                path = self.path(folder, name)
+                content = self.read(folder, name) if os.path.exists(path) else None
+                if content is not None:
+                    os.remove(path)
+                make(path)
+                with self.subTest(name=name, is_link=os.path.islink(path)):
+                    done = self.run_program("--model", "model", "--data", "chats.jsonl", *WORDS, "--steps", 0,
+                                            "--eval", "0.5", *words)
+                    self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+                    self.assertIn(said, done.stderr)
+                os.remove(path)
+                if content is not None:
+                    with open(path, "wb") as file:
+                        file.write(content)
+
+    def test_a_dtype_that_is_no_name_is_refused(self):
+        shutil.copytree(MODEL, self.path("model"))
+        config = json.loads(self.read("model", "config.json"))
+        with open(self.path("model", "config.json"), "w", encoding="utf-8") as file:
+            json.dump({**config, "torch_dtype": {}}, file)
+        done = self.run_program("--model", "model", "--data", "chats.jsonl", *WORDS)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "finetune: model/config.json: torch_dtype is {}: it must be the name of a type, such as "
+                          '"float32"\n'))
+
     # -- bits --------------------------------------------------------------------------------------------------------
 
     def test_a_budget_changes_no_bit(self):

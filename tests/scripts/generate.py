@@ -73,6 +73,22 @@ class Generate(unittest.TestCase):
         for words, text in (([prompt], None), (["--file", self.path("p.txt", prompt)], None), ([], prompt)):
             self.assertEqual(self.generate(*words, text=text)[0], wanted)
 
+    def test_prompts_come_through_pipes_that_end(self):
+        prompt = TEXT["text_before"]
+        wanted, _ = self.generate("--prompt", prompt)
+        words = [PROGRAM, prompt, "--model", MODEL, "--tokens", "24", "--threads", "1"]
+        for script in '"$0" --file <(printf %s "$1") "${@:2}"', '"$0" --batch <(printf "%s\\n" "$1") "${@:2}"':
+            done = subprocess.run(["bash", "-c", script, *words], capture_output=True, text=True, timeout=60,
+                                  check=False)
+            self.assertEqual((done.returncode, done.stdout.rstrip("\n"), done.stderr), (0, wanted.rstrip("\n"), ""))
+        for words, text, said in ((["--file", "/dev/zero"], None, "--file: /dev/zero: more than 268435456 bytes: it "),
+                                  (["--file", self.path("none")], None, f"--file: can't read {self.path('none')}: "),
+                                  (["--batch", self.path("0.txt", "a\0b")], None, "0.txt: it is not text, it has a "),
+                                  ([], "a\0b", "generate: standard input: it is not text, it has a byte 0\n")):
+            done = run("--model", MODEL, *words, text=text)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+            self.assertIn(said, done.stderr)
+
     def test_a_batch_gives_the_texts_of_each(self):
         prompts = [expected["text_before"] for expected in EXPECTED["texts"] if "\n" not in expected["text_before"]]
         printed, report = self.generate("--batch", self.path("lines.txt", "\n".join(prompts) + "\n"))

@@ -304,6 +304,38 @@ class Config(ProgramsTest):
             self.folder = own
         self.assertEqual(*((report["losses"], report["evaluations"]) for report in (again, first)))
 
+    def test_a_report_makes_no_plan(self):
+        """A plan that is there is taken from a report, and one that is not there is not written."""
+        report = self.train(*SMALL, "--steps", 1, "--memory", "auto", "--plan", "plan.json")
+        os.rename(os.path.join(self.folder, "plan.json"), os.path.join(self.folder, "old.json"))
+        os.rename(os.path.join(self.folder, "report.json"), os.path.join(self.folder, "first.json"))
+        done = self.run_program("train_gpt", "--config", "first.json", "--report", "report.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("not taken from the report: --plan: ", done.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "plan.json")))
+        self.assertEqual(json.loads(read(self.folder, "report.json"))["losses"], report["losses"])
+
+    def test_a_report_with_other_types_is_refused(self):
+        options = {"data": ["text.txt"], "steps": 1}
+        for more, said in (({"program": []}, "program: []: in a report it must be a text"),
+                           ({"first_step": {}}, "first_step: {}: in a report it must be an integer"),
+                           ({"first_step": "1"}, 'first_step: "1": in a report it must be an integer')):
+            with self.subTest(more=more):
+                self.write("run.json", {"config": options, **more})
+                done = self.run_program("train_gpt", "--config", "run.json", "--resume", "state")
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+                self.assertIn(f"--config run.json: {said} (", done.stderr)
+
+    def test_options_may_come_through_a_pipe(self):
+        program = os.path.join(BUILD, "examples", "train_gpt")
+        text = json.dumps({"data": "text.txt", "steps": 0, "layers": 1, "width": 16, "heads": 1, "context": 16})
+        for script, status, said in (('"$0" -q --config <(printf %s "$1")', 0, ""),
+                                     ('"$0" -q --config /dev/zero', 2, "/dev/zero: more than 268435456 bytes: ")):
+            done = subprocess.run(["bash", "-c", script, program, text], cwd=self.folder, capture_output=True,
+                                  text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn(said, done.stderr)
+
     def test_a_report_of_another_program_says_so(self):
         self.train("--model", MODEL, "--data", "text.txt", "--context", 32, "--steps", 0, "--eval", "text.txt",
                    "--lora", 4, name="finetune")

@@ -23,6 +23,15 @@ read_weights (const char *path, GError **error)
 }
 
 static gboolean
+read_bytes (const char *path, GError **error)
+{
+  gsize size;
+  g_autofree char *bytes = ebb_read_file (path, 4, &size, error);
+
+  return bytes != NULL;
+}
+
+static gboolean
 read_text (const char *path, GError **error)
 {
   const char *const paths[] = { path, NULL };
@@ -77,6 +86,7 @@ static const struct
   Read read;
 } inputs[] = {
   { "weights", read_weights },
+  { "bytes", read_bytes },
   { "text", read_text },
   { "vocab.json", read_vocab },
   { "merges.txt", read_merges },
@@ -130,6 +140,38 @@ a_device_and_a_folder_are_refused (void)
 
   assert_refused ("/dev/zero", "not a regular file");
   assert_refused (folder, "it is a folder");
+  g_rmdir (folder);
+}
+
+static void
+a_file_has_at_most_the_bytes_that_are_wanted (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autofree char *path = g_build_filename (folder, "file", NULL);
+  g_autoptr (GError) error = NULL;
+
+  for (gsize n = 0; n <= 5; n++)
+    {
+      gsize size;
+      g_autofree char *bytes = NULL;
+
+      g_assert_true (g_file_set_contents (path, "a\0bcd", (gssize) n, NULL));
+      bytes = ebb_read_file (path, 4, &size, &error);
+      if (n <= 4)
+        {
+          g_assert_no_error (error);
+          g_assert_cmpmem (bytes, size + 1, n == 0 ? "" : n == 1 ? "a"
+                                                      : n == 2   ? "a\0"
+                                                      : n == 3   ? "a\0b"
+                                                                 : "a\0bc",
+                           n + 1);
+        }
+      else
+        g_assert_null (bytes);
+    }
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_FORMAT);
+  g_assert_nonnull (strstr (error->message, "5 bytes: it must have 4 at most"));
+  g_remove (path);
   g_rmdir (folder);
 }
 
@@ -266,6 +308,8 @@ int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
+  g_test_add_func ("/input-files/a-file-has-at-most-the-bytes-that-are-wanted",
+                   a_file_has_at_most_the_bytes_that_are_wanted);
   g_test_add_func ("/input-files/a-pipe-is-refused-at-once", a_pipe_is_refused_at_once);
   g_test_add_func ("/input-files/a-device-and-a-folder-are-refused", a_device_and_a_folder_are_refused);
   g_test_add_func ("/input-files/any-name-gives-a-message-of-one-line", any_name_gives_a_message_of_one_line);

@@ -199,7 +199,7 @@ const OptionRow gpt_options[] = {
   { OPTION_TEXT, "allow", AT (allow), .metavar = "NAMES", .shown = "",
     .help = "What --memory may take, in this order, where no plan that keeps all bits fits: loss-chunk, "
             "micro-batches, bf16-moments, 8bit-moments, bf16-residual, step-in-backward; several with commas" },
-  { OPTION_PATH, "plan", AT (plan), READ, .metavar = "FILE",
+  { OPTION_PATH, "plan", AT (plan), READ, .is_made = TRUE, .metavar = "FILE",
     .help = "Write the plan of --memory to FILE, or train by the one that is there" },
   { OPTION_FLAG, "estimate", AT (estimate), BASIC, .shown = "",
     .help = "Train nothing: print the bytes that a step needs, who holds them, the seconds of a step and of --steps" },

@@ -284,7 +284,8 @@ event_file_open (EventFile *self,
   self->fd = g_open (self->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (self->fd < 0)
     return fail (self, error);
-  if (!g_file_get_contents (self->path, &text, &n, error))
+  text = ebb_read_file (self->path, LOG_MAX_SIZE, &n, error);
+  if (text == NULL)
     {
       g_prefix_error (error, "--log: ");
       return FALSE;

@@ -8,6 +8,9 @@
 
 G_BEGIN_DECLS
 
+/* A file of a log has at most this many bytes: millions of steps. */
+#define LOG_MAX_SIZE ((gsize) 1 << 30)
+
 typedef struct
 {
   int fd; /* -1: it is closed */

@@ -63,10 +63,11 @@ take_lines (Log *self,
 {
   const Options *options = self->trainer->options;
   g_autofree char *text = NULL;
-  gsize end;
+  gsize size, end;
   gint64 last;
 
-  if (!g_file_get_contents (self->path, &text, NULL, error))
+  text = ebb_read_file (self->path, LOG_MAX_SIZE, &size, error);
+  if (text == NULL)
     {
       g_prefix_error (error, "--log: ");
       return FALSE;

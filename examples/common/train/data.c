@@ -2,6 +2,8 @@
 /* Opens the text or the documents to train on, and the held-out part. */
 #include "common/train/data.h"
 
+#include "common/read-file.h"
+
 #include <json-glib/json-glib.h>
 #include <stdio.h>
 #include <string.h>
@@ -96,19 +98,15 @@ check_eval (const Options *options,
   return TRUE;
 }
 
-/* The beginning of a file; NULL if it can't be read, which is reported where all of it is. */
+/* The beginning of a file; empty if it can't be read, which is reported where all of it is. */
 static char *
 peek (const char *path)
 {
   g_autofree char *text = NULL;
-  FILE *file = g_file_test (path, G_FILE_TEST_IS_REGULAR) ? fopen (path, "re") : NULL;
   gsize n;
 
-  if (file == NULL)
-    return NULL;
   text = g_malloc (PEEKED + 1);
-  n = fread (text, 1, PEEKED, file);
-  fclose (file);
+  n = read_start (path, text, PEEKED);
   text[n] = '\0';
   return g_strndup (text, n);
 }

@@ -264,14 +264,11 @@ find_folder_dtype (const Options *options)
     return find_file_dtype (options->model);
 
   g_autofree char *path = g_build_filename (options->model, "config.json", NULL);
-  g_autoptr (JsonParser) parser = json_parser_new ();
-  JsonNode *root = json_parser_load_from_file (parser, path, NULL) ? json_parser_get_root (parser) : NULL;
-  JsonObject *config = root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? json_node_get_object (root) : NULL;
+  g_autoptr (JsonNode) root = option_table_read_json (path);
   const char *name = NULL;
 
-  if (config != NULL)
-    name = json_object_get_string_member_with_default (
-        config, "dtype", json_object_get_string_member_with_default (config, "torch_dtype", NULL));
+  if (root != NULL)
+    name = option_table_get_text (root, "dtype", option_table_get_text (root, "torch_dtype", NULL));
   return g_strcmp0 (name, "bfloat16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
 }
 

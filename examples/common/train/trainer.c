@@ -231,10 +231,10 @@ take_seed (Options *options,
            const char *saved,
            GError **error)
 {
-  g_autoptr (JsonNode) root = json_from_string (saved, NULL);
+  g_autoptr (JsonNode) root = option_table_parse_json (saved);
   gint64 seed = 0;
 
-  if (root != NULL && JSON_NODE_HOLDS_OBJECT (root))
+  if (root != NULL)
     seed = json_object_get_int_member_with_default (json_node_get_object (root), "seed", 0);
   if (OPTION_WAS_GIVEN (options, seed) && options->seed != seed)
     {

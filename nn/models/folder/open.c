@@ -329,6 +329,24 @@ read_main_dtype (const EbbConfigSource *source,
   return strcmp (name, "bfloat16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
 }
 
+/* The type decides only what is made without weights and what is saved, but who wrote another value meant something. */
+static gboolean
+check_dtype (const EbbConfigSource *source,
+             GError **error)
+{
+  static const char *const keys[] = { "dtype", "torch_dtype" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (keys); i++)
+    {
+      const EbbJson *value = ebb_json_get (source->document, keys[i]);
+      const char *name;
+
+      if (value != NULL && value->kind != EBB_JSON_NULL && !ebb_json_as_string (value, &name))
+        return ebb_config_refuse (source, NULL, keys[i], value, "the name of a type, such as \"float32\"", error);
+    }
+  return TRUE;
+}
+
 /* FALSE: the folder is quantised in another way than the caller wants. */
 static gboolean
 check_quantization (const EbbConfigSource *source,
@@ -361,7 +379,7 @@ make_from_files (const EbbConfigSource *source,
   g_autoptr (GPtrArray) entries = NULL;
   g_autoptr (EbbModule) model = NULL;
 
-  if (!ebb_config_read_quantization (source, &quantization, error)
+  if (!check_dtype (source, error) || !ebb_config_read_quantization (source, &quantization, error)
       || !check_quantization (source, quantization, wanted, error))
     return NULL;
   map = describe_weights (source, config, main_dtype, quantization, error);

@@ -114,6 +114,9 @@ check_all_listed (EbbWeightFiles *self,
   return TRUE;
 }
 
+/* The index's "total_size" is not compared: transformers ignores it, and tools that cast or prune a folder leave the
+ * old sum in it. The checks here miss nothing without it: each tensor is in the file that the index names, the index
+ * has each tensor of the files, and each file has the bytes of its tensors. */
 static gboolean
 open_indexed (EbbWeightFiles *self,
               GError **error)
