@@ -181,14 +181,102 @@ read_prompt (Lines *self,
          && append_joined (self->reader, prompt, completion, error) && end_document (self->reader, error);
 }
 
-/* Checks the messages and collects their roles and contents, which stay the line's. */
+/* A member that says nothing: tools that write each row with all keys leave those that a row lacks like this. */
+static gboolean
+is_empty (const EbbJson *value)
+{
+  return value->kind == EBB_JSON_NULL || (value->kind == EBB_JSON_STRING && value->text[0] == '\0')
+         || ((value->kind == EBB_JSON_LIST || value->kind == EBB_JSON_OBJECT) && value->n_items == 0);
+}
+
+/* Reads "weight", 0 or 1, or "train": whether a message is learned. */
+static gboolean
+read_learned (Lines *self,
+              gsize number,
+              const EbbJson *value,
+              gboolean is_answer,
+              gboolean *learned,
+              GError **error)
+{
+  const gboolean is_weight = strcmp (value->key, "weight") == 0;
+  double weight = 0;
+  gboolean train = FALSE;
+
+  if (is_weight ? !ebb_json_as_double (value, &weight) || (weight != 0 && weight != 1)
+                : !ebb_json_as_boolean (value, &train))
+    return fail (self, error, "message %" G_GSIZE_FORMAT ": %s is %s: it must be %s", number, value->key,
+                 value->kind == EBB_JSON_NUMBER ? value->text : describe (value),
+                 is_weight ? "0 or 1" : "true or false");
+  if (!is_answer && (is_weight ? weight == 1 : train))
+    return fail (self, error, "message %" G_GSIZE_FORMAT ": %s is %s: only messages of the assistant are learned",
+                 number, value->key, value->text);
+  *learned = *learned && (is_weight ? weight == 1 : train);
+  return TRUE;
+}
+
+/* Reads the keys of a message beside its role and content. *@learned: whether they let the message be learned. */
+static gboolean
+read_other_keys (Lines *self,
+                 const EbbJson *message,
+                 gsize number,
+                 gboolean is_answer,
+                 gboolean *learned,
+                 GError **error)
+{
+  *learned = TRUE;
+  for (gsize i = 0; i < message->n_items; i++)
+    {
+      const EbbJson *value = &message->items[i];
+      g_autofree char *key = NULL;
+
+      if (strcmp (value->key, "role") == 0 || strcmp (value->key, "content") == 0 || is_empty (value))
+        continue;
+      if (strcmp (value->key, "weight") == 0 || strcmp (value->key, "train") == 0)
+        {
+          if (!read_learned (self, number, value, is_answer, learned, error))
+            return FALSE;
+          continue;
+        }
+      key = ebb_escape_text (value->key);
+      return fail (self, error,
+                   "message %" G_GSIZE_FORMAT ": %s is not learned: a message has role, content, weight, and train; "
+                   "leave the row or the key out",
+                   number, key);
+    }
+  return TRUE;
+}
+
+/* Refuses members of a line that templates would write beside the messages. */
+static gboolean
+check_other_members (Lines *self,
+                     const EbbJson *line,
+                     GError **error)
+{
+  static const char *const names[] = { "tools", "functions", "documents", "chat_template_kwargs" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      const EbbJson *value = ebb_json_get (line, names[i]);
+
+      if (value != NULL && !is_empty (value))
+        return fail (self, error, "%s is not learned: only messages are written; leave the row or the key out",
+                     names[i]);
+    }
+  return TRUE;
+}
+
+/* Checks the messages and collects their roles and contents, which stay the line's. @learned: for each message of the
+ * assistant, in their order, whether it is learned. */
 static gboolean
 list_messages (Lines *self,
                const EbbJson *messages,
                const char **roles,
                const char **contents,
+               gboolean *learned,
                GError **error)
 {
+  gsize n_answers = 0;
+
   for (gsize i = 0; i < messages->n_items; i++)
     {
       static const char *const names[] = { "role", "content" };
@@ -207,8 +295,38 @@ list_messages (Lines *self,
             return fail (self, error, "message %" G_GSIZE_FORMAT ": %s is %s: it must be a string", i + 1, names[j],
                          describe (value));
         }
+      if (!read_other_keys (self, &messages->items[i], i + 1, strcmp (roles[i], "assistant") == 0,
+                            &learned[n_answers], error))
+        return FALSE;
+      n_answers += strcmp (roles[i], "assistant") == 0;
     }
   return TRUE;
+}
+
+/* Encodes a conversation. *@answers: the tokens of those messages of the assistant that are learned. */
+static EbbTensor *
+encode_messages (const EbbDocumentReader *self,
+                 const char *const *roles,
+                 const char *const *contents,
+                 const gboolean *learned,
+                 EbbTensor **answers,
+                 GError **error)
+{
+  g_autofree gsize *spans = NULL;
+  gsize n_spans, n_kept = 0;
+  g_autofree char *text = ebb_chat_template_render (self->template, roles, contents, FALSE, &spans, &n_spans, error);
+  g_autoptr (EbbTensor) tokens = text != NULL ? ebb_encode_part (self->tokenizer, text, strlen (text), error) : NULL;
+
+  if (tokens == NULL)
+    return NULL;
+  for (gsize i = 0; i < n_spans; i += 2)
+    if (learned[i / 2])
+      {
+        spans[n_kept++] = spans[i];
+        spans[n_kept++] = spans[i + 1];
+      }
+  *answers = ebb_mark_answers (self->tokenizer, text, spans, n_kept, tokens, error);
+  return *answers != NULL ? g_steal_pointer (&tokens) : NULL;
 }
 
 static gboolean
@@ -220,6 +338,7 @@ read_messages (Lines *self,
   const EbbJson *messages = ebb_json_get (line, "messages");
   g_autofree const char **roles = NULL;
   g_autofree const char **contents = NULL;
+  g_autofree gboolean *learned = NULL;
   g_autoptr (EbbTensor) tokens = NULL;
   g_autoptr (EbbTensor) answers = NULL;
   gboolean any;
@@ -234,13 +353,14 @@ read_messages (Lines *self,
                  reader->template_failure != NULL ? reader->template_failure : "");
   roles = g_new0 (const char *, messages->n_items + 1);
   contents = g_new0 (const char *, messages->n_items + 1);
-  if (!list_messages (self, messages, roles, contents, error))
+  learned = g_new0 (gboolean, messages->n_items + 1);
+  if (!check_other_members (self, line, error) || !list_messages (self, messages, roles, contents, learned, error))
     return FALSE;
-  tokens = ebb_chat_template_encode (reader->template, reader->tokenizer, roles, contents, FALSE, &answers, error);
+  tokens = encode_messages (reader, roles, contents, learned, &answers, error);
   if (tokens == NULL || !append_marked (reader, tokens, answers, &any, error))
     return FALSE;
   if (!any)
-    return fail (self, error, "messages have none of the assistant: there is nothing to learn");
+    return fail (self, error, "messages have none of the assistant that is learned: there is nothing to learn");
   ebb_document_store_end (reader->store);
   return TRUE;
 }

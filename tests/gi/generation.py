@@ -119,6 +119,8 @@ class Generation(TestCase):
         messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes."}]
         apply = self.tokenizer.apply_chat_template
         text = apply(messages, tokenize=False)
+        self.assertEqual(apply([{**message, "weight": 0, "train": False, "name": None} for message in messages]),
+                         apply(messages))
         self.assertTrue(text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"))
         self.assertEqual(apply(messages), self.tokenizer.encode(text, special_tokens=False))
         prompt = apply(messages[:1], tokenize=False, add_generation_prompt=True)
@@ -168,6 +170,10 @@ class Generation(TestCase):
                 (lambda: apply([]), TypeError, "messages is []: it must be a list of messages"),
                 (lambda: apply([{"role": "user"}]), TypeError, "messages[0] is {'role': 'user'}: it must be a dict"),
                 (lambda: apply([{"role": "judge", "content": ""}]), Ebb.Error, "a role is system, user or assistant"),
+                (lambda: apply([{**message[0], "tool_calls": [{}]}]), TypeError,
+                 "messages[0]['tool_calls'] is [{}]: templates write role and content, and"),
+                (lambda: apply([{**message[0], "weight": 0.5}]), TypeError, "messages[0]['weight'] is 0.5: templates"),
+                (lambda: apply([{**message[0], "train": 0}]), TypeError, "messages[0]['train'] is 0: templates"),
                 (lambda: apply(message, tools=[]), TypeError, "'tools': templates write no tools"),
                 (lambda: apply(message, thinking=True), TypeError, "variables of templates are enable_thinking, date"),
                 (lambda: apply(message, enable_thinking=1), TypeError, "enable_thinking is 1: it must be True or"),

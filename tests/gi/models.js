@@ -69,6 +69,7 @@ const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
     checkFails(() => model.generate({messages: []}), 'messages need the tokenizer');
     checkFails(() => tokenizer.apply_chat_template([{role: 'user'}]), 'messages[0]');
     checkFails(() => tokenizer.apply_chat_template([{role: 'user', content: 'x'}], {tools: []}), 'no option tools');
+    checkFails(() => tokenizer.apply_chat_template([{role: 'user', content: 'x', name: 'y'}]), 'messages[0].name: ');
     checkFails(() => Ebb.ByteTokenizer.new().apply_chat_template([{role: 'user', content: 'x'}]), 'no chat template');
 }
 

@@ -121,6 +121,9 @@ function _splitMessages(messages) {
     messages.forEach((message, i) => {
         if (typeof message?.role !== 'string' || typeof message?.content !== 'string')
             throw new TypeError(`messages[${i}]: must be an object with the strings role and content`);
+        const other = Object.keys(message).find(key => !['role', 'content', 'weight', 'train'].includes(key));
+        if (other !== undefined)
+            throw new TypeError(`messages[${i}].${other}: templates write role and content: leave it out`);
     });
     return [messages.map(({role}) => role), messages.map(({content}) => content)];
 }

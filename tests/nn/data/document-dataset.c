@@ -175,6 +175,9 @@ static const char chatml[] =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
     "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
+static const char conversation[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n"
+                                   "<|im_start|>user\nOK<|im_end|>\n<|im_start|>assistant\nNo<|im_end|>\n";
+
 static EbbDataset *
 make_chat (const char *text, GError **error)
 {
@@ -187,34 +190,78 @@ make_chat (const char *text, GError **error)
                          template, NULL);
 }
 
+/* What is learned of a conversation of @n_tokens. */
+static char *
+take_learned (EbbDataset *self, gint64 n_tokens)
+{
+  g_autoptr (GString) learned = g_string_new (NULL);
+  Row row = take (self, 1, n_tokens - 1);
+
+  for (gint64 i = 0; i < n_tokens - 1; i++)
+    if (row.targets[i] != -100)
+      g_string_append_c (learned, (char) row.targets[i]);
+  clear (&row);
+  return g_string_free (g_steal_pointer (&learned), FALSE);
+}
+
+/* A weight of 0 and "train": false leave a message in the text, and out of what is learned. */
+static void
+answers_may_be_left_out (void)
+{
+  static const struct
+  {
+    const char *first, *second, *learned;
+  } cases[] = {
+    { "\"weight\": 0", "\"weight\": 1", "No<|im_end|>" },
+    { "\"train\": true", "\"train\": false", "Yes<|im_end|>" },
+    { "\"weight\": null", "\"train\": false, \"weight\": 1", "Yes<|im_end|>" },
+    { "\"weight\": 1.0", "\"name\": null, \"tool_calls\": []", "Yes<|im_end|>No<|im_end|>" },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autofree char *text =
+          g_strdup_printf ("{\"tools\": null, \"id\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"Hi\", "
+                           "\"weight\": 0}, {\"role\": \"assistant\", \"content\": \"Yes\", %s}, "
+                           "{\"role\": \"user\", \"content\": \"OK\", \"train\": false}, "
+                           "{\"role\": \"assistant\", \"content\": \"No\", %s}]}",
+                           cases[i].first, cases[i].second);
+      g_autoptr (EbbDataset) self = make_chat (text, &error);
+      g_autofree char *learned = NULL;
+
+      g_assert_no_error (error);
+      g_assert_cmpint (ebb_dataset_get_n_tokens (self), ==, sizeof conversation - 1);
+      learned = take_learned (self, sizeof conversation - 1);
+      g_assert_cmpstr (learned, ==, cases[i].learned);
+    }
+}
+
 /* All answers are learned, with the token that ends each of them. */
 static void
 messages_have_the_form_of_their_template (void)
 {
-  static const char tokens[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n"
-                               "<|im_start|>user\nOK<|im_end|>\n<|im_start|>assistant\nNo<|im_end|>\n";
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbDataset) self = make_chat ("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
                                            "{\"role\": \"assistant\", \"content\": \"Yes\"}, "
-                                           "{\"content\": \"OK\", \"role\": \"user\", \"id\": 3}, "
+                                           "{\"content\": \"OK\", \"role\": \"user\", \"tool_calls\": null}, "
                                            "{\"role\": \"assistant\", \"content\": \"No\"}]}",
                                            &error);
-  const gint64 context = sizeof tokens - 2;
-  g_autoptr (GString) learned = g_string_new (NULL);
+  const gint64 context = sizeof conversation - 2;
+  g_autofree char *learned = NULL;
   Row row;
 
   g_assert_no_error (error);
   row = take (self, 1, context);
   for (gint64 i = 0; i < context; i++)
     {
-      g_assert_cmpint (row.tokens[i], ==, tokens[i]);
-      if (row.targets[i] == -100)
-        continue;
-      g_assert_cmpint (row.targets[i], ==, tokens[i + 1]);
-      g_string_append_c (learned, (char) row.targets[i]);
+      g_assert_cmpint (row.tokens[i], ==, conversation[i]);
+      if (row.targets[i] != -100)
+        g_assert_cmpint (row.targets[i], ==, conversation[i + 1]);
     }
-  g_assert_cmpstr (learned->str, ==, "Yes<|im_end|>No<|im_end|>");
   clear (&row);
+  learned = take_learned (self, context + 1);
+  g_assert_cmpstr (learned, ==, "Yes<|im_end|>No<|im_end|>");
 }
 
 static void
@@ -276,6 +323,7 @@ assert_chat_refused (const char *messages, const char *message)
 static void
 bad_messages_are_named (void)
 {
+  static const char *const keys[] = { "tool_calls", "tool_call_id", "reasoning_content", "name", "id" };
   g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
   const char text[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}";
   g_autoptr (GBytes) lines = g_bytes_new_static (text, sizeof text - 1);
@@ -287,7 +335,29 @@ bad_messages_are_named (void)
   assert_chat_refused ("[{\"role\": \"user\"}]", "message 1: content is missing");
   assert_chat_refused ("[{\"role\": 3, \"content\": \"a\"}]", "message 1: role is a number: it must be a string");
   assert_chat_refused ("[{\"role\": \"user\", \"content\": \"a\"}]",
-                       "messages have none of the assistant: there is nothing to learn");
+                       "messages have none of the assistant that is learned: there is nothing to learn");
+  for (guint i = 0; i < G_N_ELEMENTS (keys); i++)
+    {
+      g_autofree char *answer =
+          g_strdup_printf ("[{\"role\": \"assistant\", \"content\": \"\", \"%s\": [{\"a\": 1}]}]", keys[i]);
+      g_autofree char *message =
+          g_strdup_printf ("message 1: %s is not learned: a message has role, content, weight, and train; leave the "
+                           "row or the key out",
+                           keys[i]);
+
+      assert_chat_refused (answer, message);
+    }
+  assert_chat_refused ("[{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.5}]",
+                       "message 1: weight is 0.5: it must be 0 or 1");
+  assert_chat_refused ("[{\"role\": \"assistant\", \"content\": \"a\", \"train\": 0}]",
+                       "message 1: train is 0: it must be true or false");
+  assert_chat_refused ("[{\"role\": \"user\", \"content\": \"a\", \"train\": true}]",
+                       "message 1: train is true: only messages of the assistant are learned");
+  assert_chat_refused ("[{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}]",
+                       "messages have none of the assistant that is learned: there is nothing to learn");
+  assert_chat_refused ("[], \"tools\": [{\"type\": \"function\"}]", "messages is empty: there is nothing to learn");
+  assert_chat_refused ("[{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\"}]",
+                       "tools is not learned: only messages are written; leave the row or the key out");
   g_assert_null (ebb_document_dataset_new_from_bytes (lines, tokenizer, 1, &error));
   g_assert_cmpstr (error->message, ==, "the lines: line 1: messages need a tokenizer with a chat template");
 }
@@ -690,6 +760,7 @@ main (int argc, char **argv)
   g_test_add_func ("/document-dataset/prompts", prompts_and_completions_are_one_text);
   g_test_add_func ("/document-dataset/split", long_documents_are_split);
   g_test_add_func ("/document-dataset/messages", messages_have_the_form_of_their_template);
+  g_test_add_func ("/document-dataset/answers-left-out", answers_may_be_left_out);
   g_test_add_func ("/document-dataset/date", messages_have_the_same_date_each_day);
   g_test_add_func ("/document-dataset/bad-messages", bad_messages_are_named);
   g_test_add_func ("/document-dataset/alone", packed_documents_have_the_loss_of_each_alone);

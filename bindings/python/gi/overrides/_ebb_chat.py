@@ -19,6 +19,11 @@ _HINTS = {
 }
 
 
+def _is_training(key, value):
+    """Whether it says if a message is learned, which a template doesn't write."""
+    return (key == "weight" and value in (0, 1)) or (key == "train" and isinstance(value, bool))
+
+
 def _split(function, messages):
     """The roles and the contents of a conversation."""
     if not isinstance(messages, (list, tuple)) or not messages:
@@ -28,6 +33,10 @@ def _split(function, messages):
         if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
             raise TypeError(f"{function}(): messages[{i}] is {show(message)}: it must be a dict with the str \"role\" "
                             'and "content"')
+        for key, value in message.items():
+            if key not in ("role", "content") and (value or value == 0) and not _is_training(key, value):
+                raise TypeError(f"{function}(): messages[{i}][{key!r}] is {show(value)}: templates write role and "
+                                "content, and weight (0 or 1) and train (a bool) say what is learned: leave it out")
     return [message["role"] for message in messages], [message["content"] for message in messages]
 
 
