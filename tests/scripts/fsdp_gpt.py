@@ -118,6 +118,14 @@ class SameLosses(FsdpGptTest):
         self.assertNotEqual(first, other)
         self.assertEqual(self.train(1, *words)["losses"], self.train(None, *words)["losses"])
 
+    def test_saving_the_best_weights_changes_no_draw(self):
+        """The first rank alone makes a full model for them."""
+        words = ["--steps", 4, "--dropout", 0.2, "--eval", 0.2, "--eval-every", 1]
+        for more in [], ["--tensor-parallel", 2]:
+            with self.subTest(more=more):
+                self.assertEqual(self.train(2, *words, *more, "--save-best", "best")["losses"],
+                                 self.train(2, *words, *more)["losses"])
+
     def test_more_ranks_than_rows(self):
         expected = self.train(None, "--steps", 5, "--batch", 2)["losses"]
         for shard in "none", "full":

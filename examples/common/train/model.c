@@ -521,6 +521,8 @@ model_make_full (EbbModule *model,
 {
   g_autoptr (EbbModule) copy = NULL;
   g_autoptr (EbbTensor) first = ebb_args_get_tensor (state, 0);
+  EbbGenerator *generator = ebb_generator_get_default ();
+  const guint64 seed = ebb_generator_get_seed (generator), offset = ebb_generator_get_offset (generator);
 
   ebb_push_initialization_skipped ();
   ebb_push_parameter_dtype (ebb_tensor_get_dtype (first));
@@ -538,6 +540,8 @@ model_make_full (EbbModule *model,
     }
   ebb_pop_parameter_dtype ();
   ebb_pop_initialization_skipped ();
+  /* One rank alone makes the copy, and the training goes on with the same draws on all ranks. */
+  ebb_generator_set_state (generator, seed, offset);
   return copy != NULL && ebb_module_load_state_dict (copy, state, TRUE, error) ? g_steal_pointer (&copy) : NULL;
 }
 
