@@ -95,6 +95,17 @@ ebb_fully_shard_is_wrapped (EbbModule *module)
   return ebb_shard_unit_on (module) != NULL;
 }
 
+/* FALSE for a module that holds others, or parameters of a layer around it, as those of an adapter: its unit would
+ * never be unsharded. */
+static gboolean
+can_be_called (EbbModule *module)
+{
+  const EbbModuleClass *klass = EBB_MODULE_GET_CLASS (module);
+
+  return !EBB_IS_MODULE_LIST (module)
+         && (klass->forward != ebb_module_default_forward || klass->forward1 != ebb_module_default_forward1);
+}
+
 static gboolean
 shard (EbbModule *module,
        EbbProcessGroup *group,
@@ -107,6 +118,16 @@ shard (EbbModule *module,
   if (ebb_fully_shard_is_wrapped (module))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s is sharded already", ebb_module_get_type_name (module));
+      return FALSE;
+    }
+  if (!can_be_called (module))
+    {
+      g_autofree char *path = ebb_module_get_path (module);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "sharding %s (%s): it is never called, so its parameters would never be gathered: shard the module "
+                   "around it, or those in it",
+                   path, ebb_module_get_type_name (module));
       return FALSE;
     }
   unit = ebb_shard_unit_new (module, group != NULL ? group : ebb_process_group_get_default (),
@@ -339,7 +360,8 @@ take_large (Sizes *self,
     if (ebb_module_peek_child (module, i) != NULL)
       n_taken += take_large (self, ebb_module_peek_child (module, i));
   /* Parameters that several modules share may have been counted in each. */
-  if (n < n_taken || n - n_taken < self->min || is_of (module, self->exclude, self->n_exclude))
+  if (n < n_taken || n - n_taken < self->min || is_of (module, self->exclude, self->n_exclude)
+      || !can_be_called (module))
     return n_taken;
   g_hash_table_add (self->taken, module);
   return n;
@@ -361,9 +383,8 @@ is_taken (EbbModule *module,
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * As ebb_fully_shard_auto_wrap_types(), where attention (#EbbMultiHeadAttention) is forced to be a leaf, and lists
- * (#EbbModuleList), which are never called, and embeddings (#EbbEmbedding), whose weight models use outside of them,
- * are excluded.
+ * As ebb_fully_shard_auto_wrap_types(), where attention (#EbbMultiHeadAttention) is forced to be a leaf, and embeddings
+ * (#EbbEmbedding), whose weight models use outside of them, are excluded.
  *
  * Returns: %FALSE with an error, as for ebb_fully_shard_wrap_if()
  */
@@ -375,7 +396,7 @@ ebb_fully_shard_auto_wrap (EbbModule *root,
                            GError **error)
 {
   const GType force_leaf[] = { EBB_TYPE_MULTI_HEAD_ATTENTION };
-  const GType exclude[] = { EBB_TYPE_MODULE_LIST, EBB_TYPE_EMBEDDING };
+  const GType exclude[] = { EBB_TYPE_EMBEDDING };
 
   return ebb_fully_shard_auto_wrap_types (root, min_parameters, force_leaf, G_N_ELEMENTS (force_leaf), exclude,
                                           G_N_ELEMENTS (exclude), group, options, error);
@@ -396,7 +417,8 @@ ebb_fully_shard_auto_wrap (EbbModule *root,
  *
  * Shards, from the leaves up, every module by itself that has at least @min_parameters elements of parameters when
  * those in units below it are left out. Types count with all that derive from them. It is the rule of FairScale's
- * `auto_wrap` and of PyTorch's `size_based_auto_wrap_policy`.
+ * `auto_wrap` and of PyTorch's `size_based_auto_wrap_policy`. Modules that are never called become no unit: lists
+ * (#EbbModuleList), and the factors of an adapter, which belong to their layer.
  *
  * @root is judged like all others. If too little is left for it, its remaining parameters are in no unit: each rank
  * keeps them in full, and their gradients are not averaged, until ebb_fully_shard() of @root takes them too. See

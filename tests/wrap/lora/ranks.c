@@ -399,6 +399,43 @@ wrap_on_ranks (EbbModule *gpt,
   return ebb_fully_shard_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, group, options, error);
 }
 
+/* Units so small that a layer is one, and a factor could be. */
+static gboolean
+wrap_each_layer (EbbModule *gpt,
+                 EbbProcessGroup *group,
+                 gconstpointer data,
+                 GError **error)
+{
+  g_autoptr (EbbModule) factor = NULL;
+  g_autoptr (EbbModule) same = NULL;
+  g_autoptr (GError) refused = NULL;
+
+  if (!adapt (gpt, "*", error))
+    return FALSE;
+  if (ebb_process_group_get_size (group) == 1)
+    return TRUE;
+  factor = ebb_module_get_child (gpt, "h.0.mlp.c_fc.lora_A.default");
+  g_assert_null (ebb_fully_shard (factor, group, NULL, &refused));
+  test_assert_error (refused, EBB_ERROR_NOT_SUPPORTED, "h.0.mlp.c_fc.lora_A.default", "never called");
+  if (!ebb_fully_shard_auto_wrap (gpt, 16, group, NULL, error))
+    return FALSE;
+  g_assert_false (ebb_fully_shard_is_wrapped (factor));
+  same = ebb_fully_shard_is_wrapped (gpt) ? g_object_ref (gpt) : ebb_fully_shard (gpt, group, NULL, error);
+  return same != NULL;
+}
+
+static void
+factors_belong_to_their_layer (void)
+{
+  TestRanks settings = { .n_ranks = 1, .n_steps = 3, .strategy = wrap_each_layer, .begins_equal = TRUE };
+  g_autoptr (TestRanksResult) expected = test_ranks_train (&settings);
+  g_autoptr (TestRanksResult) result = NULL;
+
+  settings.n_ranks = 2;
+  result = test_ranks_train (&settings);
+  test_ranks_assert_near (result, expected, 1e-5);
+}
+
 static guint64 trained_bytes;
 
 static void
@@ -694,6 +731,7 @@ main (int argc,
   g_test_add_func ("/lora/tensor-ranks-merge-their-parts", tensor_ranks_merge_their_parts);
   g_test_add_func ("/lora/ranks-save-one-adapter", ranks_save_one_adapter);
   g_test_add_func ("/lora/replicas-train-alike", replicas_train_alike);
+  g_test_add_func ("/lora/factors-belong-to-their-layer", factors_belong_to_their_layer);
   g_test_add_data_func ("/lora/ranks-train-as-one/replicated", &replicated, ranks_train_as_one);
   g_test_add_data_func ("/lora/ranks-train-as-one/sharded", &sharded, ranks_train_as_one);
   g_test_add_data_func ("/lora/ranks-train-as-one/flattened", &flattened, ranks_train_as_one);
