@@ -6,8 +6,8 @@
 #include "common/model-path.h"
 #include "common/print-text.h"
 #include "common/read-file.h"
+#include "common/written-file.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,26 +80,6 @@ open_template (Session *self,
   return TRUE;
 }
 
-/* Before the model is opened, whether --report can be written. */
-static gboolean
-check_report (const char *path,
-              GError **error)
-{
-  g_autofree char *folder = path != NULL ? g_path_get_dirname (path) : NULL;
-
-  if (path == NULL)
-    return TRUE;
-  if (g_file_test (path, G_FILE_TEST_IS_DIR))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--report %s: it is a folder, it must be a file or not be there",
-                 path);
-  else if (access (folder, W_OK | X_OK) != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--report %s: can't write in the folder %s: %s", path, folder,
-                 g_strerror (errno));
-  else
-    return TRUE;
-  return FALSE;
-}
-
 static gboolean
 open_model (Session *self,
             GError **error)
@@ -132,7 +112,7 @@ session_open (Session *self,
   *self = (Session){ .options = options };
   self->prompts = g_ptr_array_new_with_free_func (g_free);
   self->results = g_ptr_array_new_with_free_func (g_object_unref);
-  if (!check_report (options->report, error) || !model_path_check (options->model, TRUE, error))
+  if (!written_file_check ("report", options->report, error) || !model_path_check (options->model, TRUE, error))
     return FALSE;
   if (options->threads > 0)
     ebb_set_num_threads (options->threads);
@@ -521,7 +501,7 @@ write_report (Session *self,
   json_generator_set_root (generator, root);
   json_generator_set_pretty (generator, TRUE);
   text = json_generator_to_data (generator, NULL);
-  return g_file_set_contents (self->options->report, text, -1, error);
+  return written_file_write (self->options->report, text, error);
 }
 
 gboolean

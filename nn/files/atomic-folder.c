@@ -253,21 +253,21 @@ ebb_atomic_folder_open (EbbAtomicFolder *self,
                         GError **error)
 {
   g_autofree char *parent = NULL;
-  g_autofree char *name = NULL;
+  g_autofree char *stem = NULL;
   g_autofree char *prefix = NULL;
 
   *self = (EbbAtomicFolder){ .path = resolve (path, error), .key = key, .is_replaced = is_replaced, .fd = -1 };
   if (self->path == NULL)
     return FALSE;
   parent = g_path_get_dirname (self->path);
-  name = g_path_get_basename (self->path);
-  prefix = g_strdup_printf (".%s.", name);
   if (g_file_test (self->path, G_FILE_TEST_EXISTS) && !g_file_test (self->path, G_FILE_TEST_IS_DIR))
     fail ("write", self->path, ENOTDIR, error);
   else if (g_mkdir_with_parents (parent, 0777) != 0)
     fail ("make", parent, errno, error);
   else
     {
+      stem = ebb_atomic_file_make_stem (self->path); /* the parent is there now, and knows its limit */
+      prefix = g_strdup_printf (".%s.", stem);
       clean_before (self, parent, prefix);
       if (make_temporary (self, parent, prefix, error))
         return TRUE;

@@ -33,6 +33,9 @@ gboolean ebb_atomic_file_commit (EbbAtomicFile *self,
 void ebb_atomic_file_abort (EbbAtomicFile *self);
 /* Closes @self and leaves the unfinished file. */
 void ebb_atomic_file_leave (EbbAtomicFile *self);
+/* What the names of unfinished files and folders begin with: the name of @path, or a cut one with a hash where the file
+ * system allows no name that is longer by a suffix. */
+char *ebb_atomic_file_make_stem (const char *path);
 /* Removes the unfinished files in @folder whose names begin with @prefix and which no living process writes. Never
  * fails: what stays takes room, and the next call tries again. */
 void ebb_atomic_file_clean (const char *folder,

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -101,14 +102,16 @@ lock_new (int fd)
 }
 
 static int
-open_new (const char *path,
+open_new (const char *folder,
+          const char *stem,
           char **temporary)
 {
   for (int attempt = 0; attempt < 100; attempt++)
     {
+      g_autofree char *name = g_strdup_printf ("%s.%08x" EBB_ATOMIC_FILE_SUFFIX, stem, g_random_int ());
       int fd;
 
-      *temporary = g_strdup_printf ("%s.%08x" EBB_ATOMIC_FILE_SUFFIX, path, g_random_int ());
+      *temporary = g_build_filename (folder, name, NULL);
       fd = open (*temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
       fd = fd >= 0 ? lock_new (fd) : fd;
       if (fd >= 0 || errno != EEXIST)
@@ -119,14 +122,23 @@ open_new (const char *path,
   return -1;
 }
 
-static void
-clean_before (const char *path)
+/* What is added to a stem at most: ".STEM.01234567.ebb-partial.old.ebb-partial". */
+#define MOST_ADDED 40
+
+char *
+ebb_atomic_file_make_stem (const char *path)
 {
   g_autofree char *folder = g_path_get_dirname (path);
   g_autofree char *name = g_path_get_basename (path);
-  g_autofree char *prefix = g_strconcat (name, ".", NULL);
+  const long limit = pathconf (folder, _PC_NAME_MAX);
+  const gsize most = (gsize) (limit > 0 ? limit : NAME_MAX) - MOST_ADDED, n_hash = 9;
+  gsize n = most - n_hash;
 
-  ebb_atomic_file_clean (folder, prefix);
+  if (strlen (name) <= most)
+    return g_steal_pointer (&name);
+  while (n > 0 && (name[n] & 0xc0) == 0x80) /* inside a character */
+    n--;
+  return g_strdup_printf ("%.*s~%08x", (int) n, name, g_str_hash (name));
 }
 
 gboolean
@@ -134,6 +146,9 @@ ebb_atomic_file_open (EbbAtomicFile *self,
                       const char *path,
                       GError **error)
 {
+  g_autofree char *folder = g_path_get_dirname (path);
+  g_autofree char *stem = ebb_atomic_file_make_stem (path);
+  g_autofree char *prefix = g_strconcat (stem, ".", NULL);
   struct stat status;
 
   *self = (EbbAtomicFile){ .fd = -1 };
@@ -144,8 +159,8 @@ ebb_atomic_file_open (EbbAtomicFile *self,
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: it is not a regular file", shown);
       return FALSE;
     }
-  clean_before (path);
-  self->fd = open_new (path, &self->temporary);
+  ebb_atomic_file_clean (folder, prefix);
+  self->fd = open_new (folder, stem, &self->temporary);
   if (self->fd < 0)
     {
       int number = errno;

@@ -5,7 +5,7 @@
 #include "common/memory/memory-timeline.h"
 #include "common/memory/planning.h"
 #include "common/report/progress.h"
-#include "common/train/output.h"
+#include "common/written-file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -126,7 +126,7 @@ write_report (const Options *options,
   json_generator_set_pretty (generator, TRUE);
   json = json_generator_to_data (generator, NULL);
   text = g_strconcat (json, "\n", NULL);
-  return output_write (options->report, text, error);
+  return written_file_write (options->report, text, error);
 }
 
 static void

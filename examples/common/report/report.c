@@ -4,9 +4,9 @@
 
 #include "common/memory/planning.h"
 #include "common/train/evaluate.h"
-#include "common/train/output.h"
 #include "common/train/store.h"
 #include "common/train/wrapping.h"
+#include "common/written-file.h"
 
 #include <math.h>
 
@@ -157,5 +157,5 @@ report_write (const Trainer *trainer,
     return TRUE;
   json = make_text (trainer, progress, table, timeline);
   text = g_strconcat (json, "\n", NULL);
-  return output_write (trainer->options->report, text, error);
+  return written_file_write (trainer->options->report, text, error);
 }

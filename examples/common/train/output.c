@@ -1,100 +1,19 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Checks before the training that files can be written, and writes them. */
+/* Checks before the training that files can be written; finds states; prints errors. */
 #include "common/train/output.h"
 
 #include "common/command.h"
 #include "common/train/model.h"
 #include "common/train/store.h"
+#include "common/written-file.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <glib/gstdio.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static gboolean
-fail (GError **error,
-      const char *option,
-      const char *path,
-      const char *folder,
-      int number)
-{
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--%s %s: can't write in the folder %s: %s", option, path, folder,
-               g_strerror (number));
-  return FALSE;
-}
-
-/* Permissions say less than an attempt: the file system may be read-only, or full of files. The name is always the
- * same, so that the next run removes what one that was killed here has left. */
-static gboolean
-try_folder (const char *option,
-            const char *path,
-            const char *folder,
-            GError **error)
-{
-  g_autofree char *name = g_strdup_printf (".%s-probe", g_get_prgname ());
-  g_autofree char *probe = g_build_filename (folder, name, NULL);
-  int fd = g_open (probe, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-
-  if (fd < 0)
-    return fail (error, option, path, folder, errno);
-  close (fd);
-  g_unlink (probe);
-  return TRUE;
-}
-
-static gboolean
-check_file (const char *option,
-            const char *path,
-            GError **error)
-{
-  g_autofree char *folder = NULL;
-  struct stat status;
-
-  if (path == NULL)
-    return TRUE;
-  if (stat (path, &status) == 0 && !S_ISREG (status.st_mode))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--%s %s: it is %s, it must be a file or not be there", option, path,
-                   S_ISDIR (status.st_mode) ? "a folder" : "a device, pipe or socket");
-      return FALSE;
-    }
-  folder = g_path_get_dirname (path);
-  return try_folder (option, path, folder, error);
-}
-
-/* The folder is made when there is something to put into it; until then the nearest one above must do. */
-static gboolean
-check_folder (const char *option,
-              const char *path,
-              GError **error)
-{
-  g_autofree char *folder = g_strdup (path);
-  struct stat status;
-
-  if (path == NULL)
-    return TRUE;
-  while (stat (folder, &status) != 0)
-    {
-      char *parent = g_path_get_dirname (folder);
-
-      if (errno != ENOENT || strcmp (parent, folder) == 0)
-        {
-          g_free (parent);
-          return fail (error, option, path, folder, errno);
-        }
-      g_free (folder);
-      folder = parent;
-    }
-  if (!S_ISDIR (status.st_mode))
-    return fail (error, option, path, folder, ENOTDIR);
-  return try_folder (option, path, folder, error);
-}
 
 static gboolean
 is_state (const char *name)
@@ -150,8 +69,8 @@ check_weights (const Options *options,
       return FALSE;
     }
   if (is_whole && !g_str_has_suffix (path, ".gguf"))
-    return check_folder (option, path, error);
-  return check_file (option, path, error);
+    return written_file_check_folder (option, path, error);
+  return written_file_check (option, path, error);
 }
 
 gboolean
@@ -175,81 +94,15 @@ output_check (const Options *options,
   return (options->silenced
           || (check_weights (options, "save", options->save, error)
               && check_weights (options, options->program->tunes ? "save" : "save-best", options->save_best, error)))
-         && check_file ("report", options->report, error) && check_file ("profile", options->profile, error)
-         && check_file ("stream-trace", options->stream_trace, error)
-         && check_file ("memory-timeline", options->memory_timeline, error)
+         && written_file_check ("report", options->report, error)
+         && written_file_check ("profile", options->profile, error)
+         && written_file_check ("stream-trace", options->stream_trace, error)
+         && written_file_check ("memory-timeline", options->memory_timeline, error)
          && (options->plan == NULL || g_file_test (options->plan, G_FILE_TEST_EXISTS)
-             || check_file ("plan", options->plan, error))
-         && check_folder ("resume", options->resume, error) && check_folder ("log", options->log, error)
-         && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));
-}
-
-static gboolean
-write_all (int fd,
-           const char *text)
-{
-  gsize size = strlen (text);
-
-  while (size > 0)
-    {
-      gssize n = write (fd, text, size);
-
-      if (n < 0 && errno != EINTR)
-        return FALSE;
-      text += MAX (n, 0);
-      size -= (gsize) MAX (n, 0);
-    }
-  return ftruncate (fd, lseek (fd, 0, SEEK_CUR)) == 0 && fsync (fd) == 0;
-}
-
-/* The unfinished file always has the same name, so that the next run takes over what one that was killed has left of
- * it; a lock keeps out those that live. */
-static int
-open_unfinished (const char *path)
-{
-  struct stat here, there;
-
-  for (;;)
-    {
-      int fd = g_open (path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
-
-      if (fd < 0)
-        return -1;
-      if (flock (fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        {
-          close (fd);
-          errno = EBUSY;
-          return -1;
-        }
-      /* The one that had it may have given it its name. */
-      if (fstat (fd, &here) == 0 && stat (path, &there) == 0 && here.st_ino == there.st_ino)
-        return fd;
-      close (fd);
-    }
-}
-
-/* Writes the whole text or nothing. */
-gboolean
-output_write (const char *path,
-              const char *text,
-              GError **error)
-{
-  g_autofree char *unfinished = g_strconcat (path, ".ebb-partial", NULL);
-  int fd = open_unfinished (unfinished), number;
-
-  if (fd >= 0 && write_all (fd, text) && g_rename (unfinished, path) == 0)
-    {
-      close (fd);
-      return TRUE;
-    }
-  number = errno;
-  if (fd >= 0)
-    {
-      g_unlink (unfinished);
-      close (fd);
-    }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: %s", path, g_strerror (number));
-  return FALSE;
+             || written_file_check ("plan", options->plan, error))
+         && written_file_check_folder ("resume", options->resume, error)
+         && written_file_check_folder ("log", options->log, error)
+         && (!store_has_file (options) || written_file_check_folder ("store-folder", options->store_folder, error));
 }
 
 static gboolean
@@ -294,7 +147,7 @@ remove_whole (const char *folder,
   g_autofree char *path = g_build_filename (folder, name, NULL);
 
   if (is_state (name) && !is_part (name))
-    g_unlink (path);
+    unlink (path);
 }
 
 void

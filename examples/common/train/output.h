@@ -3,7 +3,7 @@
 
 #include "common/options/options.h"
 
-/* Checks before the training that files can be written, and writes them. */
+/* Checks before the training that files can be written; finds states; prints errors. */
 
 G_BEGIN_DECLS
 
@@ -23,10 +23,6 @@ gboolean output_check_base (const Options *options,
 gboolean output_is_for_model (const char *path);
 /* Tries whether every file that the options name can be written. */
 gboolean output_check (const Options *options,
-                       GError **error);
-/* Writes the whole file or nothing. */
-gboolean output_write (const char *path,
-                       const char *text,
                        GError **error);
 /* The FoundState bits of the states in @folder, which may be NULL or missing. FALSE with an error of --resume if it
  * can't be read to its end. */

@@ -371,6 +371,35 @@ old_files_get_their_names_back (void)
   g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
 }
 
+/* An unfinished folder or file has a longer name than what it becomes, unless the file system allows none. */
+static void
+names_may_be_as_long_as_can_be (void)
+{
+  g_autofree char *name = g_strnfill (255, 'n');
+  g_autofree char *folder = test_scratch_path (name);
+  g_autofree char *file = g_build_filename (folder, name, NULL);
+  g_autoptr (EbbModule) model = test_model_open_fixture ("gpt2");
+  g_autoptr (EbbModule) again = NULL;
+  g_autoptr (EbbArgs) state = ebb_module_get_state_dict (model);
+  g_autoptr (EbbArgs) loaded = NULL;
+  g_autoptr (GError) error = NULL;
+  const guint n_before = test_folder_count (test_scratch_folder ());
+  guint n_files;
+
+  for (guint i = 0; i < 2; i++)
+    test_model_save (model, folder);
+  again = test_model_open (folder);
+  test_assert_same_weights (model, again);
+  n_files = test_folder_count (folder);
+  for (guint i = 0; i < 2; i++)
+    g_assert_true (ebb_save_safetensors (file, state, NULL, &error));
+  loaded = ebb_load_safetensors (file, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_args_get_n_tensors (loaded), ==, ebb_args_get_n_tensors (state));
+  g_assert_cmpuint (test_folder_count (folder), ==, n_files + 1);
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, n_before + 1);
+}
+
 int
 main (int argc,
       char **argv)
@@ -390,6 +419,7 @@ main (int argc,
   g_test_add_func ("/model-folder/current-folder", the_current_folder_stays_the_current_one);
   g_test_add_func ("/model-folder/failure-in-the-middle-is-undone", a_save_that_fails_in_the_middle_is_undone);
   g_test_add_func ("/model-folder/old-files-get-their-names-back", old_files_get_their_names_back);
+  g_test_add_func ("/model-folder/longest-names", names_may_be_as_long_as_can_be);
   status = g_test_run ();
   test_scratch_end ();
   return status;
