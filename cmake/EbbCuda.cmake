@@ -1,5 +1,4 @@
 # ebb-backend-cuda.so: NVIDIA GPUs. Where CUDA is missing, one line says so and the rest is built.
-option (EBB_WITH_CUDA "Build the backend for NVIDIA GPUs if CUDA is found" ON)
 set (EBB_CUDA_ARCHITECTURES "" CACHE STRING
   "GPUs to compile kernels for, as 80;90a;100a; empty for all that this CUDA can compile for")
 set (EBB_CUDA OFF)
@@ -17,10 +16,18 @@ set (CMAKE_CUDA_ARCHITECTURES OFF)
 if (CMAKE_CUDA_COMPILER MATCHES "NOTFOUND$")
   unset (CMAKE_CUDA_COMPILER CACHE) # it may have been installed since
 endif ()
+# CMake looks for the compiler in PATH alone, and for the toolkit below /usr/local/cuda as well.
+ebb_find_cuda_toolkit ()
+if (CUDAToolkit_NVCC_EXECUTABLE AND NOT DEFINED ENV{CUDACXX})
+  set (ENV{CUDACXX} "${CUDAToolkit_NVCC_EXECUTABLE}")
+endif ()
 check_language (CUDA)
 if (CMAKE_CUDA_COMPILER)
   # cuBLASLt and the runtime are those of the compiler's own toolkit.
-  find_package (CUDAToolkit 12.0 QUIET)
+  ebb_find_cuda_toolkit (12.0)
+elseif (CUDAToolkit_NVCC_EXECUTABLE)
+  message (STATUS "${CUDAToolkit_NVCC_EXECUTABLE} can't compile, which takes g++: the backend for NVIDIA GPUs is left out")
+  return ()
 endif ()
 if (NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cublasLt)
   message (STATUS "CUDA 12 or newer was not found (nvcc, cuBLASLt): the backend for NVIDIA GPUs is left out")
@@ -28,11 +35,6 @@ if (NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cublasL
 endif ()
 enable_language (CUDA)
 set (EBB_CUDA ON)
-
-set (EBB_CUDA_CCACHE "")
-if (EBB_CCACHE)
-  set (EBB_CUDA_CCACHE "${EBB_CCACHE}")
-endif ()
 
 # Ampere also as code that newer GPUs compile for themselves; Hopper and Blackwell as what only they run.
 set (architectures "${EBB_CUDA_ARCHITECTURES}")
@@ -49,6 +51,10 @@ ebb_add_module (ebb-backend-cuda ${EBB_CUDA_SOURCES})
 # Products and sums are fused only where the source asks for it, as on the CPU. cmake/ptxas-log.py keeps what the
 # assembler says of registers and spills beside each object, for tests/scripts/cuda_spills.py.
 if (EBB_CUDA_KERNEL_SOURCES)
+  set (launcher "${CMAKE_CURRENT_SOURCE_DIR}/cmake/ptxas-log.py")
+  if (EBB_CCACHE)
+    list (APPEND launcher "${EBB_CCACHE}")
+  endif ()
   add_library (ebb-cuda-kernels OBJECT ${EBB_CUDA_KERNEL_SOURCES})
   target_include_directories (ebb-cuda-kernels PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${EBB_GENERATED_DIR}")
   target_compile_definitions (ebb-cuda-kernels PRIVATE EBB_COMPILATION)
@@ -56,7 +62,7 @@ if (EBB_CUDA_KERNEL_SOURCES)
   set_target_properties (ebb-cuda-kernels PROPERTIES
     CUDA_ARCHITECTURES "${architectures}" CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
     CUDA_VISIBILITY_PRESET hidden LINKER_LANGUAGE CUDA
-    CUDA_COMPILER_LAUNCHER "${CMAKE_CURRENT_SOURCE_DIR}/cmake/ptxas-log.py;${EBB_CUDA_CCACHE}")
+    CUDA_COMPILER_LAUNCHER "${launcher}")
   target_compile_options (ebb-cuda-kernels PRIVATE
     --fmad=false -Xptxas=-v
     "-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-fPIC,-ffp-contract=off,-fno-strict-aliasing")

@@ -30,8 +30,17 @@ if (EBB_MATH)
   target_link_libraries (ebb-private-dependencies INTERFACE ${EBB_MATH})
 endif ()
 
+# CMake 3.25 sets a property of CUDA::nvToolsExt even where CUDA has no such library, as from 13 on, and then fails.
+macro (ebb_find_cuda_toolkit)
+  if (NOT TARGET CUDA::nvToolsExt)
+    add_library (CUDA::nvToolsExt INTERFACE IMPORTED)
+  endif ()
+  find_package (CUDAToolkit ${ARGV} QUIET)
+endmacro ()
+
 # What the modules of process groups need; a module whose libraries are missing is left out. EBB_MPI and EBB_NCCL say
 # whether it is built.
+option (EBB_WITH_CUDA "Build the backend for NVIDIA GPUs and the process groups over NCCL if CUDA is found" ON)
 option (EBB_WITH_MPI "Build the process groups over MPI if it is found" ON)
 option (EBB_WITH_NCCL "Build the process groups over NCCL if CUDA and NCCL are found" ON)
 set (EBB_MPI OFF)
@@ -49,8 +58,8 @@ if (EBB_WITH_MPI)
     message (STATUS "MPI was not found (libopenmpi-dev): process groups over MPI are left out")
   endif ()
 endif ()
-if (EBB_WITH_NCCL)
-  find_package (CUDAToolkit QUIET)
+if (EBB_WITH_CUDA AND EBB_WITH_NCCL)
+  ebb_find_cuda_toolkit ()
   find_path (EBB_NCCL_INCLUDE_DIR nccl.h HINTS "${nccl_ROOT}" ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
   find_library (EBB_NCCL_LIBRARY nccl HINTS "${nccl_ROOT}" ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
   mark_as_advanced (EBB_NCCL_INCLUDE_DIR EBB_NCCL_LIBRARY)

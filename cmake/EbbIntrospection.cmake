@@ -14,6 +14,7 @@ find_program (EBB_GIR_COMPILER g-ir-compiler)
 mark_as_advanced (EBB_GIR_SCANNER EBB_GIR_COMPILER)
 if (NOT EBB_GIR_SCANNER OR NOT EBB_GIR_COMPILER)
   message (STATUS "g-ir-scanner or g-ir-compiler not found: no GIR, no typelib, no language bindings")
+  add_custom_target (ebb-introspection) # scripts/quickstart names it
   return ()
 endif ()
 set (EBB_BUILDS_INTROSPECTION ON)
