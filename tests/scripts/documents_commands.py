@@ -22,6 +22,7 @@ from gpt2_folder import write_adapter_folder, write_gpt2_folder  # noqa: E402
 LONG = {
     "build/release/examples/train_gpt --data my-book.txt --preset gpt2-xl --batch 32 --checkpoint full --estimate",
     "scripts/quickstart",
+    "scripts/quickstart --compare",
     "ebb-fsdp-gpt --ranks 4 --data book.txt --checkpoint full",
     "mpirun -n 4 ebb-fsdp-gpt --data book.txt --shard full --checkpoint full --store host --resume state",
     "mpirun -n 4 build/release/examples/fsdp_gpt --data my-book.txt --checkpoint full",
@@ -98,7 +99,8 @@ NOT_RUN = {
     "scripts/test-aarch64": "long_aarch64.py runs it",
     "tests/bench/instructions.py": "needs a build for ARM",
     "cmake --preset aarch64 -DEBB_SYSROOT=FOLDER": "needs a folder of libraries for ARM",
-    "scripts/package deb && sudo apt install ./build/packages/*.deb": "long_packages.py does it",
+    "sudo apt build-dep . && scripts/package deb && sudo apt install ./build/packages/*.deb":
+        "long_packages.py does it",
     "scripts/package site": "needs Sphinx: long_site.py builds it",
     "scripts/package wheel": "long_wheel.py runs it",
     **dict.fromkeys(("scripts/release", "scripts/release --check"), "takes minutes: release.py runs its parts"),
@@ -168,14 +170,15 @@ class Folder(tempfile.TemporaryDirectory):
 
     def __init__(self):
         super().__init__(prefix="ebb-documents-")
-        for name in ("docs", "examples", "scripts", "tests", "bindings"):
+        for name in ("README.md", "docs", "examples", "scripts", "tests", "bindings"):
             os.symlink(os.path.join(ROOT, name), os.path.join(self.name, name))
         os.mkdir(os.path.join(self.name, "build"))
         os.symlink(BUILD, os.path.join(self.name, "build", "release"))
         text = "".join(map(read, NAMES))
         write_gpt2_folder(os.path.join(self.name, "my-model"))
         write_adapter_folder(os.path.join(self.name, "my-adapter"), 32)
-        os.symlink(os.path.join(ROOT, "tests", "fixtures", "chat-model"), os.path.join(self.name, "my-chat-model"))
+        for name in ("my-chat-model", "ebb-quickstart"):
+            os.symlink(os.path.join(ROOT, "tests", "fixtures", "chat-model"), os.path.join(self.name, name))
         for name, content in (("my-book.txt", text), ("book.txt", text), ("story.txt", "Once upon a time"),
                               ("prompts.txt", "Once\nupon a time\n"), ("hosts", "localhost slots=16\n"),
                               ("sums.jsonl", SUMS), ("chats.jsonl", CHATS),
