@@ -1,7 +1,7 @@
 #!/bin/bash
-# Ebb builds in a bare Debian 12 that has only what scripts/install-packages installs: no ccache, and Debian's own CMake.
-# First CUDA is hidden: scripts/quickstart trains for a few steps, and what README shows next runs. Then CUDA's folder is
-# mounted: a fresh configuration finds it, and compiles one kernel and one program.
+# Ebb builds in a bare Debian 12 that has only what scripts/install-packages installs: Debian's own CMake and no ccache.
+# First CUDA is hidden: scripts/quickstart trains for a few steps, and what README shows next runs. Then CUDA's folder
+# is mounted: a fresh configuration finds it, and compiles one kernel and one program.
 set -euo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 bare=$root/build/bare-debian

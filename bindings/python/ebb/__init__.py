@@ -21,7 +21,8 @@ def _import_gi():
         raise ImportError(
             f"ebb needs PyGObject, which {sys.executable} can't import ({error}): install python3-gi and use Debian's "
             "/usr/bin/python3, also in a virtual environment that is made with its --system-site-packages, or else "
-            "python3-dev, libgirepository1.0-dev, libcairo2-dev, gcc and pkg-config, and then `pip install PyGObject==3.50.0`"
+            "python3-dev, libgirepository1.0-dev, libcairo2-dev, gcc and pkg-config, and then "
+            "`pip install PyGObject==3.50.0`"
         ) from None
     return gi
 
