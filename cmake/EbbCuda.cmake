@@ -26,7 +26,7 @@ if (CMAKE_CUDA_COMPILER)
   # cuBLASLt and the runtime are those of the compiler's own toolkit.
   ebb_find_cuda_toolkit (12.0)
 elseif (CUDAToolkit_NVCC_EXECUTABLE)
-  message (STATUS "${CUDAToolkit_NVCC_EXECUTABLE} can't compile (is g++ there?): the backend for NVIDIA GPUs is left out")
+  message (STATUS "${CUDAToolkit_NVCC_EXECUTABLE} can't compile: is g++ there? NVIDIA GPUs are left out")
   return ()
 endif ()
 if (NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cublasLt)
