@@ -8,7 +8,8 @@
 /* Sorted. Views, casts and copies are not among them: they cost nothing worth deciding on. */
 static const char *const names[] = {
   /* clang-format off */
-  "abs", "add", "add_linear", "add_scalar", "argmax", "attention", "batch_norm", "bias_gelu", "clamp", "cos",
+  "abs", "add", "add_linear", "add_scalar", "argmax", "attention", "batch_norm", "bias_gelu", "bitwise_and",
+  "bitwise_or", "clamp", "cos",
   "cross_entropy", "div", "div_scalar", "dropout", "embedding", "eq", "eq_scalar", "exp", "fused_linear_cross_entropy",
   "gated_activation", "gather", "ge", "ge_scalar", "gelu", "gt", "gt_scalar", "index_select", "layer_norm", "le",
   "le_scalar", "linear", "log", "log_softmax", "logical_and", "logical_not", "logical_or", "lt", "lt_scalar",

@@ -232,7 +232,7 @@ typedef enum
   EBB_BINARY_LE,
   EBB_BINARY_GT,
   EBB_BINARY_GE,
-  EBB_BINARY_AND, /* logical: bool */
+  EBB_BINARY_AND, /* of bits for integers and bool, logical for floats */
   EBB_BINARY_OR,
   EBB_N_BINARY_OPS
 } EbbBinaryOp;

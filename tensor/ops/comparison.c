@@ -1,8 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/pointwise.h"
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/error-private.h"
 
-/* Operations that give truth values. They have no gradient. */
+/* Comparisons, and operations on truth values and on bits. They have no gradient. */
 
 static const EbbOp comparison_ops[] = {
   [EBB_BINARY_EQ] = { "eq", EBB_OP_POINTWISE, EBB_KERNEL_BINARY, NULL, NULL },
@@ -359,4 +360,100 @@ EbbTensor *
 ebb_ge_scalar (EbbTensor *a, double b, GError **error)
 {
   return compare_scalar (EBB_BINARY_GE, a, b, error);
+}
+
+/* -- bits of integers; a bool has one ------------------------------------------------------------------------------ */
+
+static const EbbOp and_op = { "bitwise_and", EBB_OP_POINTWISE, EBB_KERNEL_BINARY, NULL, NULL };
+static const EbbOp or_op = { "bitwise_or", EBB_OP_POINTWISE, EBB_KERNEL_BINARY, NULL, NULL };
+
+static gboolean
+check_integers (EbbOpCall *call, GError **error)
+{
+  for (guint i = 0; i < call->n_inputs; i++)
+    if (ebb_dtype_is_floating_point (call->inputs[i]->view.dtype))
+      return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "needs integers or bool, not %s; compare first, as with ne",
+                          ebb_dtype_get_name (call->inputs[i]->view.dtype));
+  return TRUE;
+}
+
+static EbbTensor *
+join_bits (const EbbOp *op, EbbBinaryOp which, EbbTensor *a, EbbTensor *b, GError **error)
+{
+  EbbOpCall call;
+  EbbDType dtype;
+  gint64 shape[EBB_MAX_DIMS];
+  guint n_dims;
+
+  if (!ebb_op_begin (&call, op, error, 2, a, b) || !check_integers (&call, error))
+    return NULL;
+  dtype = ebb_op_promote (&call, 0, 1);
+  if (!ebb_op_cast (&call, 0, dtype, error) || !ebb_op_cast (&call, 1, dtype, error)
+      || !ebb_op_broadcast (&call, 0, 1, shape, &n_dims, error))
+    return NULL;
+  call.params.binary.op = which;
+  ebb_op_add_output (&call, dtype, shape, n_dims);
+  return ebb_op_finish1 (&call, error);
+}
+
+/**
+ * ebb_bitwise_and:
+ * @a: a tensor of integers or bool
+ * @b: a tensor of integers or bool, whose shape broadcasts with that of @a
+ * @error: return location for an error
+ *
+ * The bits that are set in both, element by element. Different dtypes are cast as ebb_dtype_promote () says.
+ *
+ * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for floating-point tensors.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the broadcast shape, or %NULL with @error set
+ */
+EbbTensor *
+ebb_bitwise_and (EbbTensor *a, EbbTensor *b, GError **error)
+{
+  return join_bits (&and_op, EBB_BINARY_AND, a, b, error);
+}
+
+/**
+ * ebb_bitwise_or:
+ * @a: a tensor of integers or bool
+ * @b: a tensor of integers or bool, whose shape broadcasts with that of @a
+ * @error: return location for an error
+ *
+ * The bits that are set in at least one, element by element. Different dtypes are cast as ebb_dtype_promote () says.
+ *
+ * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for floating-point tensors.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the broadcast shape, or %NULL with @error set
+ */
+EbbTensor *
+ebb_bitwise_or (EbbTensor *a, EbbTensor *b, GError **error)
+{
+  return join_bits (&or_op, EBB_BINARY_OR, a, b, error);
+}
+
+/**
+ * ebb_bitwise_not:
+ * @x: a tensor of integers or bool
+ * @error: return location for an error
+ *
+ * Changes each bit of each element: -1 - x for signed integers, 255 - x for u8.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a floating-point tensor.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_bitwise_not (EbbTensor *x, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, x))
+    return NULL;
+  if (x->view.dtype == EBB_DTYPE_BOOL)
+    return ebb_logical_not (x, error);
+  if (!ebb_dtype_is_floating_point (x->view.dtype))
+    return ebb_rsub_scalar (x, x->view.dtype == EBB_DTYPE_U8 ? 255.0 : -1.0, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
+               "bitwise_not: needs integers or bool, not %s; compare first, as with ne",
+               ebb_dtype_get_name (x->view.dtype));
+  return NULL;
 }

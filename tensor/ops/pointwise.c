@@ -96,6 +96,12 @@ get_integer_range (EbbDType dtype, double *least, double *greatest)
                                                                                 : 255.0;
 }
 
+static gboolean
+is_fraction (double bound)
+{
+  return isfinite (bound) && bound != trunc (bound);
+}
+
 /**
  * ebb_clamp:
  * @x: a tensor of f32, bf16 or integers
@@ -109,7 +115,8 @@ get_integer_range (EbbDType dtype, double *least, double *greatest)
  * Fails with %EBB_ERROR_INVALID_ARGUMENT when @min is greater than @max or one of both is NaN, and with
  * %EBB_ERROR_DTYPE for f16 and bool.
  *
- * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ * Returns: (transfer full) (nullable): a tensor of the shape of @x and of its dtype, but of f32 when @x is of integers
+ *   and a bound is a fraction; or %NULL with @error set
  */
 EbbTensor *
 ebb_clamp (EbbTensor *x, double min, double max, GError **error)
@@ -129,17 +136,22 @@ ebb_clamp (EbbTensor *x, double min, double max, GError **error)
                    min, max);
       return NULL;
     }
-  if (!ebb_dtype_is_floating_point (x->view.dtype))
+  if (!ebb_dtype_is_floating_point (x->view.dtype) && (is_fraction (min) || is_fraction (max)))
+    {
+      if (!ebb_op_cast (&call, 0, EBB_DTYPE_F32, error))
+        return NULL;
+    }
+  else if (!ebb_dtype_is_floating_point (x->view.dtype))
     {
       double least, greatest;
 
       get_integer_range (x->view.dtype, &least, &greatest);
-      min = CLAMP (ceil (min), least, greatest);
-      max = CLAMP (floor (max), least, greatest);
+      min = CLAMP (min, least, greatest);
+      max = CLAMP (max, least, greatest);
     }
   call.params.clamp.min = min;
   call.params.clamp.max = max;
-  ebb_op_add_output_like (&call, x);
+  ebb_op_add_output_like (&call, call.inputs[0]);
   ebb_op_save_input (&call, 0);
   return ebb_op_finish1 (&call, error);
 }

@@ -186,6 +186,20 @@ EbbTensor *ebb_cos (EbbTensor *x,
                     GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_bitwise_and (EbbTensor *a,
+                            EbbTensor *b,
+                            GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_bitwise_or (EbbTensor *a,
+                           EbbTensor *b,
+                           GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_bitwise_not (EbbTensor *x,
+                            GError **error);
+
+EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_logical_not (EbbTensor *x,
                             GError **error);
 

@@ -341,9 +341,10 @@ class InPlace(TestCase):
     def test_mistakes_are_named(self):
         x, integers = Ebb.ones(2, 3), Ebb.arange(3)
         for function, error, words in (
-                (lambda: integers.__iadd__(0.5), Ebb.Error, "tensor of i64 can't hold"),
-                (lambda: integers.__itruediv__(2), Ebb.Error, "result is of f32"),
-                (lambda: integers.pow_(-1), TypeError, "tensor of i64 can't hold"),
+                (lambda: integers.__iadd__(0.5), TypeError, "tensor of i64 can't hold"),
+                (lambda: integers.__imul__(2.0), TypeError, "result is of f32, which a tensor of i64 can't hold"),
+                (lambda: integers.__itruediv__(2), TypeError, "result is of f32"),
+                (lambda: integers.pow_(-1), ValueError, "-1 is a negative exponent of i64"),
                 (lambda: x.__iadd__(Ebb.ones(4, 2, 3)), Ebb.Error, r"\[4, 2, 3\] does not broadcast to \[2, 3\]"),
                 (lambda: x.__imatmul__(Ebb.ones(3, 2)), ValueError, r"shape \[2, 2\], and the tensor of \[2, 3\]"),
                 (lambda: x.add_("a"), TypeError, r"add_\(\): other is 'a': it must be a tensor or a number"),

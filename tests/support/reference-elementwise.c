@@ -197,8 +197,8 @@ compute_binary (EbbBinaryOp op,
     case EBB_BINARY_LE: return a <= b;
     case EBB_BINARY_GT: return a > b;
     case EBB_BINARY_GE: return a >= b;
-    case EBB_BINARY_AND: return a != 0 && b != 0;
-    default: return a != 0 || b != 0;
+    case EBB_BINARY_AND: return is_integer ? (double) ((gint64) a & (gint64) b) : a != 0 && b != 0;
+    default: return is_integer ? (double) ((gint64) a | (gint64) b) : a != 0 || b != 0;
     }
 }
 

@@ -282,6 +282,10 @@ integers_and_numbers (void)
   g_autoptr (EbbTensor) above = ebb_gt_scalar (x, 0.5, &error);
   g_autoptr (EbbTensor) inverted = ebb_rsub_scalar (above, 1, &error);
   g_autoptr (EbbTensor) sum = ebb_sum (above, NULL, 0, FALSE, &error);
+  g_autoptr (EbbTensor) bounded = ebb_clamp (x, 0, INFINITY, &error);
+  g_autoptr (EbbTensor) between = ebb_clamp (x, -0.5, 1.5, &error);
+  g_autoptr (EbbTensor) joined = ebb_bitwise_or (x, twice, &error);
+  g_autoptr (EbbTensor) turned = ebb_bitwise_not (x, &error);
   gint64 count = 0;
 
   g_assert_no_error (error);
@@ -289,6 +293,13 @@ integers_and_numbers (void)
   assert_values (twice, -2, 0, 2, 4);
   g_assert_cmpint (ebb_tensor_get_dtype (half), ==, EBB_DTYPE_F32);
   assert_values (half, -0.5, 0, 0.5, 1);
+  g_assert_cmpint (ebb_tensor_get_dtype (bounded), ==, EBB_DTYPE_I64);
+  assert_values (bounded, 0, 0, 1, 2);
+  g_assert_cmpint (ebb_tensor_get_dtype (between), ==, EBB_DTYPE_F32);
+  assert_values (between, -0.5, 0, 1, 1.5);
+  g_assert_cmpint (ebb_tensor_get_dtype (joined), ==, EBB_DTYPE_I64);
+  assert_values (joined, -1, 0, 3, 6);
+  assert_values (turned, 0, -1, -2, -3);
   g_assert_cmpint (ebb_tensor_get_dtype (quotient), ==, EBB_DTYPE_F32);
   assert_values (above, 0, 0, 1, 1);
   assert_values (inverted, 1, 1, 0, 0);

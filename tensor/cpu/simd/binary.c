@@ -96,8 +96,8 @@ EBB_BLOCK_I64 (less_i64, a < b)
 EBB_BLOCK_I64 (less_equal_i64, a <= b)
 EBB_BLOCK_I64 (greater_i64, a > b)
 EBB_BLOCK_I64 (greater_equal_i64, a >= b)
-EBB_BLOCK_I64 (logical_and_i64, a != 0 && b != 0)
-EBB_BLOCK_I64 (logical_or_i64, a != 0 || b != 0)
+EBB_BLOCK_I64 (and_i64, a &b)
+EBB_BLOCK_I64 (or_i64, a | b)
 
 static const struct
 {
@@ -117,8 +117,8 @@ static const struct
   [EBB_BINARY_LE] = { less_equal, less_equal_i64 },
   [EBB_BINARY_GT] = { greater, greater_i64 },
   [EBB_BINARY_GE] = { greater_equal, greater_equal_i64 },
-  [EBB_BINARY_AND] = { logical_and, logical_and_i64 },
-  [EBB_BINARY_OR] = { logical_or, logical_or_i64 },
+  [EBB_BINARY_AND] = { logical_and, and_i64 },
+  [EBB_BINARY_OR] = { logical_or, or_i64 },
 };
 
 gboolean

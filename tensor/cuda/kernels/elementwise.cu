@@ -221,8 +221,8 @@ binary_integer (EbbBinaryOp op,
     case EBB_BINARY_LE: return a <= b;
     case EBB_BINARY_GT: return a > b;
     case EBB_BINARY_GE: return a >= b;
-    case EBB_BINARY_AND: return a != 0 && b != 0;
-    default: return a != 0 || b != 0;
+    case EBB_BINARY_AND: return a & b;
+    default: return a | b;
     }
 }
 

@@ -1,6 +1,7 @@
 """Functions and methods that PyTorch has and C has not: each is made of ops, so gradients flow through it."""
 import functools
 import math
+import numbers
 import types
 
 from gi.module import get_introspection_module
@@ -10,7 +11,8 @@ from gi.overrides._ebb_errors import Error, guard
 from gi.overrides._ebb_functions import (arange, choice, cross_entropy, empty, from_method, full, ones, rand, randn,
                                          stack, tensor, where, zeros)
 from gi.overrides._ebb_indexing import find_set, make_indices
-from gi.overrides._ebb_tensor import DType, Found, Tensor, dimensions, sizes, to_device, to_dtype
+from gi.overrides._ebb_tensor import (DType, Found, Tensor, dimensions, make_scalar, promote, sizes,
+                                       to_device, to_dtype)
 
 Ebb = get_introspection_module("Ebb")
 
@@ -292,7 +294,18 @@ def _with_alpha(operator_name):
     plain = _plain(operator_name)
 
     def method(self, other, alpha=1):
-        return plain(self, other if alpha == 1 else other * alpha)
+        if alpha == 1:
+            return plain(self, other)
+        dtype = self.get_dtype()
+        if isinstance(other, Tensor):
+            dtype = Ebb.dtype_promote(dtype, other.get_dtype())
+            other = other.to(dtype)
+        else:
+            dtype = promote(dtype, other)
+        if dtype == DType.BOOL or not isinstance(alpha, numbers.Integral) and not Ebb.dtype_is_floating_point(dtype):
+            raise TypeError(f"{plain.__name__}(): alpha is {show(alpha)} for a result of {dtype.value_nick}: cast a "
+                            "tensor first, as by float()")
+        return plain(self, other * alpha)
 
     method.__name__ = plain.__name__
     method.__doc__ = f"The same as the operator, {operator_name}, with alpha * other."
@@ -418,7 +431,9 @@ class _More:
 
     def masked_fill(self, mask, value):
         """The tensor with a number where a mask, which is broadcast, is true."""
-        return where(mask, value, self)
+        if not isinstance(value, Tensor):
+            value = make_scalar("masked_fill", value, self.get_dtype(), self.get_device())
+        return where(mask, value.to(self.get_dtype()), self)
 
     def masked_fill_(self, mask, value):
         """Writes a number where a mask, which is broadcast, is true; returns the tensor."""

@@ -1,12 +1,14 @@
 """Functions whose C form names every argument, with the defaults and the shapes that Python's users expect."""
 import array
+import numbers
 import types
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_dlpack import from_dlpack, from_numpy
 from gi.overrides._ebb_errors import Error, guard
-from gi.overrides._ebb_tensor import DType, Tensor, dimensions, sizes, to_device, to_dtype
+from gi.overrides._ebb_tensor import (DType, Tensor, check_number, dimensions, make_scalar, number_dtype, promote,
+                                       sizes, to_device, to_dtype)
 from gi.repository import GLib
 
 Ebb = get_introspection_module("Ebb")
@@ -70,7 +72,7 @@ zeros, ones = _creator("zeros"), _creator("ones")
 rand, randn = _creator("rand", is_random=True), _creator("randn", is_random=True)
 randint = _creator("randint", n_leading=2, is_random=True)
 _new_empty, _full, _arange = guard(Ebb.Tensor.new_empty), _function("full"), _function("arange")
-_copy, _reshape = _function("copy"), _function("reshape")
+_copy, _expand = _function("copy"), _function("expand")
 
 
 def empty(*shape, dtype=DType.F32, device=None):
@@ -78,8 +80,14 @@ def empty(*shape, dtype=DType.F32, device=None):
     return _new_empty(sizes(shape), to_dtype(dtype), to_device(device))
 
 
-def full(shape, value, dtype=DType.F32, device=None):
-    return _full([shape] if isinstance(shape, int) else list(shape), value, to_dtype(dtype), to_device(device))
+def full(shape, value, dtype=None, device=None):
+    shape = [shape] if isinstance(shape, int) else list(shape)
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"full(): value is {show(value)}: it must be a number")
+    dtype, device = number_dtype(value) if dtype is None else to_dtype(dtype), to_device(device)
+    if check_number("full", value, dtype):
+        return _full(shape, value, dtype, device)
+    return _copy(_expand(make_scalar("full", value, dtype, device or Ebb.get_default_device()), shape))
 
 
 def arange(start, end=None, step=1, dtype=None, device=None):
@@ -190,8 +198,8 @@ sum, mean, max, min, var, argmax, softmax, log_softmax, clamp = map(
     from_method, ("sum", "mean", "max", "min", "var", "argmax", "softmax", "log_softmax", "clamp"))
 _cat, _stack, _gelu, _bias_gelu, _dropout = map(_function, ("cat", "stack", "gelu", "bias_gelu", "dropout"))
 _embedding = _function("embedding")
-_where, _scalar, _layer_norm, _rms_norm, _unit_offset_rms_norm, _linear, _gated_activation, _rotary = map(
-    _function, ("where", "scalar", "layer_norm", "rms_norm", "unit_offset_rms_norm", "linear", "gated_activation",
+_where, _cast, _layer_norm, _rms_norm, _unit_offset_rms_norm, _linear, _gated_activation, _rotary = map(
+    _function, ("where", "cast", "layer_norm", "rms_norm", "unit_offset_rms_norm", "linear", "gated_activation",
                 "rotary"))
 _cross_entropy_full, _scaled_dot_product_attention, _matmul_transposed, _multinomial, _backward, _grad = map(
     _function, ("cross_entropy_full", "scaled_dot_product_attention", "matmul_transposed", "multinomial", "backward",
@@ -211,9 +219,17 @@ def stack(tensors, dim=0):
 
 
 def where(condition, a, b):
-    """Elements of a where the condition holds, else of b; one of both may be a number."""
-    like = a if isinstance(a, Tensor) else b
-    a, b = (v if isinstance(v, Tensor) else _scalar(float(v), like.dtype, like.device) for v in (a, b))
+    """Elements of a where the condition holds, else of b; both may be numbers."""
+    values = [v for v in (a, b) if not isinstance(v, Tensor)]
+    for value in values:
+        if not isinstance(value, numbers.Real):
+            raise TypeError(f"where(): {show(value)} is no tensor and no number: write ebb.tensor() of it")
+    if not values:
+        return _where(condition, a, b)
+    like = next((v for v in (a, b) if isinstance(v, Tensor)), None)
+    dtype = number_dtype(*values) if like is None else promote(like.get_dtype(), values[0])
+    device = (condition if like is None else like).get_device()
+    a, b = (_cast(v, dtype) if isinstance(v, Tensor) else make_scalar("where", v, dtype, device) for v in (a, b))
     return _where(condition, a, b)
 
 

@@ -103,19 +103,85 @@ def _function(name):
 _add, _sub, _mul, _div, _pow = map(_function, ("add", "sub", "mul", "div", "pow"))
 _select, _unsqueeze, _index_select = map(_function, ("select", "unsqueeze", "index_select"))
 _reshape, _cast, _copy, _scalar, _contiguous = map(_function, ("reshape", "cast", "copy", "scalar", "contiguous"))
+_new_from_ints = guard(Ebb.Tensor.new_from_ints)
 _address = guard(Ebb.Tensor.get_address)
 _bytes = guard(Ebb.Tensor.get_bytes)
 
 
+# -- tensors and numbers: the type of a number counts, and not its value ----------------------------------------------
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_RANGES = {DType.I32: (-2 ** 31, 2 ** 31 - 1), DType.I64: (-2 ** 63, 2 ** 63 - 1), DType.U8: (0, 255)}
+_EXACT = 2 ** 53  # C takes numbers as doubles, which hold the integers to here
+
+
+def promote(dtype, number):
+    """The dtype in which a tensor and a number meet."""
+    if dtype in _FLOATING or isinstance(number, bool):
+        return dtype
+    if isinstance(number, numbers.Integral):
+        return DType.I64 if dtype == DType.BOOL else dtype
+    return DType.F32
+
+
+def number_dtype(*values):
+    """The dtype of a tensor that is made of numbers alone."""
+    dtype = DType.BOOL
+    for value in values:
+        dtype = promote(dtype, value)
+    return dtype
+
+
+def check_number(name, number, dtype):
+    """Refuses an int that a dtype of integers does not hold, and tells whether a double holds it."""
+    if not isinstance(number, numbers.Integral) or dtype not in _RANGES:
+        return True
+    least, greatest = _RANGES[dtype]
+    if not least <= number <= greatest:
+        raise OverflowError(f"{name}: {number} is no number of {dtype.value_nick}, which holds {least} to {greatest}: "
+                            "cast the tensor first, as by float()")
+    return -_EXACT <= number <= _EXACT
+
+
+def make_scalar(name, number, dtype, device):
+    """A tensor of one number and no dimensions."""
+    if check_number(name, number, dtype):
+        return _scalar(float(number), dtype, device)
+    return _cast(_reshape(_new_from_ints([int(number)], [1]), []), dtype).to(device)
+
+
+def _with_integers(name, between, scalar, swapped):
+    """An op of a tensor of integers or bool and a number."""
+
+    def apply(self, other):
+        dtype = DType.F32 if name == "div" else promote(self.get_dtype(), other)
+        if dtype == DType.F32 and scalar is not None:
+            return scalar(_cast(self, dtype), float(other))
+        if name in _COMPARISONS and dtype in _RANGES:
+            dtype = DType.I64  # in which u8 and i32 are less than what they don't hold
+        x = self if dtype == self.get_dtype() else _cast(self, dtype)
+        if name == "pow" and other < 0:
+            raise ValueError(f"pow: {other} is a negative exponent of {dtype.value_nick}: cast the tensor first, as by "
+                             "float()")
+        if scalar is not None and check_number(name, other, dtype) and dtype != DType.BOOL:
+            return scalar(x, float(other))
+        y = make_scalar(name, other, dtype, self.get_device())
+        return between(y, x) if swapped else between(x, y)
+
+    return apply
+
+
 def _binary(name, scalar_name=None, swapped=False):
-    between, scalar = _function(name), _function(scalar_name or name + "_scalar")
+    between = _function(name)
+    scalar = _function(scalar_name or name + "_scalar") if scalar_name != "" else None
+    with_integers = _with_integers(name, between, scalar, swapped)
 
     def method(self, other):
         if isinstance(other, Tensor):
             return between(other, self) if swapped else between(self, other)
-        if isinstance(other, (float, int)):
-            return scalar(self, other)
-        if isinstance(other, numbers.Real):
+        if isinstance(other, (float, int)) or isinstance(other, numbers.Real):
+            if scalar is None or self.get_dtype() not in _FLOATING:
+                return with_integers(self, other)
             return scalar(self, float(other))
         # Said here, for Python's own words are of indices and numpy's of ufuncs. A list is equal to no tensor.
         if hasattr(other, "__array_interface__") or isinstance(other, (list, tuple)) and name not in ("eq", "ne"):
@@ -146,12 +212,15 @@ def _in_place(name):
     """add_() and its kin: changes self, and returns it."""
     between = guard(getattr(Ebb.Tensor, f"{name}_in_place"))
     scalar = guard(getattr(Ebb.Tensor, f"{name}_scalar_in_place"))
+    by_copy = _by_copy(f"{name}_", _binary(name))
 
     def method(self, other):
         if isinstance(other, Ebb.Tensor):
             between(self, other)
-        elif isinstance(other, numbers.Real):
+        elif isinstance(other, numbers.Real) and self.get_dtype() in _FLOATING:
             scalar(self, float(other))
+        elif isinstance(other, numbers.Real):
+            by_copy(self, other)
         else:
             raise TypeError(f"{name}_(): other is {show(other)}: it must be a tensor or a number")
         return self
@@ -192,7 +261,8 @@ def _by_copy(name, function):
         if result.get_shape() != self.get_shape():
             raise ValueError(f"{name}: the result is of shape {result.get_shape()}, and the tensor of "
                              f"{self.get_shape()}: write it to another one")
-        if result.get_dtype() in _FLOATING and self.get_dtype() not in _FLOATING:
+        if (result.get_dtype() in _FLOATING and self.get_dtype() not in _FLOATING
+                or self.get_dtype() == DType.BOOL != result.get_dtype()):
             raise TypeError(f"{name}: the result is of {result.get_dtype().value_nick}, which a tensor of "
                             f"{self.get_dtype().value_nick} can't hold")
         _copy_from(self, result)
@@ -424,15 +494,18 @@ class Tensor(Ebb.Tensor):
     __hash__ = Ebb.Tensor.__hash__  # by the tensor's address, not by its values
     __neg__ = neg = _unary("neg")
     __abs__ = abs = _unary("abs")
-    __invert__ = logical_not = _unary("logical_not")
+    __invert__, logical_not = _unary("bitwise_not"), _unary("logical_not")
     __matmul__ = matmul = lambda self, other: _matmul(self, other)
-    __and__ = logical_and = lambda self, other: _logical_and(self, other)
-    __or__ = logical_or = lambda self, other: _logical_or(self, other)
+    __and__ = __rand__ = _binary("bitwise_and", "")
+    __or__ = __ror__ = _binary("bitwise_or", "")
+    logical_and = lambda self, other: _logical_and(self, other)
+    logical_or = lambda self, other: _logical_or(self, other)
 
     def __rpow__(self, base):
         if not isinstance(base, numbers.Real):
             return NotImplemented
-        return _pow(_scalar(float(base), self.get_dtype(), self.get_device()), self)
+        dtype = promote(self.get_dtype(), base)
+        return _pow(make_scalar("pow", base, dtype, self.get_device()), _cast(self, dtype))
 
     def __mod__(self, other):
         raise TypeError("tensors have neither % nor //: write ebb.tensor(t.numpy() % n)")
@@ -451,7 +524,8 @@ class Tensor(Ebb.Tensor):
     def __setitem__(self, key, value):
         if not isinstance(value, Ebb.Tensor):
             if isinstance(value, numbers.Real):
-                value = float(value)
+                if not check_number("x[...] = value", value, self.get_dtype()):
+                    value = make_scalar("x[...] = value", value, self.get_dtype(), self.get_device())
             elif isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__"):
                 from gi.overrides._ebb_functions import tensor
                 value = tensor(value, device=self.get_device())
@@ -473,7 +547,11 @@ class Tensor(Ebb.Tensor):
 
     def fill_(self, value):
         """Writes one number to all elements; returns the tensor."""
-        _fill(self, value)
+        value = value.item() if isinstance(value, Ebb.Tensor) else value
+        if check_number("fill_", value, self.get_dtype()):
+            _fill(self, value)
+        else:
+            _copy_from(self, make_scalar("fill_", value, self.get_dtype(), self.get_device()))
         return self
 
     def zero_(self):
@@ -498,7 +576,7 @@ class Tensor(Ebb.Tensor):
         _fill_uniform(self, low, high, generator)
         return self
 
-    def clamp_(self, min=-math.inf, max=math.inf):
+    def clamp_(self, min=None, max=None):
         """Bounds the elements in place; returns the tensor."""
         return _clamp_in_place(self, min, max)
 
@@ -649,8 +727,21 @@ class Tensor(Ebb.Tensor):
             return Found(*_topk(self, k, largest)[1:])
         return Found(*(_transpose(found, dim, -1) for found in _topk(_transpose(self, dim, -1), k, largest)[1:]))
 
-    def clamp(self, min=-math.inf, max=math.inf):
-        return _clamp(self, min, max)
+    def clamp(self, min=None, max=None):
+        """The elements bounded by two numbers, of which one may be left out."""
+        x = self
+        for bound in (min, max):
+            if bound is not None and not isinstance(bound, numbers.Real):
+                raise TypeError(f"clamp(): a bound is {show(bound)}: it must be a number; for a tensor write "
+                                "ebb.maximum() or ebb.minimum()")
+            if bound is not None and promote(x.get_dtype(), bound) != x.get_dtype():
+                x = _cast(x, promote(x.get_dtype(), bound))
+        if x.get_dtype() == DType.I64 and any(bound is not None and abs(bound) > _EXACT for bound in (min, max)):
+            for bound, choose in (min, _maximum), (max, _minimum):
+                if bound is not None:
+                    x = choose(x, make_scalar("clamp", bound, DType.I64, x.get_device()))
+            return x
+        return _clamp(x, -math.inf if min is None else float(min), math.inf if max is None else float(max))
 
     def soft_cap(self, cap):
         """cap * tanh (x / cap)."""
@@ -675,8 +766,8 @@ _view, _permute, _expand, _transpose, _squeeze, _flatten, _narrow, _split, _chun
 _to_device, _var, _max, _min, _max_along, _argmax, _topk, _clamp, _softmax, _log_softmax, _gather, _backward = map(
     _function, ("to_device", "var", "max", "min", "max_along", "argmax", "topk", "clamp", "softmax", "log_softmax",
                 "gather", "backward"))
-_soft_cap, _norm = _function("soft_cap"), _function("norm")
-_clamp_in_place = _by_copy("clamp_", lambda self, low, high: _clamp(self, low, high))
+_soft_cap, _norm, _maximum, _minimum = map(_function, ("soft_cap", "norm", "maximum", "minimum"))
+_clamp_in_place = _by_copy("clamp_", Tensor.clamp)
 
 
 def _nest_empty(shape):
