@@ -52,6 +52,21 @@ gboolean ebb_dry_run_adopt (EbbDryRun *run,
                             EbbTensor *tensor,
                             EbbDevice *device,
                             GError **error);
+/* In the run: it has memory of its own in place of @n_bytes that @owner, any address, has of @device for @purpose. They
+ * belong to @account and are left out of what is counted as in use outside; an owner counts once. */
+void ebb_dry_run_replace (EbbDryRun *run,
+                          gpointer owner,
+                          EbbDevice *device,
+                          EbbPurpose purpose,
+                          guint64 n_bytes,
+                          EbbMemoryAccount *account);
+/* The same for a tensor's memory. */
+void ebb_dry_run_replace_tensor (EbbDryRun *run,
+                                 EbbTensor *tensor);
+/* In the run: counts what its thread, or without an account the process, has in use on @device outside of the run and
+ * the run doesn't replace: tensors that the step reads, or leaves alone. */
+void ebb_dry_run_count_outside (EbbDryRun *run,
+                                EbbDevice *device);
 /* TRUE if the run works on tensors that outlive it, so that what it does to other objects has to be undone. */
 gboolean ebb_dry_run_has_adopted (EbbDryRun *run);
 /* What @object keeps from this step to the next, in memory of the run, is freed by @clear. It lives as long as the run.

@@ -19,6 +19,11 @@ struct _EbbDryRun
   GHashTable *storages; /* EbbStorage of an adopted tensor -> the run's in place of it */
   GArray *caches;       /* of AtEnd */
   GArray *at_end;       /* of AtEnd */
+  GHashTable *replaced; /* what the run has its own of: storages, buffers of stores */
+  /* Bytes by device and purpose that are in use outside of the run: those that it doesn't replace once they are
+   * counted, before that those that it does. */
+  guint64 outside[EBB_MAX_DEVICES][EBB_N_PURPOSES];
+  gboolean is_counted[EBB_MAX_DEVICES];
   gboolean has_collectives;
 };
 
@@ -33,6 +38,7 @@ ebb_dry_run_new (void)
   self->generator = ebb_generator_new (0);
   self->storages = g_hash_table_new_full (NULL, NULL, (GDestroyNotify) ebb_storage_unref,
                                           (GDestroyNotify) ebb_storage_unref);
+  self->replaced = g_hash_table_new (NULL, NULL);
   self->caches = g_array_new (FALSE, FALSE, sizeof (AtEnd));
   self->at_end = g_array_new (FALSE, FALSE, sizeof (AtEnd));
   return self;
@@ -107,8 +113,11 @@ ebb_dry_run_get_extent (EbbDryRun *self,
                         EbbDevice *device)
 {
   EbbHostHeap *heap = self->account->heaps[device->number];
+  guint64 extent = heap != NULL ? ebb_host_heap_get_extent (heap) : 0;
 
-  return heap != NULL ? ebb_host_heap_get_extent (heap) : 0;
+  for (guint i = 0; self->is_counted[device->number] && i < EBB_N_PURPOSES; i++)
+    extent += self->outside[device->number][i];
+  return extent;
 }
 
 void
@@ -183,6 +192,67 @@ ebb_is_dry_run (void)
   return ebb_is_dry ();
 }
 
+/* -- what is in use outside ---------------------------------------------------------------------------------------- */
+
+static gboolean
+counts_in (const EbbMemoryAccount *outer,
+           const EbbMemoryAccount *account)
+{
+  return account == outer || (outer == NULL && !account->is_dry);
+}
+
+void
+ebb_dry_run_replace (EbbDryRun *self,
+                     gpointer owner,
+                     EbbDevice *device,
+                     EbbPurpose purpose,
+                     guint64 n_bytes,
+                     EbbMemoryAccount *account)
+{
+  guint64 *outside = &self->outside[device->number][purpose];
+
+  if (!counts_in (self->outer_account, account) || !g_hash_table_add (self->replaced, owner))
+    return;
+  if (!self->is_counted[device->number])
+    {
+      *outside += n_bytes;
+      return;
+    }
+  n_bytes = MIN (n_bytes, *outside);
+  *outside -= n_bytes;
+  ebb_device_change (device, NULL, (guint8) purpose, EBB_N_PURPOSES, n_bytes, self->account);
+}
+
+void
+ebb_dry_run_replace_tensor (EbbDryRun *self,
+                            EbbTensor *tensor)
+{
+  EbbStorage *storage = tensor->storage;
+
+  ebb_dry_run_replace (self, storage, storage->device, ebb_storage_get_purpose (storage), storage->size,
+                       storage->account);
+}
+
+void
+ebb_dry_run_count_outside (EbbDryRun *self,
+                           EbbDevice *device)
+{
+  const EbbMemoryAccount *outer = self->outer_account;
+  const guint64 *current = outer != NULL ? outer->devices[device->number].current : device->current;
+
+  if (self->is_counted[device->number])
+    return;
+  self->is_counted[device->number] = TRUE;
+  for (guint8 i = 0; i < EBB_N_PURPOSES; i++)
+    {
+      /* Signed, as counters are: an account may lose what was never counted to it. */
+      const gint64 rest = (gint64) (__atomic_load_n (&current[i], __ATOMIC_RELAXED) - self->outside[device->number][i]);
+
+      self->outside[device->number][i] = (guint64) MAX (rest, 0);
+      ebb_device_change (device, NULL, EBB_N_PURPOSES, i, (gsize) MAX (rest, 0), self->account);
+    }
+}
+
 /* -- adopted tensors ----------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -251,6 +321,11 @@ ebb_dry_run_adopt (EbbDryRun *self,
   storage = find_storage (self, tensor->storage, device, error);
   if (storage == NULL)
     return FALSE;
+  ebb_dry_run_replace_tensor (self, tensor);
+  if (tensor->grad != NULL)
+    ebb_dry_run_replace_tensor (self, tensor->grad);
+  if (tensor->shadow != NULL)
+    ebb_dry_run_replace_tensor (self, tensor->shadow);
   adopted = g_new0 (Adopted, 1);
   *adopted = (Adopted){ ebb_tensor_ref (tensor), tensor->storage, g_steal_pointer (&tensor->grad),
                         g_steal_pointer (&tensor->shadow) };
@@ -333,6 +408,7 @@ ebb_dry_run_free (EbbDryRun *self)
       last.func (last.data);
     }
   g_hash_table_unref (self->storages);
+  g_hash_table_unref (self->replaced);
   ebb_dry_run_leave (self, &outer);
   g_array_unref (self->caches);
   g_array_unref (self->at_end);

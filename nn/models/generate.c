@@ -10,6 +10,7 @@
 #include "nn/models/token-choice-private.h"
 #include "nn/module-instance-private.h"
 #include "tensor/autograd/autograd.h"
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/pointwise.h"
@@ -467,7 +468,7 @@ find_device (EbbModule *model, EbbTensor *prompt)
   for (guint i = 0; i < n; i++)
     {
       if (i == 0)
-        device = ebb_tensor_get_device (parameters[i]);
+        device = ebb_parameter_get_device (parameters[i]);
       ebb_tensor_unref (parameters[i]);
     }
   g_free (parameters);

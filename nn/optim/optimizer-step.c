@@ -63,12 +63,19 @@ ebb_optimizer_join_dry_run (EbbOptimizer *self)
   before = g_new0 (Before, 1);
   *before = (Before){ g_object_ref (self), *priv, g_memdup2 (priv->slots, priv->n_slots * sizeof (EbbOptimizerSlot)),
                       g_memdup2 (priv->groups, priv->n_groups * sizeof (EbbOptimizerGroup)) };
+  if (priv->grad_factor != NULL)
+    ebb_dry_run_replace_tensor (run, priv->grad_factor);
   priv->grad_scale = 1;
   priv->grad_factor = NULL;
   for (guint i = 0; i < priv->n_slots; i++)
     {
       EbbOptimizerSlot *slot = &priv->slots[i];
 
+      if (slot->master != NULL)
+        ebb_dry_run_replace_tensor (run, slot->master);
+      for (guint k = 0; k < G_N_ELEMENTS (slot->states); k++)
+        if (slot->states[k] != NULL)
+          ebb_dry_run_replace_tensor (run, slot->states[k]);
       slot->master = NULL;
       memset (slot->states, 0, sizeof slot->states);
       slot->n_steps = 0;

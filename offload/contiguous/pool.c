@@ -4,6 +4,7 @@
 
 #include "tensor/backend/backend-private.h"
 #include "tensor/autograd/op-private.h"
+#include "tensor/dry-run-private.h"
 #include "tensor/thread-private.h"
 
 #include <pthread.h>
@@ -266,6 +267,26 @@ is_of_now (const Buffer *self)
   return self->kind.account == (ebb_is_dry () ? ebb_thread.account : NULL);
 }
 
+/* In a dry run, which has buffers of its own: those outside of it would do the same. */
+static void
+replace_idle_buffers (EbbBufferPool *self)
+{
+  EbbDryRun *run = ebb_dry_run_get_current ();
+  EbbMemoryAccount *outer = ebb_dry_run_get_outer_account (run);
+
+  pthread_mutex_lock (&self->lock);
+  for (guint i = 0; i < self->buffers->len; i++)
+    {
+      Buffer *buffer = g_ptr_array_index (self->buffers, i);
+
+      if (buffer->n_used == 0 && buffer->data != NULL && !is_of_now (buffer))
+        ebb_dry_run_replace (run, buffer, buffer->kind.device, EBB_PURPOSE_WORKSPACE, buffer_size (buffer),
+                             buffer->kind.account == NULL && outer != NULL && !outer->is_dry ? outer
+                                                                                             : buffer->kind.account);
+    }
+  pthread_mutex_unlock (&self->lock);
+}
+
 /* Buffers of which nothing is held make room for a new one: tensors of other sizes don't add up to ever more memory. */
 static void
 free_idle_buffers (EbbBufferPool *self)
@@ -296,6 +317,8 @@ add_buffer (EbbBufferPool *self,
 {
   Buffer *buffer;
 
+  if (ebb_is_dry ())
+    replace_idle_buffers (self);
   free_idle_buffers (self);
   buffer = buffer_new (self, kind, n_parts, error);
   if (buffer == NULL)

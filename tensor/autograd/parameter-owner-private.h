@@ -56,6 +56,8 @@ typedef struct
   /* The place of this rank's first element among these. NULL: 0. */
   gint64 (*get_first_element) (EbbParameterOwner *self,
                                EbbTensor *parameter);
+  /* The device that computes with the parameter. NULL: the one that it lies on. */
+  EbbDevice *(*get_device) (EbbParameterOwner *self);
 } EbbParameterOwnerFuncs;
 
 struct _EbbParameterOwner
@@ -103,6 +105,16 @@ static inline gboolean
 ebb_parameter_is_sharded (EbbTensor *parameter)
 {
   return parameter->owner != NULL && parameter->owner->funcs->is_full != NULL;
+}
+
+/* The device that computes with a parameter or a buffer, though a shard may lie in host memory. */
+static inline EbbDevice *
+ebb_parameter_get_device (EbbTensor *parameter)
+{
+  EbbParameterOwner *owner = parameter->owner;
+
+  return owner != NULL && owner->funcs->get_device != NULL ? owner->funcs->get_device (owner)
+                                                           : parameter->storage->device;
 }
 
 /* Of the full parameter, wherever its shards are. */

@@ -15,12 +15,13 @@ void
 test_plan_run_init (TestPlanRun *self,
                     const BenchSettings *settings)
 {
+  const guint64 before = count_bytes (settings->device);
   g_autoptr (GError) error = NULL;
 
-  *self = (TestPlanRun){ .others = count_bytes (settings->device) };
+  *self = (TestPlanRun){ 0 };
   self->training = bench_training_new (settings, &error);
   g_assert_no_error (error);
-  self->others += ebb_tensor_get_n_bytes (self->training->tokens) + ebb_tensor_get_n_bytes (self->training->targets);
+  self->own = count_bytes (settings->device) - before;
 }
 
 void
@@ -78,7 +79,7 @@ test_plan_run_train (TestPlanRun *self)
       g_assert_no_error (error);
     }
   stats = ebb_memory_get_stats (device);
-  return ebb_memory_stats_get_peak_total (stats) - self->others;
+  return ebb_memory_stats_get_peak_total (stats);
 }
 
 guint64

@@ -14,7 +14,7 @@ typedef struct
 {
   BenchTraining *training;
   EbbSavedTensorHooks *store; /* to which its plans may move; set it, or leave it NULL */
-  guint64 others;             /* bytes that are in use without it: plans don't count them */
+  guint64 own;                /* bytes that it has in use between steps, before the first one */
   guint n_steps;              /* dry and real ones */
   double losses[TEST_PLAN_RUN_STEPS];
 } TestPlanRun;

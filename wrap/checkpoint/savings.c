@@ -2,6 +2,7 @@
 /* Says once that checkpoints of modules of one type save next to nothing. */
 #include "wrap/checkpoint/target-private.h"
 
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/memory.h"
 #include "tensor/thread-private.h"
 
@@ -80,7 +81,7 @@ get_peak (EbbModule *module)
   for (guint i = 0; i < n; i++)
     {
       if (i == 0)
-        device = ebb_tensor_get_device (parameters[i]);
+        device = ebb_parameter_get_device (parameters[i]);
       ebb_tensor_unref (parameters[i]);
     }
   stats = ebb_memory_get_stats (device);

@@ -9,7 +9,8 @@ G_BEGIN_DECLS
 /* Of the operands of a kernel that is measured: estimates and plans take little memory. */
 #define EBB_ESTIMATE_MEASURED_BYTES ((guint64) 64 << 20)
 
-/* In the run: its memory on @device takes the place of that of the model's parameters and buffers. */
+/* In the run: its memory takes the place of that of the model's parameters and buffers, each where it is, or on @device
+ * if none is there. What else is in use there and in host memory counts to the run. */
 gboolean ebb_memory_estimate_adopt_model (EbbDryRun *run,
                                           EbbModule *model,
                                           EbbDevice *device,

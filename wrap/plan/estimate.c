@@ -2,6 +2,7 @@
 #include "wrap/plan/estimate-private.h"
 
 #include "nn/optim/memory-names.h"
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
@@ -76,21 +77,24 @@ note_launch (EbbMemoryObserver *observer,
   g_array_append_val (self->launches, index);
 }
 
-static gboolean
-adopt_all (EbbDryRun *run,
-           EbbTensor **tensors,
-           guint n,
-           EbbDevice *device,
-           GError **error)
+static void
+append_all (GPtrArray *all,
+            EbbTensor **tensors,
+            guint n)
 {
-  gboolean ok = TRUE;
-
-  for (guint i = 0; ok && i < n; i++)
-    ok = ebb_dry_run_adopt (run, tensors[i], device, error);
   for (guint i = 0; i < n; i++)
-    ebb_tensor_unref (tensors[i]);
+    g_ptr_array_add (all, tensors[i]);
   g_free (tensors);
-  return ok;
+}
+
+static gboolean
+computes_any (GPtrArray *tensors,
+              EbbDevice *device)
+{
+  for (guint i = 0; i < tensors->len; i++)
+    if (ebb_parameter_get_device (tensors->pdata[i]) == device)
+      return TRUE;
+  return FALSE;
 }
 
 gboolean
@@ -99,12 +103,22 @@ ebb_memory_estimate_adopt_model (EbbDryRun *run,
                                  EbbDevice *device,
                                  GError **error)
 {
-  guint n_parameters, n_buffers;
-  EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n_parameters);
-  EbbTensor **buffers = ebb_module_get_buffers (model, TRUE, &n_buffers);
-  const gboolean ok = adopt_all (run, parameters, n_parameters, device, error);
+  g_autoptr (GPtrArray) tensors = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  EbbTensor **some;
+  gboolean is_there, ok = TRUE;
+  guint n;
 
-  return adopt_all (run, buffers, n_buffers, device, ok ? error : NULL) && ok;
+  some = ebb_module_get_parameters (model, TRUE, &n);
+  append_all (tensors, some, n);
+  some = ebb_module_get_buffers (model, TRUE, &n);
+  append_all (tensors, some, n);
+  is_there = computes_any (tensors, device);
+  for (guint i = 0; ok && i < tensors->len; i++)
+    ok = ebb_dry_run_adopt (run, tensors->pdata[i], is_there ? ebb_tensor_get_device (tensors->pdata[i]) : device,
+                            error);
+  ebb_dry_run_count_outside (run, device);
+  ebb_dry_run_count_outside (run, ebb_device_get_cpu ());
+  return ok;
 }
 
 static gboolean
@@ -254,7 +268,10 @@ find_leak (EbbMemoryEstimate *self,
  *
  * Runs @step twice as a dry run on @device: everything happens but the computing, and nothing that is allocated costs
  * memory. Where the second step leaves more bytes in use than the first, @step runs once more, to see whether each step
- * does: see ebb_memory_estimate_get_leak(). Afterwards parameters, buffers, gradients, optimizers, generators and the
+ * does: see ebb_memory_estimate_get_leak(). What else is in use on the device when it begins counts as well, each byte
+ * once: tensors that the step reads, another model, and what earlier steps have left. A model of which no tensor is on
+ * @device counts as if it were there; else each tensor counts where it is, so shards that #EbbFullyShardOptions:offload
+ * keeps in host memory count there. Afterwards parameters, buffers, gradients, optimizers, generators and the
  * positions of datasets are as they were; what your own code counts, it counts only where ebb_is_dry_run() says no.
  *
  * Returns: (transfer full) (nullable): the memory of a step, or %NULL with what @step reports: %EBB_ERROR_DRY_RUN if it

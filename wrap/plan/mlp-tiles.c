@@ -89,7 +89,7 @@ find_device (EbbModule *mlp)
   parameters = ebb_module_get_parameters (mlp, TRUE, &n);
   for (guint i = n; i > 0; i--)
     {
-      device = ebb_tensor_get_device (parameters[i - 1]);
+      device = ebb_parameter_get_device (parameters[i - 1]);
       ebb_tensor_unref (parameters[i - 1]);
     }
   return device;

@@ -2,6 +2,7 @@
 /* Compares a training's second step with its plan. */
 #include "wrap/plan/watch-private.h"
 
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/error-private.h"
 #include "wrap/plan/memory-plan-private.h"
 #include "wrap/plan/probe-private.h"
@@ -23,7 +24,7 @@ watch_new (EbbModule *model)
   guint n;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
 
-  self->device = n > 0 ? ebb_tensor_get_device (parameters[0]) : ebb_device_get_cpu ();
+  self->device = n > 0 ? ebb_parameter_get_device (parameters[0]) : ebb_device_get_cpu ();
   for (guint i = 0; i < n; i++)
     ebb_tensor_unref (parameters[i]);
   self->costs = ebb_cost_table_new (self->device);

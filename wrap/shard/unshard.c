@@ -413,6 +413,12 @@ get_n_elements (EbbParameterOwner *owner,
 }
 
 /* A full parameter begins at its first element. */
+static EbbDevice *
+get_device (EbbParameterOwner *owner)
+{
+  return ((EbbShardUnit *) owner)->device;
+}
+
 static gint64
 get_first_element (EbbParameterOwner *owner,
                    EbbTensor *parameter)
@@ -455,6 +461,7 @@ const EbbParameterOwnerFuncs ebb_shard_unit_funcs = {
   .is_full = is_full,
   .get_n_elements = get_n_elements,
   .get_first_element = get_first_element,
+  .get_device = get_device,
   .prepare_recompute = prepare_recompute,
   .ref = owner_ref,
   .unref = owner_unref,

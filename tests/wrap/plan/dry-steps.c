@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers one-thread */
 /* A training that is planned or estimated by its own step goes on as one that isn't: dry steps leave nothing behind. */
+#include "dist/group/process-group-private.h"
 #include "nn/optim/optimizer-private.h"
 #include "support/device.h"
 #include "support/planned-training.h"
@@ -219,6 +220,96 @@ test_nested (void)
   g_assert_cmpint (position, ==, 0);
 }
 
+/* -- parameters in host memory ------------------------------------------------------------------------------------- */
+
+#define N_LINEARS 6
+#define WIDTH 64
+#define UNIT ((WIDTH + 1) * WIDTH * sizeof (float))
+
+typedef struct
+{
+  EbbModule *model;
+  EbbOptimizer *optimizer;
+  EbbTensor *input;
+} Offloaded;
+
+static void
+offloaded_init (Offloaded *self)
+{
+  const gint64 shape[] = { 8, WIDTH };
+  g_autoptr (EbbProcessGroup) group = ebb_single_group_new ();
+  g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+  g_autoptr (GError) error = NULL;
+
+  g_object_set (options, "offload", TRUE, NULL);
+  self->model = ebb_sequential_new ();
+  for (guint i = 0; i < N_LINEARS; i++)
+    {
+      g_autoptr (EbbModule) linear = ebb_linear_new (WIDTH, WIDTH, TRUE, &error);
+
+      g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (self->model), linear, &error));
+    }
+  g_assert_true (ebb_fully_shard_wrap_each (self->model, EBB_TYPE_LINEAR, group, options, &error));
+  self->optimizer = EBB_OPTIMIZER (ebb_adamw_new (self->model, 1e-3, &error));
+  self->input = ebb_zeros (shape, 2, EBB_DTYPE_F32, test_device (), &error);
+  g_assert_no_error (error);
+}
+
+static gboolean
+step_offloaded (EbbModule *model,
+                gpointer user_data,
+                GError **error)
+{
+  Offloaded *self = user_data;
+  g_autoptr (EbbTensor) y = ebb_module_call1 (model, self->input, error);
+  g_autoptr (EbbTensor) loss = ebb_sum (y, NULL, 0, FALSE, error);
+
+  if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (self->optimizer);
+  return TRUE;
+}
+
+static guint64
+get_peak (EbbDevice *device)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
+
+  return ebb_memory_stats_get_peak_total (stats);
+}
+
+/* They count where they are, and the device's plan and its check look at the device. */
+static void
+test_offloaded (void)
+{
+  Offloaded self = { 0 };
+  g_autoptr (GError) error = NULL;
+
+  offloaded_init (&self);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbMemoryEstimate) estimate =
+          ebb_memory_estimate_new (self.model, test_device (), step_offloaded, &self, &error);
+      guint64 least;
+
+      g_assert_no_error (error);
+      for (guint k = 0; k < 2; k++)
+        {
+          ebb_memory_reset_peaks (test_device ());
+          ebb_memory_reset_peaks (NULL);
+          g_assert_true (step_offloaded (self.model, &self, &error));
+        }
+      g_assert_cmpuint (ebb_memory_estimate_get_peak_total (estimate), ==, get_peak (test_device ()));
+      /* When collectives give their workspace back is a matter of time. */
+      least = ebb_memory_estimate_get_host_peak_total (estimate) - (test_device () == ebb_device_get_cpu () ? 0 : UNIT);
+      g_assert_cmpuint (get_peak (NULL), >=, least);
+      g_assert_cmpuint (get_peak (NULL), <=, least + UNIT);
+    }
+  ebb_tensor_unref (self.input);
+  g_object_unref (self.optimizer);
+  g_object_unref (self.model);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -230,5 +321,6 @@ main (int argc, char **argv)
   g_test_add_func ("/plan/dry-steps/leave-scales-and-clipping-to-the-next-step", test_pending);
   g_test_add_func ("/plan/dry-steps/give-back-properties", test_more);
   g_test_add_func ("/plan/dry-steps/nest", test_nested);
+  g_test_add_func ("/plan/dry-steps/offloaded-parameters-stay-in-host-memory", test_offloaded);
   return g_test_run ();
 }

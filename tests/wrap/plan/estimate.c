@@ -580,6 +580,124 @@ a_step_that_leaves_tensors_is_named (void)
   g_assert_cmpuint (ebb_memory_estimate_get_peak_total (leaking), ==, ebb_memory_estimate_get_peak_total (once));
 }
 
+/* -- what is in use on the device ---------------------------------------------------------------------------------- */
+
+static EbbTensor *
+new_on_device (gint64 n_elements)
+{
+  return ebb_zeros (&n_elements, 1, EBB_DTYPE_F32, test_device (), NULL);
+}
+
+/* A step whose data lies on the device and that compares with what a frozen model says. */
+typedef struct
+{
+  Training training;
+  EbbModule *teacher;
+  EbbTensor *data;
+} Distilling;
+
+static gboolean
+distilling_step (EbbModule *model,
+                 gpointer user_data,
+                 GError **error)
+{
+  Distilling *self = user_data;
+  g_autoptr (EbbTensor) tokens = ebb_narrow (self->data, 0, 0, 2, error);
+  g_autoptr (EbbTensor) wanted = NULL;
+  g_autoptr (EbbTensor) got = NULL;
+  g_autoptr (EbbTensor) difference = NULL;
+  g_autoptr (EbbTensor) square = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_push_grad_enabled (FALSE);
+  wanted = tokens != NULL ? ebb_module_call1 (self->teacher, tokens, error) : NULL;
+  ebb_pop_grad_enabled ();
+  got = wanted != NULL ? ebb_module_call1 (model, tokens, error) : NULL;
+  difference = ebb_sub (got, wanted, error);
+  square = ebb_mul (difference, difference, error);
+  loss = ebb_sum (square, NULL, 0, FALSE, error);
+  if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->training.optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (self->training.optimizer);
+  return TRUE;
+}
+
+/* Each byte counts once, however far the training is: what the step makes takes the place of what earlier ones made. */
+static void
+all_that_is_in_use_counts_once (void)
+{
+  g_autoptr (EbbTensor) other = new_on_device (5000);
+  g_autoptr (GError) error = NULL;
+  Distilling self = { 0 };
+  Training teacher;
+  Counts real;
+
+  training_init (&self.training, FULL | CONTIGUOUS);
+  training_init (&teacher, 0);
+  self.teacher = teacher.gpt;
+  g_assert_true (ebb_module_set_requires_grad (self.teacher, FALSE, &error));
+  self.data = test_tokens (11, 200, 20, 32, -1);
+  for (guint i = 0; i < 3; i++)
+    {
+      g_autoptr (EbbMemoryEstimate) estimate =
+          ebb_memory_estimate_new (self.training.gpt, test_device (), distilling_step, &self, &error);
+
+      g_assert_no_error (error);
+      if (i > 0)
+        {
+          g_assert_cmpuint (ebb_memory_estimate_get_peak_total (estimate), ==, real.peak[EBB_N_PURPOSES]);
+          g_assert_cmpuint (ebb_memory_estimate_get_host_peak_total (estimate), ==, real.peak[EBB_N_PURPOSES + 1]);
+          for (guint k = 0; k <= EBB_PURPOSE_OPTIMIZER; k++)
+            g_assert_cmpuint (ebb_memory_estimate_get_peak (estimate, (EbbPurpose) k), ==, real.peak[k]);
+        }
+      for (guint k = 0; k < 2; k++)
+        {
+          ebb_memory_reset_peaks (test_device ());
+          ebb_memory_reset_peaks (NULL);
+          g_assert_true (distilling_step (self.training.gpt, &self, &error));
+        }
+      real = count_now ();
+      g_assert_cmpuint (ebb_memory_estimate_get_peak_total (estimate), ==, real.peak[EBB_N_PURPOSES]);
+      g_assert_cmpuint (ebb_memory_estimate_get_host_peak_total (estimate), ==, real.peak[EBB_N_PURPOSES + 1]);
+    }
+  ebb_tensor_unref (self.data);
+  training_clear (&teacher);
+  training_clear (&self.training);
+}
+
+/* A plan within a budget is one of the device, so its error names a least budget that is enough. */
+static void
+plans_count_all_that_is_in_use (void)
+{
+  g_autoptr (EbbTensor) other = new_on_device (100000);
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (GError) error = NULL;
+  Training training;
+  guint64 least, predicted;
+
+  training_init (&training, 0);
+  g_assert_true (step (training.gpt, &training, &error));
+  plan = ebb_memory_plan_new (training.gpt, test_device (), NULL, step, &training, G_MAXINT64, &error);
+  g_assert_no_error (error);
+  g_object_get (plan, "least-bytes", &least, NULL);
+  g_clear_object (&plan);
+  g_assert_null (ebb_memory_plan_new (training.gpt, test_device (), NULL, step, &training, least - 1, &error));
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "is too small");
+  g_clear_error (&error);
+  plan = ebb_memory_plan_new (training.gpt, test_device (), NULL, step, &training, least, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_memory_plan_apply (plan, &error));
+  g_object_get (plan, "predicted-peak-bytes", &predicted, NULL);
+  for (guint i = 0; i < 2; i++)
+    {
+      ebb_memory_reset_peaks (test_device ());
+      g_assert_true (step (training.gpt, &training, &error));
+    }
+  g_assert_cmpuint (count_now ().peak[EBB_N_PURPOSES], ==, predicted);
+  g_assert_cmpuint (predicted, <=, least);
+  training_clear (&training);
+}
+
 /* Of each kernel of the step there is a time, which the next estimate finds again. */
 static void
 seconds_are_kept (void)
@@ -628,6 +746,8 @@ main (int argc,
   g_test_add_func ("/estimate/integers-are-there", integers_are_there);
   g_test_add_func ("/estimate/model-of-a-dry-run", model_of_a_dry_run);
   g_test_add_func ("/estimate/a-step-that-leaves-tensors-is-named", a_step_that_leaves_tensors_is_named);
+  g_test_add_func ("/estimate/all-that-is-in-use-counts-once", all_that_is_in_use_counts_once);
+  g_test_add_func ("/estimate/plans-count-all-that-is-in-use", plans_count_all_that_is_in_use);
   g_test_add_func ("/estimate/seconds-are-kept", seconds_are_kept);
   return g_test_run ();
 }

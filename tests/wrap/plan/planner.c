@@ -23,16 +23,20 @@ check_budgets (double dropout)
   };
   g_auto (TestPlanRun) plain = { 0 };
   g_autoptr (EbbMemoryPlan) most = NULL;
-  guint64 peak = G_MAXUINT64;
+  guint64 budgets[N_BUDGETS + 1], peak = G_MAXUINT64;
   double seconds = 0;
 
   init (&plain, dropout);
   most = test_plan_run_plan (&plain, G_MAXUINT64);
   g_assert_cmpuint (most->predicted_peak_bytes, ==, most->unplanned_peak_bytes);
   g_assert_cmpuint (test_plan_run_train (&plain), ==, most->predicted_peak_bytes);
+  for (guint i = 0; i <= N_BUDGETS; i++)
+    budgets[i] = test_plan_get_budget (most, i, N_BUDGETS);
+  g_clear_object (&most); /* plans count all that is in use */
+  test_plan_run_clear (&plain);
   for (guint i = N_BUDGETS + 1; i-- > 0;)
     {
-      const guint64 budget = test_plan_get_budget (most, i, N_BUDGETS);
+      const guint64 budget = budgets[i];
       g_auto (TestPlanRun) planned = { 0 };
       g_autoptr (EbbMemoryPlan) plan = NULL;
       g_autofree char *text = NULL;

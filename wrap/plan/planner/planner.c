@@ -2,6 +2,7 @@
 /* The planner: from a budget of bytes to a memory plan. */
 #include "wrap/plan/memory-plan-private.h"
 
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/error-private.h"
 #include "wrap/plan/estimate-private.h"
 #include "wrap/plan/mlp-tiles-private.h"
@@ -265,8 +266,8 @@ check_device (EbbModule *model,
 
   for (guint i = 0; i < n; i++)
     {
-      if (ebb_tensor_get_device (parameters[i]) != device)
-        other = ebb_tensor_get_device (parameters[i]);
+      if (ebb_parameter_get_device (parameters[i]) != device)
+        other = ebb_parameter_get_device (parameters[i]);
       ebb_tensor_unref (parameters[i]);
     }
   if (other != NULL)
