@@ -6,7 +6,8 @@
 /* The regular expressions of tokenizers, run by PCRE2.
  *
  * They are written for Oniguruma with Ruby's syntax. Where the same text means something else to PCRE2 it is
- * translated: \s, \w and \d, \uHHHH. Where that can't be done the expression is refused. */
+ * translated: \s, \w and \d, \uHHHH, scripts, and characters whose case folding has several characters. Where that
+ * can't be done the expression is refused. */
 
 G_BEGIN_DECLS
 
@@ -20,6 +21,14 @@ EbbPattern *ebb_pattern_new (const char *expression,
 /* The {"Regex": "..."} or {"String": "..."} of a tokenizer.json. */
 EbbPattern *ebb_pattern_read (const EbbJson *json,
                               GError **error);
+/* The expression as PCRE2 has it. @counts: with callouts around repeated characters and at the beginning of groups,
+ * which have these numbers. */
+#define EBB_PATTERN_BEFORE_SCAN 1
+#define EBB_PATTERN_BEHIND_SCAN 2
+#define EBB_PATTERN_IN_GROUP 3
+char *ebb_pattern_translate (const char *expression,
+                             gboolean counts,
+                             GError **error);
 const char *ebb_pattern_get_expression (const EbbPattern *self);
 void ebb_pattern_free (EbbPattern *self);
 

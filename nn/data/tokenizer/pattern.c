@@ -13,12 +13,14 @@
 
 /* Long enough for any tokenizer's expression. */
 #define MAX_LENGTH 16384
-/* PCRE2 bounds the steps of one match that begins at one place. Most need a few; a run of blanks takes a step for each.
- * So a match is tried with few steps at first, for many places at one time. Only where these don't suffice it is tried
- * with more and more, place by place, and those steps are taken from what the text may use: an expression that needs
- * them everywhere would take hours. */
-#define FEW_STEPS 1000u
-#define STEP_GROWTH 8
+/* Characters that a lookbehind goes back at each place of a text: PCRE2 does not count them. */
+#define MAX_LOOKBEHIND 255u
+/* PCRE2 limits the choices of a match, but its machine code does not count the characters that ".*" passes. So a match
+ * is tried with few choices and within a short window of the text first, for many places at one time. A match that
+ * needs more is run again at its place by code that reports each choice and each scan. These are the steps that a text
+ * may use: an expression that needs many of them everywhere would take hours. */
+#define FEW_CHOICES 64u
+#define WINDOW ((gsize) 256)
 #define N_PLACES 64
 #define STEPS_OF_TEXT ((guint64) 50000000)
 #define STEPS_OF_BYTE ((guint64) 128)
@@ -28,6 +30,7 @@ struct _EbbPattern
 {
   char *expression;
   pcre2_code *code;
+  pcre2_code *counting; /* the same with callouts that report steps; NULL for a literal, which takes few */
   gboolean is_compiled; /* to machine code */
   gboolean is_literal;
 };
@@ -36,205 +39,74 @@ struct _EbbPatternSpace
 {
   pcre2_match_data *data;
   pcre2_match_context *context;
+  pcre2_match_context *counting; /* for the code that counts */
   pcre2_jit_stack *stack;
   guint64 steps_left;
+  PCRE2_SIZE scan_start; /* of the scan that goes on; PCRE2_UNSET: it was counted */
 };
 
-/* -- translating --------------------------------------------------------------------------------------------------- */
+/* -- compiling ----------------------------------------------------------------------------------------------------- */
 
-#define SPACES "\\t-\\r\\x{85}\\p{Z}"
-#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+static pcre2_code *
+compile (const char *translated,
+         const char *expression,
+         guint32 options,
+         GError **error)
+{
+  pcre2_compile_context *context = pcre2_compile_context_create (NULL);
+  pcre2_code *result;
+  int code;
+  PCRE2_SIZE offset;
+
+  pcre2_set_newline (context, PCRE2_NEWLINE_LF);
+  result = pcre2_compile ((PCRE2_SPTR) translated, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT | options,
+                          &code, &offset, context);
+  pcre2_compile_context_free (context);
+  if (result == NULL)
+    {
+      g_autofree char *quoted = ebb_json_quote (expression);
+      PCRE2_UCHAR message[160];
+
+      pcre2_get_error_message (code, message, sizeof message);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the expression %s: %s", quoted, (const char *) message);
+    }
+  return result;
+}
 
 static gboolean
-refuse (const char *expression,
-        const char *place,
-        int length,
-        const char *problem,
-        GError **error)
+check_lookbehind (const EbbPattern *self,
+                  GError **error)
 {
-  g_autofree char *part = g_strndup (place, (gsize) length);
-  g_autofree char *quoted = ebb_json_quote (part);
-  g_autofree char *whole = ebb_json_quote (expression);
+  guint32 length = 0;
+  g_autofree char *quoted = NULL;
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the expression %s: %s %s", whole, quoted, problem);
+  pcre2_pattern_info (self->code, PCRE2_INFO_MAXLOOKBEHIND, &length);
+  if (length <= MAX_LOOKBEHIND)
+    return TRUE;
+  quoted = ebb_json_quote (self->expression);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+               "the expression %s looks %u characters back: at most %u are supported", quoted, length, MAX_LOOKBEHIND);
   return FALSE;
 }
 
-/* The escape at @p, its backslash included; moves @p behind it. */
+/* Compiles the expression, and a second time so that it counts. */
 static gboolean
-translate_escape (const char *expression,
-                  const char **p,
-                  gboolean in_class,
-                  GString *result,
-                  GError **error)
+compile_expression (EbbPattern *self,
+                    GError **error)
 {
-  const char *escape = *p;
-  const char c = escape[1];
-  guint n_digits = 0;
+  const guint32 options = PCRE2_UCP | PCRE2_MULTILINE;
+  g_autofree char *translated = ebb_pattern_translate (self->expression, FALSE, error);
+  g_autofree char *counting = translated != NULL ? ebb_pattern_translate (self->expression, TRUE, error) : NULL;
 
-  *p += 2;
-  switch (c)
-    {
-    case 's':
-      g_string_append (result, in_class ? SPACES : "[" SPACES "]");
-      return TRUE;
-    case 'S':
-      /* In a class of PCRE2's, \S lacks U+180E besides. */
-      g_string_append (result, in_class ? "\\S\\x{180e}" : "[^" SPACES "]");
-      return TRUE;
-    case 'w':
-      g_string_append (result, in_class ? WORDS : "[" WORDS "]");
-      return TRUE;
-    case 'W':
-      if (in_class)
-        break;
-      g_string_append (result, "[^" WORDS "]");
-      return TRUE;
-    case 'd':
-      g_string_append (result, "\\p{Nd}");
-      return TRUE;
-    case 'D':
-      g_string_append (result, "\\P{Nd}");
-      return TRUE;
-    case 'v':
-      g_string_append (result, "\\x0b");
-      return TRUE;
-    case 'u':
-      while (n_digits < 4 && g_ascii_isxdigit (escape[2 + n_digits]))
-        n_digits++;
-      if (n_digits < 4)
-        break;
-      g_string_append_printf (result, "\\x{%.4s}", escape + 2);
-      *p += 4;
-      return TRUE;
-    case 'A':
-    case 'z':
-    case 'Z':
-      if (in_class)
-        break;
-      G_GNUC_FALLTHROUGH;
-    case 'n':
-    case 'r':
-    case 't':
-    case 'f':
-    case 'a':
-    case 'e':
-      g_string_append_len (result, escape, 2);
-      return TRUE;
-    case 'p':
-    case 'P':
-    case 'x':
-      if (escape[2] == '{')
-        *p += strcspn (*p, "}");
-      if (escape[2] == '{' ? **p == '\0' : c != 'x')
-        break;
-      *p += escape[2] == '{';
-      g_string_append_len (result, escape, *p - escape);
-      return TRUE;
-    default:
-      if (!g_ascii_ispunct (c))
-        break;
-      g_string_append_len (result, escape, 2);
-      return TRUE;
-    }
-  return refuse (expression, escape, c == '\0' ? 1 : 2, "in it is not supported", error);
+  if (counting == NULL)
+    return FALSE;
+  self->code = compile (translated, self->expression, options, error);
+  if (self->code == NULL || !check_lookbehind (self, error))
+    return FALSE;
+  /* An optimization would look ahead for a character without counting. */
+  self->counting = compile (counting, self->expression, options | PCRE2_NO_START_OPTIMIZE, error);
+  return self->counting != NULL;
 }
-
-static gboolean
-translate_class (const char *expression,
-                 const char **p,
-                 GString *result,
-                 GError **error)
-{
-  const char *start = *p;
-
-  g_string_append_c (result, *(*p)++);
-  if (**p == '^')
-    g_string_append_c (result, *(*p)++);
-  if (**p == ']')
-    return refuse (expression, start, 2, "begins no class", error);
-  while (**p != ']')
-    {
-      if (**p == '\0')
-        return refuse (expression, start, (int) strlen (start), "is a class without an end", error);
-      if (**p == '[' || (**p == '&' && (*p)[1] == '&'))
-        return refuse (expression, *p, **p == '[' ? 1 : 2, "inside a class is not supported", error);
-      if (**p != '\\')
-        g_string_append_c (result, *(*p)++);
-      else if (!translate_escape (expression, p, TRUE, result, error))
-        return FALSE;
-    }
-  g_string_append_c (result, *(*p)++);
-  return TRUE;
-}
-
-/* FALSE with an error if the group that begins with "(?" at @p is of a kind that is not supported. */
-static gboolean
-check_group (const char *expression,
-             const char *p,
-             GError **error)
-{
-  static const char *const known[] = { "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:" };
-
-  for (guint i = 0; i < G_N_ELEMENTS (known); i++)
-    if (g_str_has_prefix (p, known[i]))
-      return TRUE;
-  return (p == expression && g_str_has_prefix (p, "(?i)"))
-         || refuse (expression, p, 3, "in it is not supported", error);
-}
-
-/* "{2,5}" and "{2,}", and "{2}": other forms mean other things to both. */
-static gboolean
-check_counts (const char *expression,
-              const char *p,
-              GError **error)
-{
-  const char *end = p + 1 + strspn (p + 1, "0123456789");
-  gboolean is_one = *end == '}', is_range = FALSE;
-
-  if (end > p + 1 && *end == ',')
-    {
-      end += 1 + strspn (end + 1, "0123456789");
-      is_range = *end == '}';
-    }
-  if (end == p + 1 || (!is_one && !is_range) || end[1] == '+' || (is_one && end[1] == '?'))
-    return refuse (expression, p, (int) strcspn (p, "}") + 2, "in it is not supported", error);
-  return TRUE;
-}
-
-static char *
-translate (const char *expression,
-           GError **error)
-{
-  g_autoptr (GString) result = g_string_new (NULL);
-  gboolean ok = TRUE;
-
-  for (const char *p = expression; ok && *p != '\0';)
-    switch (*p)
-      {
-      case '\\':
-        ok = translate_escape (expression, &p, FALSE, result, error);
-        break;
-      case '[':
-        ok = translate_class (expression, &p, result, error);
-        break;
-      case '{':
-        ok = check_counts (expression, p, error);
-        g_string_append_c (result, *p++);
-        break;
-      case '(':
-        if (p[1] == '*')
-          ok = refuse (expression, p, 2, "in it is not supported", error);
-        else if (p[1] == '?')
-          ok = check_group (expression, p, error);
-        G_GNUC_FALLTHROUGH;
-      default:
-        g_string_append_c (result, *p++);
-      }
-  return ok ? g_string_free (g_steal_pointer (&result), FALSE) : NULL;
-}
-
-/* -- compiling ----------------------------------------------------------------------------------------------------- */
 
 EbbPattern *
 ebb_pattern_new (const char *expression,
@@ -242,11 +114,6 @@ ebb_pattern_new (const char *expression,
                  GError **error)
 {
   g_autoptr (EbbPattern) self = g_new0 (EbbPattern, 1);
-  g_autofree char *translated = NULL;
-  g_autofree char *quoted = ebb_json_quote (expression);
-  pcre2_compile_context *context;
-  int code;
-  PCRE2_SIZE offset;
 
   if (*expression == '\0' || strlen (expression) > MAX_LENGTH)
     {
@@ -254,27 +121,17 @@ ebb_pattern_new (const char *expression,
                    "an expression of %" G_GSIZE_FORMAT " bytes: 1 to %d are allowed", strlen (expression), MAX_LENGTH);
       return NULL;
     }
-  translated = is_literal ? g_strdup (expression) : translate (expression, error);
-  if (translated == NULL)
-    return NULL;
-  context = pcre2_compile_context_create (NULL);
-  pcre2_set_newline (context, PCRE2_NEWLINE_LF);
   self->expression = g_strdup (expression);
   self->is_literal = is_literal;
-  self->code = pcre2_compile ((PCRE2_SPTR) translated, PCRE2_ZERO_TERMINATED,
-                              PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT
-                                  | (is_literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE),
-                              &code, &offset, context);
-  pcre2_compile_context_free (context);
-  if (self->code == NULL)
+  if (!is_literal)
     {
-      PCRE2_UCHAR message[160];
-
-      pcre2_get_error_message (code, message, sizeof message);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the expression %s: %s", quoted, (const char *) message);
-      return NULL;
+      if (!compile_expression (self, error))
+        return NULL;
     }
-  self->is_compiled = pcre2_jit_compile (self->code, PCRE2_JIT_COMPLETE) == 0;
+  else if ((self->code = compile (expression, expression, PCRE2_LITERAL, error)) == NULL)
+    return NULL;
+  self->is_compiled = pcre2_jit_compile (self->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0
+                      && (is_literal || pcre2_jit_compile (self->counting, PCRE2_JIT_COMPLETE) == 0);
   return g_steal_pointer (&self);
 }
 
@@ -307,11 +164,38 @@ ebb_pattern_free (EbbPattern *self)
   if (self == NULL)
     return;
   pcre2_code_free (self->code);
+  pcre2_code_free (self->counting);
   g_free (self->expression);
   g_free (self);
 }
 
 /* -- searching ----------------------------------------------------------------------------------------------------- */
+
+/* Counts a step of the code that counts, and the characters that a scan has passed. Another number than 0 ends the
+ * match. */
+static int
+count_step (pcre2_callout_block *block,
+            gpointer data)
+{
+  EbbPatternSpace *space = data;
+  guint64 steps = 1;
+
+  if (block->callout_number == EBB_PATTERN_BEFORE_SCAN)
+    {
+      space->scan_start = block->current_position;
+      return 0;
+    }
+  if (block->callout_number == EBB_PATTERN_BEHIND_SCAN && space->scan_start != PCRE2_UNSET)
+    {
+      if (block->current_position > space->scan_start)
+        steps += block->current_position - space->scan_start;
+      space->scan_start = PCRE2_UNSET; /* where the match tries shorter scans, each is one step */
+    }
+  if (steps > space->steps_left)
+    return PCRE2_ERROR_MATCHLIMIT;
+  space->steps_left -= steps;
+  return 0;
+}
 
 EbbPatternSpace *
 ebb_pattern_space_new (void)
@@ -319,10 +203,14 @@ ebb_pattern_space_new (void)
   EbbPatternSpace *self = g_new0 (EbbPatternSpace, 1);
 
   self->data = pcre2_match_data_create (1, NULL);
-  self->context = pcre2_match_context_create (NULL);
-  pcre2_set_match_limit (self->context, FEW_STEPS);
   self->stack = pcre2_jit_stack_create (32 << 10, MAX_STACK, NULL);
+  self->context = pcre2_match_context_create (NULL);
+  pcre2_set_match_limit (self->context, FEW_CHOICES);
   pcre2_jit_stack_assign (self->context, NULL, self->stack);
+  self->counting = pcre2_match_context_create (NULL);
+  pcre2_set_match_limit (self->counting, G_MAXUINT32);
+  pcre2_set_callout (self->counting, count_step, self);
+  pcre2_jit_stack_assign (self->counting, NULL, self->stack);
   ebb_pattern_space_begin_text (self);
   return self;
 }
@@ -340,6 +228,7 @@ ebb_pattern_space_free (EbbPatternSpace *self)
     return;
   pcre2_match_data_free (self->data);
   pcre2_match_context_free (self->context);
+  pcre2_match_context_free (self->counting);
   pcre2_jit_stack_free (self->stack);
   g_free (self);
 }
@@ -378,42 +267,50 @@ fail (const EbbPatternSearch *self,
   return FALSE;
 }
 
-/* A match that begins at one of the bytes from @from to @last, as PCRE2 gives it. */
-static inline int
-match (const EbbPatternSearch *self,
-       gsize from,
-       gsize last)
+static int
+run (const EbbPatternSearch *self,
+     const pcre2_code *code,
+     pcre2_match_context *context,
+     gsize length,
+     gsize from,
+     gsize last,
+     guint32 options)
 {
-  const EbbPatternSpace *space = self->space;
+  PCRE2_SPTR text = (PCRE2_SPTR) self->text;
 
-  pcre2_set_offset_limit (space->context, last);
+  pcre2_set_offset_limit (context, last);
   if (self->pattern->is_compiled)
-    return pcre2_jit_match (self->pattern->code, (PCRE2_SPTR) self->text, self->length, from, 0, space->data,
-                            space->context);
-  return pcre2_match (self->pattern->code, (PCRE2_SPTR) self->text, self->length, from, PCRE2_NO_UTF_CHECK,
-                      space->data, space->context);
+    return pcre2_jit_match (code, text, length, from, options, self->space->data, context);
+  return pcre2_match (code, text, length, from, PCRE2_NO_UTF_CHECK | options, self->space->data, context);
 }
 
-/* The same at @place alone, which few steps don't suffice for. */
+/* A match that begins at one of the bytes from @from to @last, as PCRE2 gives it, with few choices. It is partial if it
+ * needs more than a window. */
+static inline int
+match_in_window (const EbbPatternSearch *self,
+                 gsize from,
+                 gsize last)
+{
+  gsize end = last + WINDOW;
+
+  if (end >= self->length)
+    return run (self, self->pattern->code, self->space->context, self->length, from, last, 0);
+  while (((guchar) self->text[end] & 0xc0) == 0x80)
+    end++;
+  return run (self, self->pattern->code, self->space->context, end, from, last, PCRE2_PARTIAL_HARD);
+}
+
+/* The same at @place alone, in the whole text, with counted steps. */
 static int
 match_with_many_steps (const EbbPatternSearch *self,
                        gsize place)
 {
   EbbPatternSpace *space = self->space;
-  guint64 steps = FEW_STEPS;
-  int result;
+  const EbbPattern *pattern = self->pattern;
 
-  do
-    {
-      steps = MIN (MIN (steps * STEP_GROWTH, space->steps_left), G_MAXUINT32);
-      pcre2_set_match_limit (space->context, (guint32) steps);
-      result = match (self, place, place);
-      if (result == PCRE2_ERROR_MATCHLIMIT)
-        space->steps_left -= steps;
-    }
-  while (result == PCRE2_ERROR_MATCHLIMIT && space->steps_left > 0);
-  pcre2_set_match_limit (space->context, FEW_STEPS);
-  return result;
+  space->scan_start = PCRE2_UNSET;
+  return run (self, pattern->is_literal ? pattern->code : pattern->counting, space->counting, self->length, place,
+              place, 0);
 }
 
 static gsize
@@ -440,18 +337,25 @@ find (const EbbPatternSearch *self,
 
   while (result == PCRE2_ERROR_NOMATCH && place <= self->length)
     {
-      const gsize last = MIN (place + N_PLACES, self->length);
+      gsize last = MIN (place + N_PLACES, self->length), begin = place;
 
-      result = match (self, place, last);
-      if (result == PCRE2_ERROR_MATCHLIMIT)
+      result = match_in_window (self, place, last);
+      if (result == PCRE2_ERROR_PARTIAL)
         {
-          space->steps_left -= MIN (space->steps_left, FEW_STEPS * N_PLACES);
-          for (result = PCRE2_ERROR_NOMATCH; result == PCRE2_ERROR_NOMATCH && place <= last;
-               place = get_next_place (self, place))
-            result = match_with_many_steps (self, place);
+          /* There is no match before the one that is partial. */
+          last = begin = pcre2_get_ovector_pointer (space->data)[0];
+          space->steps_left -= MIN (space->steps_left, WINDOW);
         }
+      else if (result == PCRE2_ERROR_MATCHLIMIT)
+        space->steps_left -= MIN (space->steps_left, FEW_CHOICES * N_PLACES);
       else
-        place = get_next_place (self, last);
+        {
+          place = get_next_place (self, last);
+          continue;
+        }
+      for (place = begin, result = PCRE2_ERROR_NOMATCH; result == PCRE2_ERROR_NOMATCH && place <= last;
+           place = get_next_place (self, place))
+        result = match_with_many_steps (self, place);
     }
   *found = result >= 0;
   if (result < 0)

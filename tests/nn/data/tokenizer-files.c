@@ -108,6 +108,10 @@ static const BadFile bad_files[] = {
   { SPLIT ("{\"Regex\": \"[a\"}"), EBB_ERROR_NOT_SUPPORTED, "is a class without an end" },
   { SPLIT ("{\"Regex\": \"a\\\\\"}"), EBB_ERROR_NOT_SUPPORTED, "in it is not supported" },
   { SPLIT ("{\"Regex\": \"(a{65000}){65000}\"}"), EBB_ERROR_FORMAT, "regular expression is too" },
+  { SPLIT ("{\"Regex\": \"(?i:[a\\\\u00df])\"}"), EBB_ERROR_NOT_SUPPORTED,
+    "\"\\\\u00df\" in a class that ignores case is not supported" },
+  { SPLIT ("{\"Regex\": \"(?<=a{300})b\"}"), EBB_ERROR_NOT_SUPPORTED,
+    "looks 300 characters back: at most 255 are supported" },
   { SPLIT ("{}"), EBB_ERROR_FORMAT, "a pattern must be a Regex or a String" },
   { "{" BPE ", \"decoder\": {\"type\": \"CTC\"}}", EBB_ERROR_NOT_SUPPORTED, "decoder: \"CTC\" is not supported" },
   { "{" BPE ", \"decoder\": {\"type\": \"Strip\", \"start\": -1}}", EBB_ERROR_FORMAT, "start must be an integer of 0" },
@@ -237,6 +241,109 @@ expressions_that_are_slow_everywhere_are_given_up (void)
     text->str[i] = i % 20000 == 0 ? 'a' : 'b';
   runs = ebb_tokenizer_encode_text (usual, text->str, &n, &error);
   g_assert_no_error (error);
+}
+
+/* The same for scans, which machine code doesn't count: of a line by each of its characters, and by each step inside of
+ * one match. */
+static void
+expressions_that_scan_again_are_given_up (void)
+{
+  static const char *const expressions[] = { "a(?=.*$)", "a(?=.*+[bc])", "(?:a(?=.*$))*c",
+                                             "a(?=(?:a|b)*+$)", "a(?=(?:a{2,60000})c)", "a(?<!c.{200})(?=.*$)" };
+  g_autofree char *text = g_strnfill (100000, 'a');
+  gsize n;
+
+  for (guint i = 0; i < G_N_ELEMENTS (expressions); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autofree char *json = g_strdup_printf (SPLIT ("{\"Regex\": \"%s\"}"), expressions[i]);
+      g_autoptr (EbbTokenizer) tokenizer = open_text (json, &error);
+
+      g_assert_no_error (error);
+      g_test_message ("%s", expressions[i]);
+      g_assert_null (ebb_tokenizer_encode_text (tokenizer, text, &n, &error));
+      test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "gives up at byte", "more than 50000000 steps");
+    }
+}
+
+/* A text of long lines, words, and runs of blanks takes few steps for each byte. */
+static void
+long_matches_end (void)
+{
+  static const char *const expressions[] = { "[ab]+", ".+", "b+(?!a)|b+|a", "(?:b|a)*+", "b*?a|b+", "[^a]*a|b+$" };
+  g_autofree char *text = g_strnfill (1000000, 'b');
+
+  for (gsize i = 0; i < 1000000; i += 250000)
+    text[i] = 'a';
+  for (guint i = 0; i < G_N_ELEMENTS (expressions); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autofree char *json = g_strdup_printf (SPLIT ("{\"Regex\": \"%s\"}"), expressions[i]);
+      g_autoptr (EbbTokenizer) tokenizer = open_text (json, &error);
+      g_autofree gint64 *tokens = NULL;
+      gsize n;
+
+      g_assert_no_error (error);
+      tokens = ebb_tokenizer_encode_text (tokenizer, text, &n, &error);
+      g_assert_no_error (error);
+      g_assert_cmpuint (n, >, 990000);
+    }
+}
+
+/* -- expressions mean what they mean to Oniguruma ------------------------------------------------------------------ */
+
+/* Words are matches, and each word is one token. */
+#define MATCHES(expression)                                                                       \
+  "{\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"?\", \"max_input_chars_per_word\": 1, " \
+  "\"continuing_subword_prefix\": \"##\", \"vocab\": {\"?\": 0}}, \"pre_tokenizer\": {\"type\": " \
+  "\"Split\", \"behavior\": \"Removed\", \"invert\": true, \"pattern\": {\"Regex\": \"" expression "\"}}}"
+
+/* The results are those of tokenizers 0.23. */
+static void
+expressions_find_what_they_find_in_tokenizers (void)
+{
+  static const struct
+  {
+    const char *expression, *text;
+    gsize n_matches;
+  } cases[] = {
+    { "\\\\p{Han}", "你。々〇「ー", 3 }, /* not the marks that Han is written with */
+    { "\\\\p{Han}+", "你好。世界", 2 },
+    { "[\\\\p{Han}]", "你。々〇「ー", 3 },
+    { "\\\\P{Han}", "你。々〇「ー", 3 },
+    { "\\\\p{^Han}", "你。々〇「ー", 3 },
+    { "\\\\p{Hiragana}", "あー゠。、ゝ", 2 },
+    { "\\\\p{Katakana}", "アー゠。・ヽ", 2 },
+    { "\\\\p{Devanagari}", "क।॥०\xe0\xa5\x91", 2 },
+    { "\\\\p{Common}", "।ーa1", 3 },
+    { "\\\\w", "²³¹¼½¾_a·", 8 },
+    { "[\\\\w]", "²³¹¼½¾_a·", 2 },
+    { "\\\\W", "²³¹¼½¾_a·", 1 },
+    { "(?i:ß)", "ssSSßẞs", 4 },
+    { "(?i)ß+", "ssSSßẞs", 1 },
+    { "(?i:\\\\u00df|\\\\x{149})x", "SSx ʼNx ss", 2 },
+    { "(?i:'ss)", "'ß 'SS 's", 2 },
+    { "(?i:ss+)", "ß ssS", 1 },
+    { "(?i:ffi)", "ﬃ FFI ﬀi", 2 },
+    { "(?i:(?-i:ß)ß)", "ssß ßss", 1 },
+    { "(?i:\\\\p{Lu})", "aBc", 1 },
+    { "(?i:[^ß])", "ss", 2 },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autofree char *json = g_strdup_printf (MATCHES ("%s"), cases[i].expression);
+      g_autoptr (EbbTokenizer) tokenizer = open_text (json, &error);
+      g_autofree gint64 *tokens = NULL;
+      gsize n;
+
+      g_assert_no_error (error);
+      tokens = ebb_tokenizer_encode_text (tokenizer, cases[i].text, &n, &error);
+      g_assert_no_error (error);
+      g_test_message ("%s in %s", cases[i].expression, cases[i].text);
+      g_assert_cmpuint (n, ==, cases[i].n_matches);
+    }
 }
 
 /* Files that would take hours or all memory are refused when the file is opened or when a text is encoded. */
@@ -388,6 +495,11 @@ main (int argc, char **argv)
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up", expressions_without_end_are_given_up);
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up/everywhere",
                    expressions_that_are_slow_everywhere_are_given_up);
+  g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up/scans",
+                   expressions_that_scan_again_are_given_up);
+  g_test_add_func ("/tokenizer-files/long-matches-end", long_matches_end);
+  g_test_add_func ("/tokenizer-files/expressions-find-what-they-find-in-tokenizers",
+                   expressions_find_what_they_find_in_tokenizers);
   g_test_add_func ("/tokenizer-files/hostile-files-end-in-one-line", hostile_files_end_in_one_line);
   g_test_add_func ("/tokenizer-files/empty-tokens-are-passed-over", empty_tokens_are_passed_over);
   g_test_add_func ("/tokenizer-files/added-and-unknown-tokens-follow-their-settings",
