@@ -108,7 +108,7 @@ options_make_generation (const Options *self,
   if (made == NULL)
     return NULL;
   g_object_set (made, "max-tokens", self->tokens, "use-cache", !self->no_cache, "generator", generator, "tokenizer",
-                tokenizer, "stop-strings", self->stop, NULL);
+                tokenizer, NULL);
   ebb_generation_options_get_stop_tokens (made, &n_stops);
   if (n_stops == 0 && end >= 0)
     ebb_generation_options_add_stop_token (made, end);
@@ -120,6 +120,9 @@ options_make_generation (const Options *self,
   TAKE ("top-p", top_p);
   TAKE ("min-p", min_p);
   TAKE ("repetition-penalty", repetition_penalty);
+  TAKE ("min-tokens", min_tokens);
+  TAKE ("no-repeat-ngram-size", no_repeat_ngram);
+  TAKE ("stop-strings", stop);
 #undef TAKE
   return ebb_generation_options_check (made, error) ? g_steal_pointer (&made) : NULL;
 }

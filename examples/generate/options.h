@@ -17,7 +17,7 @@ typedef struct
   char **stop;  /* NULL: none */
   char **words; /* arguments that are no options: the prompt */
   gboolean chat, no_thinking, no_cache;
-  int tokens, top_k, threads;
+  int tokens, min_tokens, top_k, no_repeat_ngram, threads;
   double temperature, top_p, min_p, repetition_penalty;
   gint64 seed;
 } Options;

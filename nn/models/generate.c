@@ -221,7 +221,7 @@ choose (Run *run, EbbTensor *logits, GError **error)
   g_autoptr (EbbTensor) numbers = NULL;
   const float *scores, *uniforms = NULL;
 
-  if (run->options->temperature == 0 && run->options->repetition_penalty == 1)
+  if (ebb_generation_options_take_likeliest (run->options))
     return take_likeliest (run, logits, error);
   cast = ebb_cast (logits, EBB_DTYPE_F32, error);
   moved = ebb_to_device (cast, ebb_device_get_cpu (), error);
@@ -243,7 +243,16 @@ choose (Run *run, EbbTensor *logits, GError **error)
       const GArray *row = get_active (run, i)->tokens;
 
       run->next[i] = ebb_token_choice_choose (run->choice, scores + i * vocab, (const gint64 *) (gpointer) row->data,
-                                              row->len, uniforms != NULL ? (double) uniforms[run->active[i]] : 0);
+                                              row->len, get_active (run, i)->n_prompt,
+                                              uniforms != NULL ? (double) uniforms[run->active[i]] : 0);
+      if (run->next[i] == EBB_TOKEN_CHOICE_NONE)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                       "generate: row %u has no next token: the options suppress, or let not repeat or end it, all of "
+                       "the vocabulary's %" G_GINT64_FORMAT,
+                       run->active[i], vocab);
+          return FALSE;
+        }
       if (run->next[i] < 0)
         return refuse_logits (run, i, error);
     }
@@ -489,6 +498,17 @@ check_lengths (Run *run, GError **error)
   return TRUE;
 }
 
+static gboolean
+check_forced (const char *name, gint64 token, gint64 vocab, GError **error)
+{
+  if (token < vocab)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
+               "generate: %s is %" G_GINT64_FORMAT "; it must be in [0, %" G_GINT64_FORMAT "), the vocabulary, or -1",
+               name, token, vocab);
+  return FALSE;
+}
+
 /**
  * ebb_model_generate:
  * @model: an #EbbGpt
@@ -535,7 +555,9 @@ ebb_model_generate (EbbModule *model,
     }
   config = ebb_gpt_get_config (EBB_GPT (model));
   own = ebb_generation_options_complete (options, model, error);
-  if (own == NULL || !ebb_generation_options_check (own, error))
+  if (own == NULL || !ebb_generation_options_check (own, error)
+      || !check_forced ("forced-bos-token", own->forced_bos_token, config->vocab, error)
+      || !check_forced ("forced-eos-token", own->forced_eos_token, config->vocab, error))
     return NULL;
   result = ebb_generation_new (prompts, n_prompts, config->vocab, own->tokenizer, error);
   if (result == NULL)

@@ -13,6 +13,9 @@ struct _EbbGenerationOptions
   GObject parent_instance;
 
   int max_tokens;
+  int min_tokens, min_length;
+  int no_repeat_ngram_size;
+  gint64 forced_bos_token, forced_eos_token; /* -1: none */
   double temperature;
   int top_k;
   double top_p;
@@ -21,12 +24,24 @@ struct _EbbGenerationOptions
   char **stop_strings; /* NULL: none */
   gboolean use_cache;
   gboolean slides;
-  EbbGenerator *generator; /* NULL: the thread's default */
-  EbbTokenizer *tokenizer; /* NULL: no text */
-  GArray *stop_tokens;     /* gint64 */
-  guint64 given;           /* which of the fields above were set: a bit for every four bytes of the struct */
+  EbbGenerator *generator;                         /* NULL: the thread's default */
+  EbbTokenizer *tokenizer;                         /* NULL: no text */
+  GArray *stop_tokens;                             /* gint64 */
+  GArray *suppress_tokens, *begin_suppress_tokens; /* gint64 */
+  guint64 given; /* which of the fields above were set: a bit for every four bytes of the struct */
 };
 
+#define EBB_GENERATION_GIVEN(field) (G_GUINT64_CONSTANT (1) << (offsetof (EbbGenerationOptions, field) / 4))
+#define EBB_GENERATION_ALL_GIVEN (EBB_GENERATION_GIVEN (begin_suppress_tokens) * 2 - 1)
+
+G_STATIC_ASSERT (offsetof (EbbGenerationOptions, given) / 4 < 64);
+
+/* As ebb_generation_options_check (). @has_texts: stop strings need the tokenizer. */
+gboolean ebb_generation_options_check_values (EbbGenerationOptions *self,
+                                              gboolean has_texts,
+                                              GError **error);
+/* Whether logits alone decide: the likeliest token is taken, and nothing changes the logits before. */
+gboolean ebb_generation_options_take_likeliest (const EbbGenerationOptions *self);
 /* Has @model remember the defaults of @folder, which it was opened from. */
 void ebb_generation_options_attach (EbbModule *model,
                                     const char *folder);

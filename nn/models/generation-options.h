@@ -40,6 +40,20 @@ void ebb_generation_options_add_stop_token (EbbGenerationOptions *self,
                                             gint64 token);
 
 EBB_AVAILABLE_IN_ALL
+void ebb_generation_options_set_suppress_tokens (EbbGenerationOptions *self,
+                                                 const gint64 *tokens,
+                                                 gsize n_tokens);
+EBB_AVAILABLE_IN_ALL
+const gint64 *ebb_generation_options_get_suppress_tokens (EbbGenerationOptions *self,
+                                                          gsize *n_tokens);
+EBB_AVAILABLE_IN_ALL
+void ebb_generation_options_set_begin_suppress_tokens (EbbGenerationOptions *self,
+                                                       const gint64 *tokens,
+                                                       gsize n_tokens);
+EBB_AVAILABLE_IN_ALL
+const gint64 *ebb_generation_options_get_begin_suppress_tokens (EbbGenerationOptions *self,
+                                                                gsize *n_tokens);
+EBB_AVAILABLE_IN_ALL
 const gint64 *ebb_generation_options_get_stop_tokens (EbbGenerationOptions *self,
                                                       gsize *n_tokens);
 

@@ -13,12 +13,16 @@ typedef struct _EbbTokenChoice EbbTokenChoice;
 EbbTokenChoice *ebb_token_choice_new (EbbGenerationOptions *options,
                                       gint64 vocab);
 void ebb_token_choice_free (EbbTokenChoice *self);
-/* The token for @logits [vocab] by @uniform in [0, 1). @earlier: the tokens that the row has, for the repetition
- * penalty. -1 if there is no number among the logits. */
+/* ebb_token_choice_choose () found no token that the options leave. */
+#define EBB_TOKEN_CHOICE_NONE (-2)
+
+/* The token for @logits [vocab] by @uniform in [0, 1). @earlier: the tokens that the row has, of which @n_prompt are
+ * its prompt's. -1 if there is no number among the logits. */
 gint64 ebb_token_choice_choose (EbbTokenChoice *self,
                                 const float *logits,
                                 const gint64 *earlier,
                                 gsize n_earlier,
+                                gsize n_prompt,
                                 double uniform);
 /* The candidates of the last call: tokens in ascending order, with weights that add up to *total. */
 gsize ebb_token_choice_get_candidates (EbbTokenChoice *self,

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The repetition penalty, temperature, top-k, top-p and min-p, and the draw. */
+/* The repetition penalty, the tokens that are ruled out or forced, temperature, top-k, top-p and min-p, and the draw.
+ */
 #include "nn/models/token-choice-private.h"
 
 #include "nn/models/generation-options-private.h"
@@ -10,6 +11,7 @@
 
 struct _EbbTokenChoice
 {
+  EbbGenerationOptions *options;
   double temperature, top_p, min_p;
   float penalty;
   gint64 vocab, top_k;
@@ -27,6 +29,7 @@ ebb_token_choice_new (EbbGenerationOptions *options, gint64 vocab)
 {
   EbbTokenChoice *self = g_new0 (EbbTokenChoice, 1);
 
+  self->options = ebb_generation_options_copy (options);
   self->temperature = options->temperature;
   self->top_p = options->top_p;
   self->min_p = options->min_p;
@@ -44,6 +47,7 @@ ebb_token_choice_new (EbbGenerationOptions *options, gint64 vocab)
 void
 ebb_token_choice_free (EbbTokenChoice *self)
 {
+  g_object_unref (self->options);
   g_free (self->scores);
   g_free (self->heap);
   g_free (self->is_earlier);
@@ -66,6 +70,57 @@ penalize (EbbTokenChoice *self, const gint64 *earlier, gsize n_earlier)
   for (gsize i = 0; i < n_earlier; i++)
     if (earlier[i] < self->vocab)
       self->is_earlier[earlier[i]] = FALSE;
+}
+
+static void
+rule_out (EbbTokenChoice *self, gint64 token)
+{
+  if (token < self->vocab) /* others are chosen never */
+    self->scores[token] = -INFINITY;
+}
+
+static void
+rule_out_all (EbbTokenChoice *self, const GArray *tokens)
+{
+  for (guint i = 0; i < tokens->len; i++)
+    rule_out (self, g_array_index (tokens, gint64, i));
+}
+
+/* Rules out the tokens that have followed the last n - 1 tokens before. */
+static void
+rule_out_ngrams (EbbTokenChoice *self, const gint64 *earlier, gsize n_earlier)
+{
+  const gsize n = (gsize) self->options->no_repeat_ngram_size;
+
+  for (gsize i = 0; n > 0 && i + n <= n_earlier; i++)
+    if (memcmp (earlier + i, earlier + n_earlier - (n - 1), sizeof (gint64) * (n - 1)) == 0)
+      rule_out (self, earlier[i + n - 1]);
+}
+
+static void
+force (EbbTokenChoice *self, gint64 token)
+{
+  for (gint64 i = 0; i < self->vocab; i++)
+    self->scores[i] = i == token ? 0 : -INFINITY;
+}
+
+/* What transformers' processors of logits do, in their order (its GenerationMixin, _get_logits_processor ()). */
+static void
+restrict_tokens (EbbTokenChoice *self, const gint64 *earlier, gsize n_earlier, gsize n_prompt)
+{
+  const EbbGenerationOptions *options = self->options;
+  const gsize n_made = n_earlier - n_prompt, n_forced = options->forced_bos_token >= 0 && n_prompt == 1;
+
+  rule_out_ngrams (self, earlier, n_earlier);
+  if (n_earlier < (gsize) options->min_length || n_made < (gsize) options->min_tokens)
+    rule_out_all (self, options->stop_tokens);
+  if (n_forced && n_made == 0)
+    force (self, options->forced_bos_token);
+  if (options->forced_eos_token >= 0 && n_made + 1 == (gsize) options->max_tokens)
+    force (self, options->forced_eos_token);
+  rule_out_all (self, options->suppress_tokens);
+  if (n_made == n_forced)
+    rule_out_all (self, options->begin_suppress_tokens);
 }
 
 /* The likeliest token, the first of equals. */
@@ -210,6 +265,7 @@ ebb_token_choice_choose (EbbTokenChoice *self,
                          const float *logits,
                          const gint64 *earlier,
                          gsize n_earlier,
+                         gsize n_prompt,
                          double uniform)
 {
   gint64 best;
@@ -217,9 +273,12 @@ ebb_token_choice_choose (EbbTokenChoice *self,
   memcpy (self->scores, logits, sizeof (float) * (gsize) self->vocab);
   if (self->penalty != 1)
     penalize (self, earlier, n_earlier);
-  best = find_largest (self);
-  if (best < 0)
+  if (find_largest (self) < 0)
     return -1;
+  restrict_tokens (self, earlier, n_earlier, n_prompt);
+  best = find_largest (self);
+  if (best < 0 || self->scores[best] == -INFINITY)
+    return EBB_TOKEN_CHOICE_NONE;
   if (self->temperature == 0)
     return best;
   for (gint64 i = 0; i < self->vocab; i++)

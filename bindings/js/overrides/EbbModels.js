@@ -28,8 +28,14 @@ function addModels(Ebb) {
     // or {tokenizer, maxTokens: 20}. on_token (row, token, text) is called for each token as it comes; false ends all
     // rows.
     Ebb.Gpt.prototype.generate = function (prompts, options = {}, on_token = null, cancellable = null) {
-        const {stop_tokens: named = null, stopTokens: stops = named, ...settings} = options;
+        const {stop_tokens: named = null, stopTokens: stops = named, suppress_tokens: never = null,
+            suppressTokens = never, begin_suppress_tokens: notFirst = null, beginSuppressTokens = notFirst,
+            ...settings} = options;
         const made = new Ebb.GenerationOptions(_listStopStrings(settings));
+        if (suppressTokens !== null)
+            made.set_suppress_tokens([suppressTokens].flat());
+        if (beginSuppressTokens !== null)
+            made.set_begin_suppress_tokens([beginSuppressTokens].flat());
         if (stops !== null)
             made.set_stop_tokens([stops].flat());
         const tensors = prompts?.messages === undefined ? _listPrompts(Ebb, prompts, made.tokenizer)

@@ -503,6 +503,60 @@ folders_have_defaults (void)
     }
 }
 
+/* Keys of which each changes the text are taken, and the others are named where a text is generated. */
+static void
+keys_of_folders_count_or_are_named (void)
+{
+  static const char all[] =
+      "{\"min_new_tokens\": 3, \"no_repeat_ngram_size\": 2, \"suppress_tokens\": [7, 8], \"min_length\": 30, "
+      "\"begin_suppress_tokens\": [9], \"forced_bos_token_id\": 4, \"forced_eos_token_id\": [5], \"stop_strings\": "
+      "\"END\", \"eos_token_id\": 2, \"num_beams\": 4, \"bad_words_ids\": [[1, 2]], \"typical_p\": 1.0, "
+      "\"max_length\": 50, \"sequence_bias\": null, \"early_stopping\": true, \"pad_token_id\": 0}";
+  static const struct
+  {
+    const char *json, *says;
+  } bad[] = {
+    { "{\"min_new_tokens\": -1}", "generate: min-tokens is -1, it must be 0 or more" },
+    { "{\"min_length\": \"3\"}", "\"min_length\" must be an integer" },
+    { "{\"no_repeat_ngram_size\": -2}", "generate: no-repeat-ngram-size is -2" },
+    { "{\"suppress_tokens\": [\"a\"]}", "\"suppress_tokens\" must be a token or a list of tokens" },
+    { "{\"begin_suppress_tokens\": [-1]}", "\"begin_suppress_tokens\" must be a token or a list" },
+    { "{\"forced_eos_token_id\": [1, 2]}", "\"forced_eos_token_id\" must be one token" },
+    { "{\"stop_strings\": [1]}", "\"stop_strings\" must be a text or a list of texts" },
+    { "{\"stop_strings\": \"\"}", "generate: stop string 0 is empty" },
+  };
+  const char *note = "*generation_config.json: not known, so without effect: num_beams (4), bad_words_ids, max_length "
+                     "(50), early_stopping (true)";
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbGenerationOptions) options = NULL;
+  const gint64 *tokens;
+  gsize n;
+
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, note);
+  options = open_options ("generation_config.json", all, &error);
+  g_assert_no_error (error);
+  g_test_assert_expected_messages ();
+  g_assert_cmpfloat (test_get_double (options, "min-tokens"), ==, 3);
+  g_assert_cmpfloat (test_get_double (options, "min-length"), ==, 0); /* min_new_tokens comes first */
+  g_assert_cmpfloat (test_get_double (options, "no-repeat-ngram-size"), ==, 2);
+  g_assert_cmpfloat (test_get_double (options, "forced-bos-token"), ==, 4);
+  g_assert_cmpfloat (test_get_double (options, "forced-eos-token"), ==, 5);
+  tokens = ebb_generation_options_get_suppress_tokens (options, &n);
+  g_assert_cmpmem (tokens, n * sizeof (gint64), ((const gint64[]){ 7, 8 }), 2 * sizeof (gint64));
+  tokens = ebb_generation_options_get_begin_suppress_tokens (options, &n);
+  g_assert_cmpmem (tokens, n * sizeof (gint64), ((const gint64[]){ 9 }), sizeof (gint64));
+  g_assert_false (ebb_generation_options_check (options, &error)); /* there is no tokenizer yet */
+  g_assert_nonnull (strstr (error->message, "stop string 0 needs the tokenizer"));
+  for (guint i = 0; i < G_N_ELEMENTS (bad); i++)
+    {
+      g_autoptr (GError) failure = NULL;
+
+      g_assert_null (open_options ("generation_config.json", bad[i].json, &failure));
+      if (strstr (failure->message, bad[i].says) == NULL)
+        g_error ("\"%s\" does not say \"%s\"", failure->message, bad[i].says);
+    }
+}
+
 /* A model from a folder ends at its token; options say otherwise. */
 static void
 models_have_their_folders_defaults (void)
@@ -542,12 +596,14 @@ models_have_their_folders_defaults (void)
   plain = generate (model, &prompt, 1, options);
   tokens = ebb_generation_get_tokens (plain, 0);
   g_clear_object (&model);
-  json =
-      g_strdup_printf ("{\"eos_token_id\": %d, \"max_new_tokens\": 3}", (int) ((const gint64 *) test_read (tokens))[0]);
+  json = g_strdup_printf ("{\"eos_token_id\": %d, \"max_new_tokens\": 3, \"nonsense\": 7}",
+                          (int) ((const gint64 *) test_read (tokens))[0]);
   g_assert_true (g_file_set_contents (last, json, -1, NULL));
   model = ebb_model_open (folder, &error);
   g_assert_no_error (error);
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "*generation_config.json: *effect: nonsense (7)"); /* once */
   ended = generate (model, &prompt, 1, NULL);
+  g_test_assert_expected_messages ();
   g_assert_cmpint (ebb_generation_get_end (ended, 0), ==, EBB_GENERATION_END_TOKEN);
   of_model = ebb_generation_options_new_for_model (model, &error);
   g_assert_no_error (error);
@@ -705,6 +761,7 @@ main (int argc, char **argv)
   g_test_add_func ("/generate/bad-texts", bad_texts_are_named);
   g_test_add_func ("/generate/callback", the_callback_may_stop);
   g_test_add_func ("/generate/folders", folders_have_defaults);
+  g_test_add_func ("/generate/folders-keys", keys_of_folders_count_or_are_named);
   g_test_add_func ("/generate/bad-prompts", bad_prompts_are_named);
   g_test_add_func ("/generate/models-folders", models_have_their_folders_defaults);
   g_test_add_func ("/generate/not-numbers", logits_that_are_no_numbers_are_named);

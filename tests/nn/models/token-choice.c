@@ -62,7 +62,7 @@ check_case (const EbbJson *json)
     floats[i] = (float) logits[i];
   for (gsize i = 0; i < n_earlier; i++)
     tokens[i] = (gint64) earlier[i];
-  ebb_token_choice_choose (choice, floats, tokens, n_earlier, 0.5);
+  ebb_token_choice_choose (choice, floats, tokens, n_earlier, n_earlier, 0.5);
   n_candidates = ebb_token_choice_get_candidates (choice, &candidates, &weights, &total);
   for (gsize i = 0; i < n_candidates; i++)
     have[candidates[i]] = weights[i] / total;
@@ -76,7 +76,8 @@ check_case (const EbbJson *json)
     {
       const double middle = sum + weights[i] / total / 2;
 
-      g_assert_cmpint (ebb_token_choice_choose (choice, floats, tokens, n_earlier, middle), ==, candidates[i]);
+      g_assert_cmpint (ebb_token_choice_choose (choice, floats, tokens, n_earlier, n_earlier, middle), ==,
+                       candidates[i]);
       sum += weights[i] / total;
     }
 }
@@ -105,11 +106,72 @@ extremes_have_a_token_too (void)
 
       g_object_set (options, "temperature", MIN (temperature, 1), "top-p", 0.9, NULL);
       choice = ebb_token_choice_new (options, 4);
-      g_assert_cmpint (ebb_token_choice_choose (choice, huge, NULL, 0, 0.999), ==, 2);
-      g_assert_cmpint (ebb_token_choice_choose (choice, infinite, NULL, 0, 0), ==, 1);
-      g_assert_cmpint (ebb_token_choice_choose (choice, nothing, NULL, 0, 0), ==, -1);
-      g_assert_cmpint (ebb_token_choice_choose (choice, some, NULL, 0, 0.999), ==, 2);
+      g_assert_cmpint (ebb_token_choice_choose (choice, huge, NULL, 0, 0, 0.999), ==, 2);
+      g_assert_cmpint (ebb_token_choice_choose (choice, infinite, NULL, 0, 0, 0), ==, 1);
+      g_assert_cmpint (ebb_token_choice_choose (choice, nothing, NULL, 0, 0, 0), ==, -1);
+      g_assert_cmpint (ebb_token_choice_choose (choice, some, NULL, 0, 0, 0.999), ==, 2);
     }
+}
+
+/* What is left of six tokens whose logits fall, by hand: the processors of transformers 4.57 do the same. */
+static void
+tokens_are_ruled_out_and_forced (void)
+{
+  static const float logits[] = { 5, 4, 3, 2, 1, 0 };
+  static const struct
+  {
+    const char *name;
+    int value;
+    gint64 suppressed, suppressed_first, stop; /* -1: none */
+    gint64 earlier[5];
+    gsize n_earlier, n_prompt;
+    gint64 chosen;
+  } cases[] = {
+    { NULL, 0, -1, -1, -1, { 1, 2 }, 2, 2, 0 },
+    { NULL, 0, 0, -1, -1, { 1, 2 }, 2, 2, 1 },
+    { NULL, 0, 0, 1, -1, { 1, 2 }, 2, 2, 2 },
+    { NULL, 0, 0, 1, -1, { 1, 2 }, 2, 1, 1 }, /* it is not the first */
+    { NULL, 0, 900, -1, -1, { 1 }, 1, 1, 0 }, /* outside of the vocabulary */
+    { "no-repeat-ngram-size", 1, -1, -1, -1, { 0, 1, 3 }, 3, 3, 2 },
+    { "no-repeat-ngram-size", 2, -1, -1, -1, { 5, 0, 5, 1, 5 }, 5, 1, 2 },
+    { "no-repeat-ngram-size", 3, -1, -1, -1, { 5, 5, 0, 5, 5 }, 5, 1, 1 },
+    { "no-repeat-ngram-size", 3, -1, -1, -1, { 5, 4, 0, 5, 5 }, 5, 1, 0 },
+    { "no-repeat-ngram-size", 3, -1, -1, -1, { 0, 0 }, 2, 1, 0 },
+    { "min-tokens", 2, -1, -1, 0, { 3, 3 }, 2, 1, 1 },
+    { "min-tokens", 2, -1, -1, 0, { 3, 3, 3 }, 3, 1, 0 },
+    { "min-length", 3, -1, -1, 0, { 3, 3 }, 2, 1, 1 },
+    { "min-length", 3, -1, -1, 0, { 3, 3, 3 }, 3, 3, 0 },
+    { "forced-bos-token", 4, -1, -1, -1, { 3 }, 1, 1, 4 },
+    { "forced-bos-token", 4, -1, 0, -1, { 3, 4 }, 2, 1, 1 }, /* the first that is chosen */
+    { "forced-bos-token", 4, -1, -1, -1, { 3, 3 }, 2, 2, 0 },
+    { "forced-eos-token", 5, -1, -1, -1, { 3, 3 }, 2, 1, 0 },
+    { "forced-eos-token", 5, -1, -1, -1, { 3, 3, 3 }, 3, 1, 5 },
+    { "forced-eos-token", 5, 5, -1, -1, { 3, 3, 3 }, 3, 1, EBB_TOKEN_CHOICE_NONE },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    for (guint samples = 0; samples < 2; samples++)
+      {
+        g_autoptr (EbbGenerationOptions) options = ebb_generation_options_new ();
+        g_autoptr (EbbGenerationOptions) copy = NULL;
+        g_autoptr (EbbTokenChoice) choice = NULL;
+        g_auto (GValue) value = G_VALUE_INIT;
+
+        g_object_set (options, "max-tokens", 3, "temperature", samples ? 1e-3 : 0.0, NULL);
+        g_value_init (&value, G_TYPE_INT);
+        g_value_set_int (&value, cases[i].value);
+        if (cases[i].name != NULL)
+          g_object_set_property (G_OBJECT (options), cases[i].name, &value);
+        ebb_generation_options_set_suppress_tokens (options, &cases[i].suppressed, cases[i].suppressed >= 0);
+        ebb_generation_options_set_begin_suppress_tokens (options, &cases[i].suppressed_first,
+                                                          cases[i].suppressed_first >= 0);
+        ebb_generation_options_set_stop_tokens (options, &cases[i].stop, cases[i].stop >= 0);
+        copy = ebb_generation_options_copy (options);
+        choice = ebb_token_choice_new (copy, 6);
+        g_assert_cmpint (ebb_token_choice_choose (choice, logits, cases[i].earlier, cases[i].n_earlier,
+                                                  cases[i].n_prompt, 0.5),
+                         ==, cases[i].chosen);
+      }
 }
 
 int
@@ -117,6 +179,7 @@ main (int argc, char **argv)
 {
   g_test_init (&argc, &argv, NULL);
   g_test_add_func ("/nn/models/token-choice/transformers", candidates_are_those_of_transformers);
+  g_test_add_func ("/nn/models/token-choice/ruled-out-and-forced", tokens_are_ruled_out_and_forced);
   g_test_add_func ("/nn/models/token-choice/extremes", extremes_have_a_token_too);
   return g_test_run ();
 }

@@ -37,16 +37,25 @@ class Generation:
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
-def _set_stop_tokens(options, tokens):
-    listed = [tokens] if type(tokens) is int else tokens
-    if not isinstance(listed, (list, tuple)) or not all(type(token) is int for token in listed):
-        raise TypeError(f"generate(): stop_tokens is {show(tokens)}: it must be a token or a list of tokens")
-    options.set_stop_tokens(list(listed))
+def _make_setter(name):
+    def set_tokens(options, tokens):
+        listed = [tokens] if type(tokens) is int else tokens
+        if not isinstance(listed, (list, tuple)) or not all(type(token) is int for token in listed):
+            raise TypeError(f"generate(): {name} is {show(tokens)}: it must be a token or a list of tokens")
+        getattr(options, f"set_{name}")(list(listed))
+
+    return set_tokens
+
+
+_LISTS = {name: _make_setter(name) for name in ("stop_tokens", "suppress_tokens", "begin_suppress_tokens")}
 
 
 _HINTS = {
     "max_new_tokens": "write max_tokens",
     "max_length": "write max_tokens, which counts the new tokens alone",
+    "min_new_tokens": "write min_tokens",
+    "forced_bos_token_id": "write forced_bos_token",
+    "forced_eos_token_id": "write forced_eos_token",
     "do_sample": "write temperature=1 to sample, temperature=0 for the likeliest token",
     "eos_token_id": "write stop_tokens",
     "pad_token_id": "leave it out, no token sees padding",
@@ -57,13 +66,13 @@ _HINTS = {
     "num_beams": "there is no beam search",
     "seed": "call ebb.manual_seed(seed) before",
 }
-_OPTIONS = Options(Ebb.GenerationOptions, {"stop_tokens": _set_stop_tokens}, copy=Ebb.GenerationOptions.copy,
+_OPTIONS = Options(Ebb.GenerationOptions, _LISTS, copy=Ebb.GenerationOptions.copy,
                    hints=_HINTS)
 
 
 def _show_options(self):
     values = {name: self.get_property(spec.name) for name, spec in _OPTIONS.specs.items()}
-    values["stop_tokens"] = self.get_stop_tokens()
+    values.update((name, getattr(self, f"get_{name}")()) for name in _LISTS)
     return f"GenerationOptions({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
