@@ -5,6 +5,7 @@
 #include <ebb/ebb.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -78,11 +79,26 @@ start_with_settings (char **argv)
     execv (path, argv); /* if this fails the program runs with the defaults */
 }
 
+/* A file that a program opens must not become its standard output, where that is closed: what it prints would stand in
+ * the file. Printing fails instead. */
+static void
+open_standard (void)
+{
+  int fd;
+
+  do
+    fd = open ("/dev/null", O_RDONLY);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0)
+    close (fd);
+}
+
 void
 command_init (char **argv)
 {
   g_autofree char *name = g_path_get_basename (argv[0] != NULL ? argv[0] : "ebb");
 
+  open_standard ();
   start_with_settings (argv);
 #ifdef __GLIBC__
   map_large_buffers ();
@@ -227,10 +243,14 @@ command_finish (int status)
 {
   g_autofree char *message = NULL;
 
+  errno = 0;
   if (fflush (stdout) == 0 && !ferror (stdout))
     return status;
-  message = g_strdup_printf ("can't write to standard output: %s", g_strerror (errno));
-  return command_fail (1, message);
+  if (errno == 0 && putchar ('\n') != EOF) /* an earlier write has failed: another one says why */
+    fflush (stdout);
+  message =
+      g_strdup_printf ("can't write to standard output: %s", errno != 0 ? g_strerror (errno) : "a part is missing");
+  return command_fail (MAX (status, 1), message);
 }
 
 gboolean

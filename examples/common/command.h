@@ -28,7 +28,7 @@ void command_print_version (void);
 /* Prints "PROGRAM: MESSAGE" on standard error after what was printed before; returns @status. */
 int command_fail (int status,
                   const char *message);
-/* Flushes standard output; returns @status, or 1 if standard output can't be written. */
+/* Flushes standard output; returns @status, or 1 in place of 0 if standard output can't be written. */
 int command_finish (int status);
 
 /* Reads the size, such as 1.5GiB, that was given as --@option @value. */

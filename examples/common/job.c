@@ -21,6 +21,16 @@
 
 #include <stdio.h>
 
+/* A closed output ends a training after its first step at the earliest, since the program has printed before that. */
+static gboolean
+is_interrupted (const Trainer *trainer,
+                const Progress *progress)
+{
+  const int status = trainer_get_interrupt (trainer);
+
+  return status != 0 && (status != INTERRUPT_CLOSED || progress->losses->len > 0);
+}
+
 static gboolean
 train (Trainer *trainer,
        Keep *keep,
@@ -37,7 +47,7 @@ train (Trainer *trainer,
       && (!evaluate_if_due (trainer, error) || !log_begin (log, error)))
     return FALSE;
   progress_evaluation (progress);
-  while (trainer->step < options->steps && trainer_get_interrupt (trainer) == 0)
+  while (trainer->step < options->steps && !is_interrupted (trainer, progress))
     {
       gint64 began = g_get_monotonic_time ();
       double loss, seconds;

@@ -4,7 +4,7 @@
 #include "common/program.h"
 
 /* Training a GPT on a text, from the command line to the exit status: 0, 1 for a failure, 2 for a wrong command
- * line, 128 + the signal's number after Ctrl-C or SIGTERM. */
+ * line, 128 + the signal's number after a signal that ended it. */
 
 G_BEGIN_DECLS
 

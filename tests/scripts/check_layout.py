@@ -45,7 +45,7 @@ BACKEND_FORBIDDEN = re.compile(r"tensor/(autograd/.*|ops/.*|tensor|tensor-privat
 # begins with /proc/ or /sys/ stands in the call, or in the lines above it.
 UNGUARDED_READ = re.compile(r"\b(g_file_get_contents|g_file_load_contents|g_mapped_file_new|fopen|\w+_load_from_file"
                             r"|\w+_load_from_mapped_file|open \([^;]*O_RDONLY(?![^;]*O_DIRECTORY)) ?")
-KERNEL_FILE = re.compile(r"/(proc|sys)/")
+KERNEL_FILE = re.compile(r"/(proc|sys)/|/dev/null")
 LINES_TO_KERNEL_FILE = 15
 GUARDED_READERS = ("tensor/util/atomic-file.c", "examples/common/read-file.c")
 

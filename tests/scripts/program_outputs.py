@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""What the programs write: files and folders with the longest names."""
+"""What the programs write: files and folders with the longest names, and a training whose terminal or output closes."""
+import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
 
 BUILD = os.path.abspath(os.environ.get("EBB_BUILD_DIR", "build/release"))
 MODEL = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "fixtures", "chat-model")
+BROKEN = "train_gpt: can't write to standard output: Broken pipe\n"
 SIZES = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch", "2", "--threads", "1"]
 
 
@@ -83,6 +86,83 @@ class LongNames(OutputsTest):
             self.refuse(1, ": a name of 256 bytes: there a name has at most 255\n", *words, *option)
         self.refuse(1, " bytes: it must have at most ", *words, "--save", deep + "/")
         self.refuse(1, " a name of 256 bytes", "generate", "--model", MODEL, "--prompt", "a", "--report", "n" * 256)
+
+
+class Endings(OutputsTest):
+    """A training whose terminal or output closes saves what it has."""
+    words = ["--data", "text.txt", *SIZES, "--steps", 2000, "--save", "w/", "--resume", "state", "--report", "r"]
+
+    def check_saved(self):
+        self.assertEqual(self.files(), ["r", "state", "text.txt", "w"])
+        with open(self.path("r"), encoding="utf-8") as file:
+            begun = json.load(file)
+        n = begun["last_step"]
+        self.succeed("train_gpt", "--data", "text.txt", "--steps", n + 2, "--resume", "state", "--report", "r",
+                     "--quiet")
+        with open(self.path("r"), encoding="utf-8") as file:
+            rest = json.load(file)
+        self.succeed("train_gpt", "--data", "text.txt", *SIZES, "--steps", n + 2, "--report", "r", "--quiet")
+        with open(self.path("r"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["losses"], begun["losses"] + rest["losses"])
+        for name in "w", "state":
+            shutil.rmtree(self.path(name))
+        os.remove(self.path("r"))
+
+    def start(self, *words, before=None, program="train_gpt"):
+        words = [os.path.join(BUILD, "examples", program), *map(str, self.words + list(words))]
+        return subprocess.Popen(words, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, preexec_fn=before)
+
+    def wait_for_step(self, process):
+        while not process.stdout.readline().startswith("step"):
+            self.assertIsNone(process.poll())
+
+    def test_a_terminal_that_closes(self):
+        for program, words in ("train_gpt", []), ("fsdp_gpt", ["--ranks", 2]):
+            with self.subTest(program=program), self.start(*words, "--steps", 10**7, program=program) as process:
+                self.wait_for_step(process)
+                for _ in range(3):    # from the kernel and from the shell
+                    process.send_signal(signal.SIGHUP)
+                self.assertEqual((process.communicate(timeout=60)[1], process.returncode), ("", 129))
+            if program == "train_gpt":
+                self.check_saved()
+
+    def test_who_ignores_it_goes_on(self):
+        with self.start("--steps", 1000, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+            self.wait_for_step(process)
+            process.send_signal(signal.SIGHUP)
+            output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0)
+        self.assertIn("step 1000/1000", output)
+
+    def test_an_output_that_closes(self):
+        """Before the first step, after some, and where the program ignores the signal."""
+        with self.start() as process:
+            process.stdout.close()
+            errors = process.stderr.read()
+        self.assertEqual((process.returncode, errors), (141, BROKEN))
+        self.check_saved()
+        with self.start() as process:
+            self.wait_for_step(process)
+            process.stdout.close()
+            errors = process.stderr.read()
+        self.assertEqual((process.returncode, errors), (141, BROKEN))
+        self.check_saved()
+        with self.start("--steps", 50, before=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN)) as process:
+            process.stdout.close()
+            errors = process.stderr.read()
+        self.assertEqual((process.returncode, errors), (1, BROKEN))
+        self.check_saved()
+
+    def test_an_output_that_is_closed_at_first_gets_into_no_file(self):
+        whole = self.succeed("train_gpt", *self.words, "--steps", 20)
+        self.assertIn("step 20/20", whole)
+        self.check_saved()
+        with self.start("--steps", 20, before=lambda: os.close(1)) as process:
+            errors = process.communicate()[1]
+        self.assertEqual((process.returncode, errors),
+                         (1, "train_gpt: can't write to standard output: Bad file descriptor\n"))
+        self.check_saved()
 
 
 if __name__ == "__main__":

@@ -270,7 +270,9 @@ const OptionStatus gpt_statuses[] = {
   { 0, "All went well." },
   { 1, "Something failed: a file, the memory, the training, another rank." },
   { 2, "The options are wrong, on the command line or in the file of --config." },
+  { 129, "The terminal was closed (SIGHUP), after which the training saved as with 130. Under nohup it goes on." },
   { 130, "Ctrl-C (SIGINT) ended the training, after it saved what --save and --resume name." },
+  { 141, "The output was closed (SIGPIPE), after which the training saved as with 130." },
   { 143, "SIGTERM ended the training, after it saved what --save and --resume name." },
   { .text = NULL },
 };
