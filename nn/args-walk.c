@@ -136,7 +136,7 @@ static void append_args (GString *text,
 static void
 append_string (GString *text, const char *string)
 {
-  g_autofree char *escaped = g_strescape (string, NULL);
+  g_autofree char *escaped = ebb_escape_text (string);
 
   g_string_append_printf (text, "\"%s\"", escaped);
 }

@@ -7,6 +7,9 @@ G_BEGIN_DECLS
 
 /* A stranger's text, or the name of a file, as part of a message: UTF-8, on one line, cut if it is long. */
 char *ebb_escape_text (const char *text);
+/* The same of its first characters, with "..." for the others. */
+char *ebb_escape_beginning (const char *text,
+                            guint n_characters);
 
 /* Whether a function may begin: FALSE where an error is set already, and where a required argument is NULL. That is an
  * error as well, since the call that should have made the argument failed and its caller passed it no error: without

@@ -38,6 +38,18 @@ ebb_escape_text (const char *text)
   return g_string_free (escaped, FALSE);
 }
 
+char *
+ebb_escape_beginning (const char *text, guint n_characters)
+{
+  g_autofree char *escaped = ebb_escape_text (text);
+  g_autofree char *beginning = NULL;
+
+  if (g_utf8_strlen (escaped, -1) <= (glong) n_characters)
+    return g_steal_pointer (&escaped);
+  beginning = g_utf8_substring (escaped, 0, n_characters);
+  return g_strconcat (beginning, "...", NULL);
+}
+
 void
 ebb_error_set_null (GError **error,
                     const char *function,

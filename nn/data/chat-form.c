@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The built-in forms of conversations, and how the text of a chat template is matched with one of them. */
 #include "nn/data/chat-form-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -299,13 +300,13 @@ set_unknown (GPtrArray *outputs, const char *foreign, const char *form_name, GEr
                    names->str);
       return;
     }
-  escaped = g_strescape (get_bare (foreign), NULL);
+  escaped = ebb_escape_beginning (get_bare (foreign), 60);
   if (form_name != NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "the chat template is like %s but writes \"%.60s\"; built in are %s", form_name, escaped, names->str);
+                 "the chat template is like %s but writes \"%s\"; built in are %s", form_name, escaped, names->str);
   else
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "the chat template is none of those that are built in: it writes \"%.60s\"; built in are %s", escaped,
+                 "the chat template is none of those that are built in: it writes \"%s\"; built in are %s", escaped,
                  names->str);
 }
 

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Splits a chat template, which is a program in Jinja, into its outputs: the texts that it may write. */
 #include "nn/data/chat-form-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -289,8 +290,8 @@ read_statement (Splitter *self, const char *p, const char *end, GError **error)
       return TRUE;
     }
   statement = g_strndup (p, (gsize) (end - p));
-  shown = g_strescape (statement, NULL);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the chat template has the statement \"%.40s\"", shown);
+  shown = ebb_escape_beginning (statement, 40);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the chat template has the statement \"%s\"", shown);
   return FALSE;
 }
 

@@ -5,6 +5,8 @@
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/normalization.h"
 
+#include <float.h>
+
 /**
  * EbbRmsNorm:
  *
@@ -22,7 +24,7 @@ G_DEFINE_TYPE (EbbRmsNorm, ebb_rms_norm, EBB_TYPE_MODULE)
 /**
  * EbbRmsNorm:eps:
  *
- * The number that is added to the mean square.
+ * The number that is added to the mean square: 1.2e-7, the distance of 1 to the next number of f32, unless it is given.
  */
 /**
  * EbbRmsNorm:unit-offset:
@@ -31,7 +33,7 @@ G_DEFINE_TYPE (EbbRmsNorm, ebb_rms_norm, EBB_TYPE_MODULE)
  */
 static const EbbLayerProperty properties[] = {
   { "width", "Size of the last dimension", EBB_LAYER_INT, offsetof (EbbRmsNorm, width), 0 },
-  { "eps", "What is added to the mean square", EBB_LAYER_DOUBLE, offsetof (EbbRmsNorm, eps), 1e-5 },
+  { "eps", "What is added to the mean square", EBB_LAYER_DOUBLE, offsetof (EbbRmsNorm, eps), FLT_EPSILON },
   { "unit-offset", "Whether the factor is 1 + weight", EBB_LAYER_BOOLEAN, offsetof (EbbRmsNorm, unit_offset), FALSE },
 };
 
@@ -133,7 +135,7 @@ ebb_rms_norm_init (EbbRmsNorm *self)
 /**
  * ebb_rms_norm_new:
  * @width: the size of the last dimension
- * @eps: what is added to the mean square, 1e-5 as a rule
+ * @eps: the number that is added to the mean square, as 1e-5 in Llama
  * @error: return location for an error
  *
  * Makes a normalisation by the root mean square.

@@ -57,6 +57,9 @@ class Operators(TestCase):
         close(Ebb.gated_activation(g, u).numpy(), gate / (1 + np.exp(-gate)) * up)
         close(Ebb.gated_activation(g, u, "gelu-tanh").numpy(), Ebb.gelu(g, "tanh").numpy() * up)
         close(g.soft_cap(2).numpy(), 2 * np.tanh(gate / 2))
+        small = Ebb.full((1, 4), 1e-4)  # beside which eps counts
+        for norm in Ebb.RMSNorm(4), Ebb.rms_norm:
+            self.assertAlmostEqual(norm(small)[0, 0].item(), 1e-4 / (1e-8 + 2.0 ** -23) ** 0.5, 6)
         close(Ebb.rms_norm(g, w).numpy(), root * weight)
         close(Ebb.rms_norm(g, w, unit_offset=True).numpy(), root * (1 + weight))
         (x,) = arrays((1, 5, 2, 6))
@@ -68,6 +71,19 @@ class Operators(TestCase):
         table, targets = Ebb.from_numpy(arrays((7, 4))[0]), Ebb.tensor([1, 2, 6])
         loss = Ebb.fused_linear_cross_entropy(g, table, targets, softcap=1.5)
         close(loss.item(), Ebb.cross_entropy(Ebb.linear(g, table).soft_cap(1.5), targets).item())
+
+    def test_classes_may_be_in_any_dimension(self):
+        (scores,) = arrays((2, 3, 3))
+        x, y = Ebb.from_numpy(scores), Ebb.tensor([[0, 1, 2], [2, 2, 0]])
+        expected = [-(scores - np.log(np.exp(scores).sum(dim, keepdims=True))) for dim in (1, 2)]
+        n, d = np.indices((2, 3))
+        for dim, found in (1, expected[0][n, y.numpy(), d]), (-1, expected[1][n, d, y.numpy()]):
+            for loss in Ebb.cross_entropy(x, y, dim=dim), Ebb.CrossEntropyLoss(dim=dim)(x, y):
+                self.assertAlmostEqual(loss.item(), found.mean(), 5)
+        with self.assertRaisesRegex(ValueError, "classes in dimension 1, as in PyTorch, or in the last one: write"):
+            Ebb.cross_entropy(x, y)
+        with self.assertRaisesRegex(ValueError, r"logits of shape \(2, 3, 4\) .* in dimension 1: write dim=1"):
+            Ebb.cross_entropy(Ebb.randn(2, 3, 4), Ebb.zeros(2, 4, dtype="i64"))
 
     def test_attention_is_that_of_numpy(self):
         q, k = arrays((1, 2, 5, 4), (1, 1, 7, 4))
@@ -303,6 +319,11 @@ class InPlace(TestCase):
         self.assertEqual(square.tolist(), [[0, 0], [0, 0]])
         x[0, :2] = [8, 9]
         self.assertEqual(x[0, :3].tolist(), [8, 9, 2])
+        row = Ebb.zeros(3)
+        row[0], row[1:] = Ebb.tensor([3.0]), Ebb.tensor([[[4.0, 5.0]]])
+        self.assertEqual(row.tolist(), [3, 4, 5])
+        with self.assertRaisesRegex(Ebb.Error, r"shape \[2\] does not broadcast to \[\]"):
+            row[0] = Ebb.tensor([1.0, 2.0])
         integers = Ebb.arange(4)
         integers[[1, 2]] = integers[:2]
         self.assertEqual(integers.tolist(), [0, 0, 1, 3])

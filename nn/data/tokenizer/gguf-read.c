@@ -105,17 +105,38 @@ append_added_tokens (Reading *self)
 }
 
 static gboolean
+fail_twice (Reading *self,
+            gsize first,
+            gsize second,
+            char *text)
+{
+  g_autofree char *quoted = ebb_json_quote (text);
+
+  g_free (text);
+  return ebb_file_fail (self->gguf->tensors->path, &self->error,
+                        "tokens %" G_GSIZE_FORMAT " and %" G_GSIZE_FORMAT
+                        " of \"tokenizer.ggml.tokens\" are both %s; each must stand once",
+                        first, second, quoted);
+}
+
+static gboolean
 append_vocabulary (Reading *self)
 {
+  g_autoptr (GHashTable) places = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
   gboolean is_first = TRUE;
 
   g_string_append (self->json, "\"vocab\": {");
   for (gsize i = 0; i < self->n_tokens; i++)
     {
       const EbbGgufTokenType type = get_type (self, i);
+      char *text;
 
       if (type != EBB_GGUF_TOKEN_NORMAL && type != EBB_GGUF_TOKEN_BYTE && (gint64) i != self->unknown)
         continue;
+      text = g_strndup (self->tokens[i].text, self->tokens[i].length);
+      if (g_hash_table_contains (places, text))
+        return fail_twice (self, GPOINTER_TO_SIZE (g_hash_table_lookup (places, text)), i, text);
+      g_hash_table_insert (places, text, GSIZE_TO_POINTER (i));
       g_string_append (self->json, is_first ? "" : ", ");
       if (!append_token (self, i))
         return FALSE;

@@ -237,6 +237,9 @@ folders_have_templates_in_three_places (void)
     { "{\"bos_token\": \"<s>\"}", NULL, NULL, "there is no chat template" },
     { NULL, NULL, NULL, "there is no chat template" },
     { "{\"chat_template\": \"### {{ x }}\"}", NULL, NULL, "writes \"### {x}\"; built in are ChatML, Qwen 3, Llama 2" },
+    { "{\"chat_template\": \"\xc3\xa4\xe2\x82\xac {{ x }}\"}", NULL, NULL,
+      "writes \"\xc3\xa4\xe2\x82\xac {x}\"; built" },
+    { "{\"chat_template\": \"{% \xc3\xa4 %}\"}", NULL, NULL, "has the statement \"\xc3\xa4\"" },
     { "{", NULL, NULL, "tokenizer_config.json" },
   };
 

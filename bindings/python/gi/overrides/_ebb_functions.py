@@ -72,7 +72,7 @@ zeros, ones = _creator("zeros"), _creator("ones")
 rand, randn = _creator("rand", is_random=True), _creator("randn", is_random=True)
 randint = _creator("randint", n_leading=2, is_random=True)
 _new_empty, _full, _arange = guard(Ebb.Tensor.new_empty), _function("full"), _function("arange")
-_copy, _expand = _function("copy"), _function("expand")
+_copy, _expand, _permute = map(_function, ("copy", "expand", "permute"))
 
 
 def empty(*shape, dtype=DType.F32, device=None):
@@ -272,12 +272,35 @@ def layer_norm(x, weight=None, bias=None, eps=1e-5):
     return _layer_norm(x, weight, bias, eps)
 
 
-def rms_norm(x, weight=None, eps=1e-6, unit_offset=False):
+def rms_norm(x, weight=None, eps=2.0**-23, unit_offset=False):
     """unit_offset: multiply by 1 + weight."""
     return (_unit_offset_rms_norm if unit_offset else _rms_norm)(x, weight, eps)
 
 
-def cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean"):
+def _classes_last(logits, targets, dim):
+    """Logits with the classes as their last dimension. PyTorch has them as dimension 1, the last one of two."""
+    n_dims, shape = logits.get_n_dims(), logits.shape
+    if dim is not None:
+        if not -n_dims <= dim < n_dims:
+            raise IndexError(f"cross_entropy(): dim is {dim}: the logits have {n_dims} dimensions")
+        dim %= n_dims
+        return _permute(logits, [i for i in range(n_dims) if i != dim] + [dim])
+    if n_dims > 2 and targets.shape == (shape[0], *shape[2:]):
+        if targets.shape == shape[:-1]:
+            raise ValueError(f"cross_entropy(): logits of shape {shape} and targets of {targets.shape} may have the "
+                             "classes in dimension 1, as in PyTorch, or in the last one: write dim=1 or dim=-1")
+        raise ValueError(f"cross_entropy(): logits of shape {shape} and targets of {targets.shape} have the classes in "
+                         "dimension 1: write dim=1")
+    return logits
+
+
+def cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean", dim=None):
+    """The mean of -log softmax (logits) at the targets.
+
+    dim: the dimension of the classes. Without it they are the last one; logits [N, C, d] with targets [N, d], which
+        have them in dimension 1, and a shape that has them in either, are errors.
+    """
+    logits = _classes_last(logits, targets, dim)
     return _cross_entropy_full(logits, targets, ignore_index, label_smoothing, choice(Ebb.Reduction, reduction))
 
 

@@ -239,6 +239,9 @@ def write_at(tensor, key, value):
         return
     view = read_at(tensor, keys)
     if isinstance(value, Ebb.Tensor):
+        extra = value.get_n_dims() - view.get_n_dims()
+        if extra > 0 and set(value.get_shape()[:extra]) == {1}:
+            value = _reshape(value, value.get_shape()[extra:])
         _copy_from(view, value)
     else:
         _fill(view, value)

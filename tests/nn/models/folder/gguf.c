@@ -641,32 +641,54 @@ tokenizers_that_llama_cpp_lacks_are_not_saved (void)
                             "its ignore_merges is true: llama.cpp has it false");
 }
 
-/* A file that ends with a token of no bytes: nothing behind it is read (under AddressSanitizer). */
+/* Writes a tokenizer of three tokens, which stand last. */
 static void
-an_empty_token_ends_the_file (void)
+write_tokens (const char *path, const char *const texts[3])
 {
-  static const char *const texts[] = { "<unk>", "a", "" };
   static const gint32 types[] = { 2, 1, 1 };
   static const float scores[] = { 0, -1, -2 };
-  const char last[] = "tokenizer.ggml.tokens";
-  g_autofree char *path = test_scratch_path ("empty-token.gguf");
   g_autoptr (GPtrArray) tokens = g_ptr_array_new ();
   g_autoptr (GError) error = NULL;
-  g_autoptr (GString) text = NULL;
-  g_autoptr (EbbTokenizer) tokenizer = NULL;
   g_auto (EbbGgufWriter) writer = { NULL, NULL, 0, 0, 0 };
   EbbAtomicFile file;
-  gsize end;
 
-  for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
+  for (guint i = 0; i < 3; i++)
     g_ptr_array_add (tokens, (gpointer) texts[i]);
   ebb_gguf_writer_init (&writer);
   ebb_gguf_writer_add_string (&writer, "tokenizer.ggml.model", "llama");
   ebb_gguf_writer_add_array (&writer, "tokenizer.ggml.token_type", EBB_GGUF_I32, types, G_N_ELEMENTS (types));
   ebb_gguf_writer_add_array (&writer, "tokenizer.ggml.scores", EBB_GGUF_F32, scores, G_N_ELEMENTS (scores));
-  ebb_gguf_writer_add_strings (&writer, last, tokens);
+  ebb_gguf_writer_add_strings (&writer, "tokenizer.ggml.tokens", tokens);
   g_assert_true (ebb_atomic_file_open (&file, path, &error) && ebb_gguf_writer_write_header (&writer, &file, &error)
                  && ebb_atomic_file_commit (&file, &error));
+}
+
+static void
+a_token_that_stands_twice_is_named (void)
+{
+  static const char *const texts[] = { "<unk>", "\xc3\xa4", "\xc3\xa4" };
+  g_autofree char *path = test_scratch_path ("twice.gguf");
+  g_autoptr (GError) error = NULL;
+
+  write_tokens (path, texts);
+  g_assert_null (ebb_tokenizer_open (path, &error));
+  test_assert_error (error, EBB_ERROR_FORMAT, "tokens 1 and 2 of \"tokenizer.ggml.tokens\" are both \"\xc3\xa4\"",
+                     "each must stand once");
+}
+
+/* A file that ends with a token of no bytes: nothing behind it is read (under AddressSanitizer). */
+static void
+an_empty_token_ends_the_file (void)
+{
+  static const char *const texts[] = { "<unk>", "a", "" };
+  const char last[] = "tokenizer.ggml.tokens";
+  g_autofree char *path = test_scratch_path ("empty-token.gguf");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GString) text = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = NULL;
+  gsize end;
+
+  write_tokens (path, texts);
   text = read_file (path);
   end = find_place (text, last) + strlen (last) + 4 + 4 + 8;
   for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
@@ -734,6 +756,7 @@ main (int argc,
   g_test_add_func ("/gguf/an-attention-factor-of-its-own-is-not-saved", an_attention_factor_of_its_own_is_not_saved);
   g_test_add_func ("/gguf/tokenizers-that-llama-cpp-lacks-are-not-saved",
                    tokenizers_that_llama_cpp_lacks_are_not_saved);
+  g_test_add_func ("/gguf/a-token-that-stands-twice-is-named", a_token_that_stands_twice_is_named);
   g_test_add_func ("/gguf/an-empty-token-ends-the-file", an_empty_token_ends_the_file);
   g_test_add_func ("/gguf/a-header-bounds-the-tensors", a_header_bounds_the_tensors);
   g_test_add_func ("/gguf/heads-of-no-width-are-refused", heads_of_no_width_are_refused);
