@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers */
 #include "dist/tensor-parallel/partition-private.h"
+#include "nn/module-private.h"
 #include "support/device.h"
 #include "support/ranks.h"
 #include "support/tensors.h"
@@ -186,6 +187,78 @@ make_mlp (gconstpointer settings, EbbProcessGroup *group, GError **error)
                        : ebb_parallel_mlp_new (sizes->in, sizes->out, EBB_ACTIVATION_GELU, group, error);
 }
 
+/* -- cross attention ----------------------------------------------------------------------------------------------- */
+
+#define CROSS_WIDTH 16
+#define CROSS_HEADS 4
+#define CONTEXT_WIDTH 10 /* unlike the width, and no multiple of the ranks */
+
+/* Attends from x to a context, both with gradients, and backpropagates the sum of squares. */
+static EbbTensor *
+attend_across (EbbModule *attention, EbbTensor *x, EbbTensor *context, GError **error)
+{
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) square = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+
+  g_assert_true (ebb_tensor_set_requires_grad (x, TRUE, error) && ebb_tensor_set_requires_grad (context, TRUE, error));
+  ebb_args_add_tensor (args, NULL, x);
+  ebb_args_add_tensor (args, "context", context);
+  y = ebb_module_call_for_tensor (attention, args, error);
+  square = ebb_square (y, error);
+  sum = ebb_sum (square, NULL, 0, FALSE, error);
+  return sum != NULL && ebb_tensor_backward (sum, error) ? g_steal_pointer (&y) : NULL;
+}
+
+static EbbModule *
+make_cross_attention (EbbProcessGroup *group, GError **error)
+{
+  g_autoptr (EbbModule) attention = NULL;
+  g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
+  g_autoptr (EbbParallelOptions) options = ebb_parallel_options_new ();
+
+  ebb_manual_seed (SEED);
+  attention = ebb_multi_head_attention_new_cross (CROSS_WIDTH, CROSS_HEADS, CONTEXT_WIDTH, 0, error);
+  if (attention == NULL || group == NULL)
+    return g_steal_pointer (&attention);
+  ebb_parallel_plan_add (plan, "q_attn", EBB_PARALLEL_STYLE_COLUMN, error);
+  ebb_parallel_plan_add (plan, "c_attn", EBB_PARALLEL_STYLE_COLUMN_QKV, error);
+  ebb_parallel_plan_add (plan, "c_proj", EBB_PARALLEL_STYLE_ROW, error);
+  g_object_set (options, "plan", plan, NULL);
+  return ebb_parallelize (attention, group, options, error) != NULL ? g_steal_pointer (&attention) : NULL;
+}
+
+static gboolean
+cross (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  g_autoptr (EbbModule) whole = make_cross_attention (NULL, error);
+  g_autoptr (EbbModule) attention = make_cross_attention (group, error);
+  g_autoptr (EbbTensor) x = test_randn (4, 3, 5, CROSS_WIDTH, -1), same_x = test_randn (4, 3, 5, CROSS_WIDTH, -1);
+  g_autoptr (EbbTensor) context = test_randn (5, 3, 7, CONTEXT_WIDTH, -1);
+  g_autoptr (EbbTensor) same_context = test_randn (5, 3, 7, CONTEXT_WIDTH, -1);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) expected = NULL;
+
+  if (whole == NULL || attention == NULL)
+    return FALSE;
+  y = attend_across (attention, x, context, error);
+  expected = attend_across (whole, same_x, same_context, error);
+  if (y == NULL || expected == NULL)
+    return FALSE;
+  test_assert_near (y, expected, TOLERANCE);
+  test_assert_near (x->grad, same_x->grad, TOLERANCE * 50);
+  test_assert_near (context->grad, same_context->grad, TOLERANCE * 50);
+  return assert_gradients (attention, whole, error);
+}
+
+static void
+test_cross_attention (void)
+{
+  for (guint n_ranks = 1; n_ranks <= 4; n_ranks *= 2)
+    test_ranks_run (n_ranks, cross, NULL);
+}
+
 /* -- what they refuse ---------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -348,6 +421,7 @@ main (int argc, char **argv)
   g_test_add_data_func ("/parallel-layers/embedding-is-the-whole-table", &embedding, test_layer);
   g_test_add_data_func ("/parallel-layers/attention-is-the-whole-layer", &attention, test_even_layer);
   g_test_add_data_func ("/parallel-layers/mlp-is-the-whole-layer", &mlp, test_layer);
+  g_test_add_func ("/parallel-layers/cross-attention-is-the-whole-layer", test_cross_attention);
   g_test_add_func ("/parallel-layers/bad-sizes-are-refused", test_bad_sizes_are_refused);
   g_test_add_func ("/parallel-layers/parts-make-the-whole", test_parts_make_the_whole);
   g_test_add_func ("/parallel-layers/partitions-go-with-their-layer", test_partitions_go_with_their_layer);
