@@ -220,7 +220,7 @@ ebb_disk_file_take (EbbDiskFile *self,
   shown = display_folder (self->folder);
   g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
                "disk store in \"%s\": no room for %" G_GUINT64_FORMAT " bytes: %" G_GUINT64_FORMAT
-               " of the %" G_GUINT64_FORMAT " bytes that it may use are taken",
+               " of the %" G_GUINT64_FORMAT " bytes that it may use are taken; raise byte-limit",
                shown, size, in_use, limit);
   return FALSE;
 }

@@ -163,7 +163,7 @@ class Run:
     def start(self, matrix, fault, may_be_refused):
         options, launcher = {"--threads": 1, **self.options, "--report": "report.json"}, []
         if options.get("--backend") == "mpi":
-            launcher = [MPIRUN, "-n", str(options.pop("--ranks")), "--oversubscribe"]
+            launcher = [MPIRUN, "-n", str(options.pop("--ranks", 1)), "--oversubscribe"]
         environment = {**os.environ, "TMPDIR": self.folder, "XDG_CACHE_HOME": matrix.cache, "NO_COLOR": "1",
                        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                        "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}

@@ -726,8 +726,8 @@ class BadInput(TrainGptTest):
             self.refuse_training("can't write in the folder locked: Permission denied", "--save", "locked/w")
 
     def test_a_store_that_is_full_is_an_error(self):
-        self.refuse_training("1048576", *STORED, "--batch", 64, "--checkpoint", "full", "--store", "disk",
-                             "--store-limit", "1M", "--quiet")
+        self.refuse_training("1048576 bytes that it may use are taken; raise --store-limit", *STORED, "--batch", 64,
+                             "--checkpoint", "full", "--store", "disk", "--store-limit", "1M", "--quiet")
 
     def test_weights(self):
         self.train("--steps", 1, "--save", "good")

@@ -187,8 +187,8 @@ output_print_error (const char *message)
   g_autoptr (GString) line = g_string_new (message);
 
   /* Replaces names of the library by those of the command line. */
-  g_string_replace (line, "raise byte-limit, or set when-full and a fallback",
-                    "raise --store-limit, or name a --store-fallback", 0);
+  g_string_replace (line, "; raise byte-limit", "; raise --store-limit", 0);
+  g_string_replace (line, "set when-full and a fallback", "name a --store-fallback", 0);
   command_fail (1, line->str);
 }
 
