@@ -91,6 +91,16 @@ class Configurations(TestCase):
             with self.assertRaises(kind) as caught:
                 make()
             self.assertIn(words, str(caught.exception))
+        with tempfile.TemporaryDirectory() as folder:    # a file that is there isn't a model to be downloaded
+            for name in "broken.gguf", "config.json":
+                path = os.path.join(folder, name)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("GGUF")
+                for open_it in Ebb.open_model, Ebb.open_tokenizer:
+                    with self.assertRaises(Ebb.Error) as caught:
+                        open_it(path)
+                    self.assertIn(name, str(caught.exception))
+                    self.assertNotIn("downloads none", str(caught.exception))
 
 
 class Folders(TestCase):

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Saves adapters as PEFT's folders, adapter_config.json and adapter_model.safetensors, and loads such folders; gguf.c
- * does the same with GGUF files. */
+/* Saves adapters as PEFT's folders, adapter_config.json and adapter_model.safetensors; load.c loads such folders, and
+ * gguf.c does both with GGUF files. */
 #include "wrap/lora/lora-private.h"
 
 #include "dist/agree-private.h"
@@ -26,15 +26,12 @@
 #include <math.h>
 #include <string.h>
 
-#define CONFIG_FILE "adapter_config.json"
-#define WEIGHTS_FILE "adapter_model.safetensors"
 #define PREFIX "base_model.model."
 
 /* -- names --------------------------------------------------------------------------------------------------------- */
 
-/* The architecture whose files name the modules of @model; NULL: its own names are all there are. */
-static const EbbArchitecture *
-find_architecture (EbbModule *model)
+const EbbArchitecture *
+ebb_lora_find_architecture (EbbModule *model)
 {
   return EBB_IS_GPT (model) || EBB_IS_BERT (model) ? ebb_model_find_architecture (model, NULL) : NULL;
 }
@@ -305,7 +302,7 @@ collect_tensors (Factors *self,
 static gboolean
 is_replaced (const char *name)
 {
-  return strcmp (name, CONFIG_FILE) == 0 || strcmp (name, WEIGHTS_FILE) == 0;
+  return strcmp (name, EBB_LORA_CONFIG_FILE) == 0 || strcmp (name, EBB_LORA_WEIGHTS_FILE) == 0;
 }
 
 static gboolean
@@ -318,12 +315,12 @@ write_folder (const char *path,
   g_autofree char *weights = NULL;
   EbbAtomicFolder folder;
 
-  if (!ebb_atomic_folder_open (&folder, path, CONFIG_FILE, is_replaced, error))
+  if (!ebb_atomic_folder_open (&folder, path, EBB_LORA_CONFIG_FILE, is_replaced, error))
     return FALSE;
   ebb_args_add_string (metadata, "format", "pt");
-  weights = g_build_filename (folder.temporary, WEIGHTS_FILE, NULL);
+  weights = g_build_filename (folder.temporary, EBB_LORA_WEIGHTS_FILE, NULL);
   if (ebb_save_safetensors (weights, tensors, metadata, error)
-      && ebb_atomic_folder_write (&folder, CONFIG_FILE, config, strlen (config), error))
+      && ebb_atomic_folder_write (&folder, EBB_LORA_CONFIG_FILE, config, strlen (config), error))
     return ebb_atomic_folder_commit (&folder, error);
   ebb_atomic_folder_abort (&folder);
   return FALSE;
@@ -336,7 +333,7 @@ save (EbbModule *model,
       EbbLoraOptions *options,
       GError **error)
 {
-  const EbbArchitecture *architecture = find_architecture (model);
+  const EbbArchitecture *architecture = ebb_lora_find_architecture (model);
   g_autoptr (GPtrArray) file_paths = g_ptr_array_new_with_free_func (g_free);
   g_autoptr (GArray) places = ebb_lora_model_list_places (model, options->adapter);
   g_autoptr (EbbArgs) tensors = NULL;
@@ -431,307 +428,4 @@ static void __attribute__ ((constructor))
 register_check (void)
 {
   ebb_model_set_save_check_func (check_no_adapters);
-}
-
-/* -- loading ------------------------------------------------------------------------------------------------------- */
-
-/* Keys of adapter_config.json with values that Ebb has nothing for, beside those that it takes; separated by '|'. */
-static const struct
-{
-  const char *key, *values;
-} only[] = {
-  { "peft_type", "\"LORA\"" },
-  { "bias", "\"none\"|null" },
-  { "use_dora", "false|null" },
-  { "use_qalora", "false|null" },
-  { "use_bdlora", "false|null" },
-  { "arrow_config", "null" },
-  { "kasa_config", "null" },
-  { "lora_ga_config", "null" },
-  { "monteclora_config", "null" },
-  { "velora_config", "null" },
-  { "lora_bias", "false|null" },
-  { "modules_to_save", "null|[]" },
-  { "rank_pattern", "{}|null" },
-  { "alpha_pattern", "{}|null" },
-  { "layer_replication", "null" },
-  { "trainable_token_indices", "null" },
-  { "target_parameters", "null|[]" },
-  { "alora_invocation_tokens", "null" },
-  { "init_lora_weights", "true|false|\"gaussian\"|null" },
-};
-
-static gboolean
-refuse (const char *path,
-        const char *key,
-        const EbbJson *value,
-        const char *right,
-        GError **error)
-{
-  g_autofree char *shown = ebb_escape_text (path);
-  g_autofree char *described = value != NULL ? ebb_config_describe (value) : g_strdup ("missing");
-
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: %s is %s: it must be %s", shown, key, described, right);
-  return FALSE;
-}
-
-static gboolean
-is_one_of (const EbbJson *value,
-           const char *values)
-{
-  g_auto (GStrv) texts = g_strsplit (values, "|", -1);
-  g_autoptr (GString) text = g_string_new (NULL);
-
-  ebb_json_print (value, text);
-  return g_strv_contains ((const char *const *) texts, text->str);
-}
-
-/* Sets rank, alpha, dropout and rslora of @options. */
-static gboolean
-read_config (const char *path,
-             EbbLoraOptions *options,
-             GError **error)
-{
-  g_autoptr (EbbJson) document = ebb_json_read_file (path, EBB_CONFIG_MAX_SIZE, error);
-  const EbbJson *value;
-  gint64 rank = 0;
-
-  if (document == NULL)
-    return FALSE;
-  for (guint i = 0; i < G_N_ELEMENTS (only); i++)
-    if ((value = ebb_json_get (document, only[i].key)) != NULL ? !is_one_of (value, only[i].values) : i == 0)
-      return refuse (path, only[i].key, value, only[i].values, error);
-  value = ebb_json_get (document, "r");
-  if (!ebb_json_as_int (value, &rank) || rank < 1 || rank > G_MAXINT)
-    return refuse (path, "r", value, "an integer, at least 1", error);
-  options->rank = (int) rank;
-  value = ebb_json_get (document, "lora_alpha");
-  if (!ebb_json_as_double (value, &options->alpha) || !(options->alpha > 0))
-    return refuse (path, "lora_alpha", value, "a number above 0", error);
-  value = ebb_json_get (document, "lora_dropout");
-  if (value != NULL
-      && (!ebb_json_as_double (value, &options->dropout) || !(options->dropout >= 0 && options->dropout < 1)))
-    return refuse (path, "lora_dropout", value, "a number, at least 0 and below 1", error);
-  value = ebb_json_get (document, "use_rslora");
-  if (value != NULL && value->kind != EBB_JSON_NULL && !ebb_json_as_boolean (value, &options->rslora))
-    return refuse (path, "use_rslora", value, "true or false", error);
-  return TRUE;
-}
-
-typedef struct
-{
-  const EbbArchitecture *architecture;
-  EbbLoraOptions *options;
-  EbbArgs *tensors;
-  const char *path;  /* of the file */
-  GPtrArray *layers; /* of EbbModule, not owned */
-  GArray *indices;   /* of int: those of A and B for each layer */
-  GError *error;
-} Loading;
-
-static gboolean
-check_shape (Loading *loading,
-             int index,
-             gint64 n_rows,
-             gint64 n_columns)
-{
-  EbbTensor *tensor = ebb_args_peek_tensor (loading->tensors, (guint) index);
-  g_autofree char *shape = NULL;
-
-  if (ebb_view_has_shape (&tensor->view, (gint64[]){ n_rows, n_columns }, 2))
-    return TRUE;
-  shape = ebb_tensor_shape_to_string (tensor);
-  g_set_error (&loading->error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: %s is %s: for rank %d and this model it must be [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "]",
-               loading->path, ebb_args_get_key (loading->tensors, (guint) index), shape, loading->options->rank, n_rows,
-               n_columns);
-  return FALSE;
-}
-
-static gboolean
-look_up (EbbModule *module,
-         const char *path,
-         gpointer user_data)
-{
-  Loading *loading = user_data;
-  g_autofree char *key_a = NULL;
-  g_autofree char *key_b = NULL;
-  const EbbLinear *linear = (EbbLinear *) module;
-  int a, b;
-
-  if (!EBB_IS_LINEAR (module) || !ebb_lora_get_keys (loading->architecture, module, path, &key_a, &key_b))
-    return TRUE;
-  a = ebb_args_find (loading->tensors, key_a);
-  b = ebb_args_find (loading->tensors, key_b);
-  if (a < 0 || b < 0)
-    return TRUE;
-  if (!check_shape (loading, a, loading->options->rank, linear->in_features)
-      || !check_shape (loading, b, linear->out_features, loading->options->rank))
-    return FALSE;
-  g_ptr_array_add (loading->layers, module);
-  g_array_append_val (loading->indices, a);
-  g_array_append_val (loading->indices, b);
-  return TRUE;
-}
-
-/* TRUE if a tensor of the file is of a layer that the model has as several. */
-static gboolean
-is_of_joined (const EbbArchitecture *architecture,
-              const char *key)
-{
-  for (const EbbNameRule *rule = architecture->block_names; rule->own != NULL; rule++)
-    for (const EbbNameRule *other = architecture->block_names; other < rule; other++)
-      {
-        g_autofree char *part = g_strconcat (".", rule->file, ".lora_", NULL);
-
-        if (strcmp (rule->file, other->file) == 0 && strstr (key, part) != NULL)
-          return TRUE;
-      }
-  return FALSE;
-}
-
-/* Every tensor of the file belongs to a layer. */
-static gboolean
-check_all_used (Loading *loading,
-                EbbModule *model,
-                GError **error)
-{
-  const guint n = ebb_args_get_length (loading->tensors);
-  g_autofree gboolean *is_used = g_new0 (gboolean, n + 1);
-
-  for (guint i = 0; i < loading->indices->len; i++)
-    is_used[g_array_index (loading->indices, int, i)] = TRUE;
-  for (guint i = 0; i < n; i++)
-    if (!is_used[i])
-      {
-        const char *key = ebb_args_get_key (loading->tensors, i);
-
-        if (loading->architecture != NULL && is_of_joined (loading->architecture, key))
-          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "%s: %s is of a layer that joins others, which have branches of their own here", loading->path,
-                       key);
-        else
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                       "%s: %s belongs to no linear layer of this %s: the adapter is of another model", loading->path,
-                       key, ebb_module_get_type_name (model));
-        return FALSE;
-      }
-  if (n > 0)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: there is no tensor in it", loading->path);
-  return FALSE;
-}
-
-static gboolean
-is_found (EbbModule *layer,
-          const char *path,
-          gpointer user_data)
-{
-  return g_ptr_array_find (((Loading *) user_data)->layers, layer, NULL);
-}
-
-static gboolean
-copy_values (Loading *loading,
-             GError **error)
-{
-  gboolean ok = TRUE;
-
-  ebb_push_grad_enabled (FALSE);
-  for (guint i = 0; ok && i < loading->layers->len; i++)
-    {
-      const EbbLoraBranch *branch =
-          ebb_lora_layer_find (ebb_lora_layer_get (g_ptr_array_index (loading->layers, i)), loading->options->adapter);
-      EbbTensor *targets[] = { ebb_lora_factor_get_weight (branch->a), ebb_lora_factor_get_weight (branch->b) };
-
-      for (guint k = 0; ok && k < 2; k++)
-        {
-          const guint index = (guint) g_array_index (loading->indices, int, 2 * i + k);
-          EbbLocalShard shard;
-          g_autoptr (EbbTensor) source = NULL;
-          g_autoptr (EbbTensor) moved = NULL;
-
-          ebb_local_shard_init (&shard, targets[k]);
-          source = ebb_local_shard_extract (&shard, ebb_args_peek_tensor (loading->tensors, index), error);
-          moved = source != NULL ? ebb_to_device (source, ebb_tensor_get_device (targets[k]), error) : NULL;
-          ok = moved != NULL && ebb_tensor_copy_from (targets[k], moved, error);
-        }
-    }
-  ebb_pop_grad_enabled ();
-  return ok;
-}
-
-static gboolean
-add_loaded (EbbModule *model,
-            Loading *loading,
-            GError **error)
-{
-  g_autofree char *before = ebb_lora_get_adapter (model);
-  gboolean added;
-
-  ebb_module_visit (model, look_up, loading);
-  if (loading->error != NULL)
-    {
-      g_propagate_error (error, g_steal_pointer (&loading->error));
-      return FALSE;
-    }
-  if (!check_all_used (loading, model, error))
-    return FALSE;
-  ebb_push_parameters_unset (EBB_DTYPE_F32, EBB_UNSET_WITH_MEMORY);
-  added = ebb_lora_model_add (model, loading->options, is_found, loading, error);
-  ebb_pop_parameters_unset ();
-  if (!added)
-    return FALSE;
-  if (copy_values (loading, error))
-    return TRUE;
-  ebb_lora_model_drop_last (model, before);
-  return FALSE;
-}
-
-/**
- * ebb_lora_load:
- * @model: the model that the adapter was trained with
- * @folder: (type filename): a folder that ebb_lora_save() or PEFT has saved, or a GGUF file
- * @adapter: (nullable): the name that the adapter gets; %NULL for "default"
- * @error: return location for an error
- *
- * Adds a saved adapter to a model as ebb_lora_wrap() adds a new one: it is chosen, and may be trained further.
- *
- * Returns: (transfer full) (nullable): @model; %NULL with %EBB_ERROR_STATE for an adapter of another model,
- *   %EBB_ERROR_SHAPE for one of another rank than its configuration says or other sizes than the model's,
- *   %EBB_ERROR_NOT_SUPPORTED for a configuration that asks for what Ebb does not have, and what ebb_lora_wrap() fails
- *   with
- */
-EbbModule *
-ebb_lora_load (EbbModule *model,
-               const char *folder,
-               const char *adapter,
-               GError **error)
-{
-  g_autofree char *config = NULL;
-  g_autofree char *weights = NULL;
-  g_autofree char *shown = NULL;
-  g_autoptr (EbbLoraOptions) options = NULL;
-  g_autoptr (EbbArgs) tensors = NULL;
-  g_autoptr (GPtrArray) layers = g_ptr_array_new ();
-  g_autoptr (GArray) indices = g_array_new (FALSE, FALSE, sizeof (int));
-  Loading loading = { .layers = layers, .indices = indices };
-
-  g_return_val_if_fail (model == NULL || EBB_IS_MODULE (model), NULL);
-
-  if (!EBB_MAY_BEGIN (error, model, folder))
-    return NULL;
-  config = g_build_filename (folder, CONFIG_FILE, NULL);
-  weights = g_build_filename (folder, WEIGHTS_FILE, NULL);
-  options = g_object_new (EBB_TYPE_LORA_OPTIONS, "adapter", adapter != NULL ? adapter : "default", NULL);
-  if (ebb_gguf_is_path (folder))
-    tensors = ebb_lora_read_gguf (model, folder, options, error);
-  else if (read_config (config, options, error))
-    tensors = ebb_load_safetensors (weights, error);
-  if (tensors == NULL)
-    return NULL;
-  loading.architecture = find_architecture (model);
-  loading.options = options;
-  loading.tensors = tensors;
-  loading.path = shown = ebb_escape_text (ebb_gguf_is_path (folder) ? folder : weights);
-  return add_loaded (model, &loading, error) ? g_object_ref (model) : NULL;
 }

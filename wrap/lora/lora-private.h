@@ -161,7 +161,14 @@ gboolean ebb_lora_model_add (EbbModule *model,
 void ebb_lora_model_drop_last (EbbModule *model,
                                const char *before);
 
-/* -- files.c: PEFT's keys of a linear layer's factors, owned; FALSE: folders have no form for it */
+/* -- files.c */
+
+#define EBB_LORA_CONFIG_FILE "adapter_config.json"
+#define EBB_LORA_WEIGHTS_FILE "adapter_model.safetensors"
+
+/* The architecture whose files name the modules of @model; NULL: its own names are all there are. */
+const EbbArchitecture *ebb_lora_find_architecture (EbbModule *model);
+/* PEFT's keys of a linear layer's factors, owned; FALSE: folders have no form for it. */
 
 gboolean ebb_lora_get_keys (const EbbArchitecture *architecture,
                             EbbModule *layer,

@@ -85,6 +85,45 @@ check_nf4 (const EbbConfigSource *source,
                                ebb_json_get (config, "bnb_4bit_use_double_quant"), "true", error);
 }
 
+/* Refuses a key that nothing here knows, unless its value turns a feature off, and values of other types than the keys
+ * have that say how a layer computes. */
+static gboolean
+check_others (const EbbConfigSource *source,
+              const EbbJson *config,
+              GError **error)
+{
+  /* These say how others compute with the weights, or what was asked for when they were made. */
+  static const char *const known[] = {
+    "_load_in_4bit", "_load_in_8bit", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant", "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight",
+    "llm_int8_skip_modules", "llm_int8_threshold", "load_in_4bit", "load_in_8bit", "quant_method", NULL
+  };
+  const EbbJson *threshold = ebb_json_get (config, "llm_int8_threshold");
+  const EbbJson *dtype = ebb_json_get (config, "bnb_4bit_compute_dtype");
+  gboolean flag;
+  double number;
+  const char *name;
+
+  if (threshold != NULL && threshold->kind != EBB_JSON_NULL && !ebb_json_as_double (threshold, &number))
+    return ebb_config_refuse (source, CONFIG_KEY, "llm_int8_threshold", threshold, "a number", error);
+  if (dtype != NULL && dtype->kind != EBB_JSON_NULL && !ebb_json_as_string (dtype, &name))
+    return ebb_config_refuse (source, CONFIG_KEY, "bnb_4bit_compute_dtype", dtype, "the name of a type", error);
+  for (gsize i = 0; i < config->n_items; i++)
+    {
+      const EbbJson *value = &config->items[i];
+      g_autofree char *key = NULL;
+
+      if (g_strv_contains (known, value->key) || value->kind == EBB_JSON_NULL
+          || (ebb_json_as_boolean (value, &flag) && !flag)
+          || ((value->kind == EBB_JSON_LIST || value->kind == EBB_JSON_OBJECT) && value->n_items == 0))
+        continue;
+      key = ebb_escape_text (value->key);
+      return ebb_config_refuse (source, CONFIG_KEY, key, value, "null, false, or missing, for the key is not known",
+                                error);
+    }
+  return TRUE;
+}
+
 gboolean
 ebb_config_read_quantization (const EbbConfigSource *source,
                               EbbQuantization *quantization,
@@ -102,7 +141,7 @@ ebb_config_read_quantization (const EbbConfigSource *source,
       || !read_flag (source, config, "load_in_4bit", &in_4_bits, error)
       || !read_flag (source, config, "load_in_8bit", &in_8_bits, error)
       || !read_flag (source, config, "llm_int8_has_fp16_weight", &has_fp16, error)
-      || !check_skipped (source, config, error))
+      || !check_skipped (source, config, error) || !check_others (source, config, error))
     return FALSE;
   if (in_4_bits == in_8_bits)
     return ebb_config_refuse (source, CONFIG_KEY, "load_in_4bit", ebb_json_get (config, "load_in_4bit"),

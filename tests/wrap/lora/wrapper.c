@@ -372,6 +372,15 @@ refuses_what_is_not_there_by_its_key (void)
     { "monteclora_config", "{}" },
     { "velora_config", "{}" },
     { "init_lora_weights", "\"pissa\"" },
+    { "ensure_weight_tying", "true" },
+    { "megatron_config", "{}" },
+    { "peft_type", "null" },
+    { "r", "2.5" },
+    { "lora_alpha", "0" },
+    { "lora_dropout", "\"0\"" },
+    { "use_a_new_way", "true" },
+    { "new_sizes", "{\"q_proj\": 2}" },
+    { "new_number", "0" },
     { "r", "0" },
     { "r", "null" },
     { "lora_alpha", "\"8\"" },
@@ -383,6 +392,7 @@ refuses_what_is_not_there_by_its_key (void)
   g_autoptr (EbbArgs) expected = NULL;
   g_autoptr (EbbModule) adapted = open_adapted ("llama3", &expected);
   g_autoptr (EbbModule) model = test_model_open_fixture ("llama3");
+  g_autoptr (EbbModule) loaded = NULL;
 
   assert_load_fails (model, folder, EBB_ERROR_IO, "adapter_config.json");
   g_assert_true (ebb_lora_save (adapted, folder, NULL, &error));
@@ -400,10 +410,86 @@ refuses_what_is_not_there_by_its_key (void)
       test_folder_write (folder, "adapter_config.json", text->str);
       assert_load_fails (model, folder, EBB_ERROR_NOT_SUPPORTED, named);
     }
+  test_folder_write (
+      folder, "adapter_config.json",
+      "{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 5, \"a\": null, \"b\": false, \"c\": [], \"d\": {}, "
+      "\"peft_version\": \"0.18.0\", \"qalora_group_size\": 16, \"loftq_config\": {\"loftq_bits\": 4}}");
+  loaded = ebb_lora_load (model, folder, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_lora_unwrap (model, &error));
   test_folder_write (folder, "adapter_config.json", "{\"r\": 3, \"lora_alpha\": 5}");
   assert_load_fails (model, folder, EBB_ERROR_NOT_SUPPORTED, "peft_type is missing");
   test_folder_write (folder, "adapter_config.json", "{");
   assert_load_fails (model, folder, EBB_ERROR_FORMAT, "adapter_config.json");
+  test_remove_tree (folder);
+}
+
+static EbbArgs *
+copy_with (EbbArgs *tensors, const char *key, EbbTensor *tensor)
+{
+  EbbArgs *copy = ebb_args_new (EBB_ARGS_DICT);
+
+  for (guint i = 0; i < ebb_args_get_length (tensors); i++)
+    {
+      g_autoptr (EbbTensor) other = ebb_args_get_tensor (tensors, i);
+
+      ebb_args_add_tensor (copy, ebb_args_get_key (tensors, i), other);
+    }
+  ebb_args_add_tensor (copy, key, tensor);
+  return copy;
+}
+
+/* PEFT saves the head's own weight beside its branch, as "base_layer", and a head with the embedding's weight has no
+ * layer of its own here. */
+static void
+adapters_of_heads_have_the_head_too (void)
+{
+  static const char key[] = "base_model.model.lm_head.base_layer.weight";
+  const EbbDType dtypes[] = { EBB_DTYPE_F32, EBB_DTYPE_BF16 };
+  g_autofree char *folder = test_scratch_path ("adapter");
+  g_autofree char *path = g_build_filename (folder, "adapter_model.safetensors", NULL);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = test_model_open_fixture ("llama2");
+  g_autoptr (EbbModule) tied = test_model_open_fixture ("llama3");
+  g_autoptr (EbbTensor) tokens = test_tokens (3, 64, 2, 9, -1);
+  g_autoptr (EbbTensor) weight = ebb_module_get_parameter (model, "lm_head.weight");
+  g_autoptr (EbbTensor) wrong = ebb_mul_scalar (weight, 2, NULL);
+  g_autoptr (EbbTensor) b = NULL;
+  g_autoptr (EbbTensor) logits = NULL;
+  g_autoptr (EbbArgs) tensors = NULL;
+  g_autoptr (EbbArgs) others = NULL;
+
+  wrap (model, 3, "lm_head", "default");
+  b = ebb_module_get_parameter (model, "lm_head.lora_B.default.weight");
+  ebb_push_grad_enabled (FALSE);
+  g_assert_true (ebb_tensor_fill (b, 0.3, &error));
+  ebb_pop_grad_enabled ();
+  ebb_module_set_training (model, FALSE);
+  logits = ebb_module_call1 (model, tokens, &error);
+  g_assert_true (ebb_lora_save (model, folder, NULL, &error));
+  tensors = ebb_load_safetensors (path, &error);
+  g_assert_no_error (error);
+  for (guint i = 0; i < G_N_ELEMENTS (dtypes); i++)
+    {
+      g_autoptr (EbbTensor) detached = ebb_tensor_detach (weight);
+      g_autoptr (EbbTensor) saved = ebb_cast (detached, dtypes[i], &error);
+      g_autoptr (EbbArgs) with = copy_with (tensors, key, saved);
+      g_autoptr (EbbModule) other = test_model_open_fixture ("llama2");
+      g_autoptr (EbbModule) same = NULL;
+      g_autoptr (EbbTensor) again = NULL;
+
+      g_assert_true (ebb_save_safetensors (path, with, NULL, &error));
+      same = ebb_lora_load (other, folder, NULL, &error);
+      g_assert_no_error (error);
+      ebb_module_set_training (other, FALSE);
+      again = ebb_module_call1 (other, tokens, &error);
+      g_assert_true (ebb_tensor_equal (again, logits));
+    }
+  assert_load_fails (tied, folder, EBB_ERROR_NOT_SUPPORTED, "this model's head has the embedding's weight");
+  others = copy_with (tensors, key, wrong);
+  g_assert_true (ebb_lora_unwrap (model, &error));
+  g_assert_true (ebb_save_safetensors (path, others, NULL, &error));
+  assert_load_fails (model, folder, EBB_ERROR_STATE, "lm_head.base_layer.weight is not the model's own weight");
   test_remove_tree (folder);
 }
 
@@ -634,6 +720,7 @@ main (int argc,
   g_test_add_func ("/lora/names-of-bert-are-whole", names_of_bert_are_whole);
   g_test_add_func ("/lora/a-failed-load-leaves-none", a_failed_load_leaves_none);
   g_test_add_func ("/lora/adapters-are-switched", adapters_are_switched);
+  g_test_add_func ("/lora/heads", adapters_of_heads_have_the_head_too);
   g_test_add_func ("/lora/trains-branches-alone", trains_branches_alone);
   result = g_test_run ();
   test_scratch_end ();

@@ -25,7 +25,7 @@ def open_folder(function, path, *args):
     try:
         return function(path, *args)
     except Error as error:
-        if os.path.isdir(path):
+        if os.path.exists(path):
             raise
         failure = Error(f"{error.message}; {path} must be the path of a folder, Ebb downloads none", error.domain,
                         error.code)

@@ -322,6 +322,77 @@ what_is_not_there_is_refused_by_its_key (void)
 }
 
 /* A missing key has the default of transformers 5.23: of LlamaConfig () and Gemma2Config (). */
+/* Each key of "quantization_config" in each of its modes: with 4 bits, and with 8. */
+static void
+quantizations_that_are_not_there_are_refused_by_their_key (void)
+{
+  static const char *const modes[] = { "\"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"nf4\", "
+                                       "\"bnb_4bit_use_double_quant\": true",
+                                       "\"load_in_8bit\": true" };
+  static const struct
+  {
+    const char *key, *value;
+    guint modes; /* a bit for each in which it is refused */
+  } cases[] = {
+    { "quant_method", "\"gptq\"", 3 },
+    { "quant_method", "null", 3 },
+    { "quant_method", "4", 3 },
+    { "load_in_4bit", "\"yes\"", 3 },
+    { "load_in_4bit", "true", 2 },
+    { "load_in_8bit", "1", 3 },
+    { "load_in_8bit", "true", 1 }, /* both: the key that is named is load_in_4bit */
+    { "llm_int8_has_fp16_weight", "true", 3 },
+    { "llm_int8_has_fp16_weight", "0", 3 },
+    { "llm_int8_skip_modules", "[\"q_proj\"]", 3 },
+    { "llm_int8_skip_modules", "\"lm_head\"", 3 },
+    { "llm_int8_threshold", "\"6\"", 3 },
+    { "bnb_4bit_compute_dtype", "{}", 3 },
+    { "bnb_4bit_quant_type", "\"fp4\"", 1 },
+    { "bnb_4bit_quant_type", "null", 1 }, /* fp4 */
+    { "bnb_4bit_quant_storage", "\"bfloat16\"", 1 },
+    { "bnb_4bit_quant_storage", "8", 1 },
+    { "bnb_4bit_use_double_quant", "false", 1 },
+    { "bnb_4bit_use_double_quant", "1", 1 },
+    { "modules_to_not_convert", "[\"lm_head\"]", 3 },
+    { "a_new_way", "true", 3 },
+    { "a_new_number", "0", 3 },
+    { "a_new_way", "false", 0 },
+    { "a_new_way", "null", 0 },
+    { "a_new_list", "[]", 0 },
+    { "llm_int8_skip_modules", "[\"lm_head\"]", 0 },
+    { "llm_int8_threshold", "5.0", 0 },
+    { "llm_int8_enable_fp32_cpu_offload", "true", 0 },
+    { "bnb_4bit_compute_dtype", "\"bfloat16\"", 0 },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    for (guint mode = 0; mode < 2; mode++)
+      {
+        g_autoptr (GError) error = NULL;
+        g_autofree char *text = g_strdup_printf ("{\"quant_method\": \"bitsandbytes\", %s}", modes[mode]);
+        g_autoptr (EbbJson) config = parse (text);
+        g_autoptr (EbbJson) document = load ("llama3", "config.json");
+        EbbConfigSource source = { ebb_architecture_find (document, "config.json", &error), "config.json", document };
+        g_autoptr (GString) whole = g_string_new (NULL);
+        const gboolean is_refused = (cases[i].modes >> mode & 1) != 0;
+        g_autofree char *named =
+            g_strdup_printf ("config.json: quantization_config.%s is ",
+                             strcmp (cases[i].key, "load_in_8bit") == 0 && mode == 0 && cases[i].modes == 1
+                                 ? "load_in_4bit"
+                                 : cases[i].key);
+        EbbQuantization quantization;
+
+        ebb_json_set (config, cases[i].key, cases[i].value);
+        ebb_json_print (config, whole);
+        ebb_json_set (document, "quantization_config", whole->str);
+        g_assert_cmpint (ebb_config_read_quantization (&source, &quantization, &error), ==, !is_refused);
+        if (is_refused && !g_str_has_prefix (error->message, named))
+          g_error ("\"%s\" does not begin with \"%s\"", error->message, named);
+        else if (!is_refused)
+          g_assert_cmpint (quantization, ==, mode == 0 ? EBB_QUANTIZATION_NF4 : EBB_QUANTIZATION_INT8);
+      }
+}
+
 static void
 missing_keys_are_the_usual_ones (void)
 {
@@ -358,6 +429,8 @@ main (int argc,
   g_test_add_func ("/model-folder/config/dropout-of-attention", attention_has_its_own_dropout);
   g_test_add_func ("/model-folder/config/dropout-of-attention-in-bert", bert_has_a_dropout_of_attention);
   g_test_add_func ("/model-folder/config/refused-by-its-key", what_is_not_there_is_refused_by_its_key);
+  g_test_add_func ("/model-folder/config/refused-quantizations",
+                   quantizations_that_are_not_there_are_refused_by_their_key);
   g_test_add_func ("/model-folder/config/missing-keys-are-the-usual-ones", missing_keys_are_the_usual_ones);
   return g_test_run ();
 }
