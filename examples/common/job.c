@@ -19,6 +19,7 @@
 #include "common/train/output.h"
 #include "common/train/sample.h"
 
+#include <gio/gio.h>
 #include <stdio.h>
 
 /* A closed output ends a training after its first step at the earliest, since the program has printed before that. */
@@ -350,6 +351,8 @@ run_job (Options *options,
     }
   if (ok)
     return command_finish (status);
+  if (g_error_matches (error, G_IO_ERROR, G_IO_ERROR_CANCELLED))
+    return fail (MAX (status, interrupt_get_status ()), error->message);
   if (error == NULL)
     return options_on_ranks (options) ? MAX (status, 1) : fail (1, "failed without saying why");
   return fail (error->domain == G_OPTION_ERROR ? 2 : 1, error->message);

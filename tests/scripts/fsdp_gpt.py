@@ -275,6 +275,19 @@ class Resume(FsdpGptTest):
         report = self.train(2, "--steps", 0, "--resume", "state")
         self.assertGreater(report["first_step"], 0)
 
+    def test_sigterm_ends_an_evaluation(self):
+        with open(self.path("text.txt"), "a", encoding="utf-8") as text:
+            text.write("The quick brown fox. " * 50_000)
+        with subprocess.Popen([PROGRAM, "--data", "text.txt", *MODEL, "--eval", "0.9", "--eval-every", "1", "--steps",
+                               "2", "--ranks", "2", "--report", "r"], cwd=self.folder, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as process:
+            self.wait_for_step(process)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, errors), (143, b""))
+        with open(self.path("r"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["evaluations"], [])
+
     @unittest.skipUnless(HAS_MPI, "there is no MPI")
     def test_sigterm_to_one_process_ends_all(self):
         with subprocess.Popen([MPIRUN, "-n", "2", "--oversubscribe", PROGRAM, "--data", "text.txt", *MODEL, "--steps",

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
@@ -152,6 +154,20 @@ class Budgets(MemoryTest):
         self.refuse("--memory 0: leave the option out to train without a budget", "--memory", 0, status=2)
         self.refuse('--memory -1: "-1" is not a size', "--memory", -1, status=2)
         self.refuse('--memory 5X: "5X" is not a size', "--memory", "5X", status=2)
+
+
+class Interrupt(MemoryTest):
+    def test_control_c_ends_planning(self):
+        words = ["--data", "text.txt", "--memory", "20GiB", "--estimate"]
+        for program, *more in ("train_gpt", "--preset", "gpt2-xl"), ("fsdp_gpt", "--preset", "gpt2", "--ranks", "2"):
+            with subprocess.Popen([PROGRAM.replace("train_gpt", program), *words, *more], cwd=self.folder,
+                                  stderr=subprocess.PIPE, text=True,
+                                  env={**os.environ, "EBB_COST_FILE": self.path("costs-xl")}) as planning:
+                time.sleep(0.5)
+                planning.send_signal(signal.SIGINT)
+                errors = planning.communicate(timeout=100)[1]
+            self.assertEqual(planning.returncode, 130)
+            self.assertRegex(errors, r"^\w+: .*interrupted before the first step: nothing is kept\n$")
 
 
 class Allowed(MemoryTest):

@@ -67,6 +67,8 @@ exchange (Ranks *ranks,
   all = g_new (gint64, (gsize) ranks->size * N);
   if (!ranks_exchange (ranks, mine, N, all, error))
     return FALSE;
+  if (!planning_refuse_interrupt (ranks, error))
+    return FALSE;
   for (guint i = 0; i < ranks->size * N; i++)
     mine[i % N] = MAX (mine[i % N], all[i]);
   figures->peak = mine[0];
@@ -254,7 +256,7 @@ make_estimate (Options *options,
   if (ok)
     planning_begin_need (&trainer, &figures->need);
   ok = ok
-       && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, trainer_run_step, &trainer, error))
+       && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, planning_run_step, &trainer, error))
               != NULL;
   if (ok)
     take_figures (figures, estimate);

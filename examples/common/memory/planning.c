@@ -2,10 +2,12 @@
 /* From a budget of bytes to a plan for the training, and the plan's effect on it. */
 #include "common/memory/planning.h"
 
+#include "common/interrupt.h"
 #include "common/memory/concessions.h"
 #include "common/train/output.h"
 #include "common/train/store.h"
 
+#include <gio/gio.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,6 +79,18 @@ find_budget (Planning *self,
   return TRUE;
 }
 
+gboolean
+planning_refuse_interrupt (Ranks *ranks,
+                           GError **error)
+{
+  if ((ranks != NULL ? ranks->interrupt : interrupt_get_status ()) == 0)
+    return TRUE;
+  if (ranks != NULL)
+    ranks->failure_shared = TRUE; /* all have looked at the same time */
+  g_set_error_literal (error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "interrupted before the first step: nothing is kept");
+  return FALSE;
+}
+
 /* The largest of all ranks. */
 static gboolean
 take_largest (Ranks *ranks,
@@ -92,7 +106,7 @@ take_largest (Ranks *ranks,
     return FALSE;
   for (guint i = 0; i < ranks->size; i++)
     *n_bytes = MAX (*n_bytes, (guint64) all[i]);
-  return TRUE;
+  return planning_refuse_interrupt (ranks, error);
 }
 
 static guint64
@@ -132,6 +146,16 @@ set_store (const Trainer *trainer,
         plan, trainer->options->store_kind == STORE_DISK ? EBB_MEMORY_PLACE_DISK : EBB_MEMORY_PLACE_HOST, store);
 }
 
+/* Ranks look at their interrupts together, after each plan. */
+gboolean
+planning_run_step (EbbModule *model,
+                   gpointer trainer,
+                   GError **error)
+{
+  return (((Trainer *) trainer)->ranks != NULL || planning_refuse_interrupt (NULL, error))
+         && trainer_run_step (model, trainer, error);
+}
+
 static EbbMemoryPlan *
 plan_limit (Trainer *trainer,
             guint64 limit,
@@ -141,8 +165,8 @@ plan_limit (Trainer *trainer,
 
   return trainer->ranks != NULL
              ? ebb_memory_plan_new_on_ranks (trainer->model, trainer->device, store, trainer->ranks->control,
-                                             trainer_run_step, trainer, limit, error)
-             : ebb_memory_plan_new (trainer->model, trainer->device, store, trainer_run_step, trainer, limit, error);
+                                             planning_run_step, trainer, limit, error)
+             : ebb_memory_plan_new (trainer->model, trainer->device, store, planning_run_step, trainer, limit, error);
 }
 
 /* The bytes of a dry run with a plan, of the rank that needs most, and those that its heap needs. */
@@ -157,7 +181,7 @@ measure (Trainer *trainer,
 
   if (ebb_memory_plan_apply (plan, error))
     {
-      estimate = ebb_memory_estimate_new (trainer->model, trainer->device, trainer_run_step, trainer, error);
+      estimate = ebb_memory_estimate_new (trainer->model, trainer->device, planning_run_step, trainer, error);
       ebb_memory_plan_unapply (plan);
     }
   if (trainer->ranks != NULL ? !ranks_agree (trainer->ranks, estimate != NULL, error) : estimate == NULL)
@@ -410,7 +434,7 @@ record_unplanned (Planning *self,
 
   if (!self->draws)
     return TRUE;
-  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, trainer_run_step, trainer, error);
+  estimate = ebb_memory_estimate_new (trainer->model, trainer->device, planning_run_step, trainer, error);
   if (estimate == NULL)
     return FALSE;
   if (trainer->options->memory_timeline != NULL) /* on ranks the first one's; mostly the planner has measured them */

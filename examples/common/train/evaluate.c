@@ -2,8 +2,6 @@
 /* Measures the model on held-out data. */
 #include "common/train/evaluate.h"
 
-#include "common/interrupt.h"
-
 #include <math.h>
 
 static gboolean
@@ -25,7 +23,9 @@ measure (Trainer *self,
         return FALSE;
       sum += one;
       n_all += (double) n;
-      if (self->ranks == NULL && interrupt_get_status () != 0)
+      if (!trainer_poll (self, error))
+        return FALSE;
+      if (trainer_get_interrupt (self) != 0)
         {
           *is_stopped = TRUE;
           return TRUE;
