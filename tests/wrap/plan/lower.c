@@ -7,6 +7,7 @@
 #include "tensor/backend/backend-private.h"
 #include "wrap/plan/memory-plan-private.h"
 
+#include <json-glib/json-glib.h>
 #include <string.h>
 
 #define N_STEPS 2
@@ -136,6 +137,44 @@ test_step_in_backward (void)
   each_allocation_of (1, TRUE, FALSE);
 }
 
+/* The seconds that a lowered plan reports are those of its own blocks, and the rest of the step is the same. */
+static void
+test_seconds (void)
+{
+  g_auto (TestPlanned) training = { 0 };
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (GError) error = NULL;
+  double before = -1, rest = -1;
+  guint n_lowered = 0;
+
+  test_planned_init (&training, FALSE);
+  plan = ebb_memory_plan_make (training.model, NULL, NULL, test_planned_step, &training, G_MAXINT64, 0, &error);
+  g_assert_no_error (error);
+  do
+    {
+      g_autofree char *json = ebb_memory_plan_to_json (plan);
+      g_autoptr (JsonNode) node = json_from_string (json, &error);
+      JsonArray *blocks = json_object_get_array_member (json_node_get_object (node), "blocks");
+      double seconds, step_seconds, sum = 0;
+
+      g_assert_no_error (error);
+      for (guint i = 0; i < json_array_get_length (blocks); i++)
+        sum += json_object_get_double_member (json_array_get_object_element (blocks, i), "seconds");
+      seconds = json_object_get_double_member (json_node_get_object (node), "seconds");
+      step_seconds = json_object_get_double_member (json_node_get_object (node), "step_seconds");
+      g_assert_cmpfloat_with_epsilon (seconds, sum, 1e-9 * step_seconds);
+      g_assert_cmpfloat (seconds, >, before);
+      if (rest >= 0)
+        g_assert_cmpfloat_with_epsilon (step_seconds - seconds, rest, 1e-6 * rest);
+      before = seconds;
+      rest = step_seconds - seconds;
+      n_lowered++;
+    }
+  while (ebb_memory_plan_lower (plan, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY);
+  g_assert_cmpuint (n_lowered, >, 2);
+}
+
 /* Other memory is in use than when it was planned. */
 static void
 test_limit (void)
@@ -217,6 +256,7 @@ main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   ebb_set_num_threads (1);
+  g_test_add_func ("/plan/lower/seconds-are-those-of-the-blocks", test_seconds);
   g_test_add_func ("/plan/lower/each-allocation-of-the-first-step", test_first_step);
   g_test_add_func ("/plan/lower/each-allocation-of-the-step-that-is-watched", test_watched_step);
   g_test_add_func ("/plan/lower/each-allocation-of-a-step-that-drops-gradients-first", test_zero_first);
