@@ -142,6 +142,15 @@ def make_texts(folder):
                         for n in range(1, 40))
 
 
+def make_tokenizer(program, folder, families):
+    """Gives the models the tokenizer of bytes that the program writes."""
+    subprocess.run([os.path.join(BUILD, "examples", program), "--data", "texts/text.txt", "--steps", "1", "--save",
+                    f"{program}/", "--quiet"], cwd=folder, check=True, timeout=60)
+    for family in families:
+        for name in "tokenizer.json", "tokenizer_config.json":
+            shutil.copy(os.path.join(folder, program, name), os.path.join(folder, "models", family))
+
+
 def list_words(options):
     return [word for name, value in options.items()
             for word in ([name] if value is FLAG else [name, *(value if isinstance(value, list) else [value])])]
@@ -236,6 +245,8 @@ class Matrix:
             make_model(family, os.path.join(folder, "models", family))
         os.mkdir(os.path.join(folder, "texts"))
         make_texts(os.path.join(folder, "texts"))
+        for program, families in ("train_gpt", [*FAMILIES, "nf4"]), ("train_bert", ["bert"]):
+            make_tokenizer(program, folder, families)
         self.n_runs, self.n_sets = 0, 0
         self.refusals, self.ways, self.by_program = (collections.Counter() for _ in range(3))
         self.failures = []
@@ -253,7 +264,7 @@ class Matrix:
                 family = rng.choice([family, family, "nf4"])
                 options.update({"--lora": rng.choice([1, 2, 4])})
                 choices = {**choices, **ADAPTER}
-            options.update({"--model": f"../../models/{family}", "--tokenizer": "byte"})
+            options["--model"] = f"../../models/{family}"
             options["--context"] = rng.choice([8, 16])
         else:
             options.update({name: rng.choice(values) for name, values in SIZES.items() if name != "--vocab"})
@@ -333,15 +344,20 @@ class Matrix:
         state = {"--resume": "state"}
         begun = Run(self, program, {**options, **state, "--save-every": stop}, fault=f"0:forward:{stop + 1}:error")
         if not again:  # the state has the rest
-            keeps = {"--data", "--model", "--tokenizer", "--ranks", "--backend", "--shard-size", "--tensor-parallel",
+            keeps = {"--data", "--model", "--ranks", "--backend", "--shard-size", "--tensor-parallel",
                      "--device", "--steps", "--save", *RESULTS}
             options = {name: value for name, value in options.items() if name in keeps}
+        exact = True
+        if rng.random() < 0.3 and not {"--checkpoint", "--store"} & straight.options.keys():
+            state["--memory"] = "1GiB"
+        elif rng.random() < 0.2 and "--ranks" in options and self.may_reorder(straight.options):
+            options, exact = {**options, "--ranks": rng.choice([1, 2, 3])}, False
         rest = Run.__new__(Run)
         rest.folder, rest.program, rest.options, rest.report = begun.folder, program, {**options, **state}, None
-        rest.start(self, None, False)
+        rest.start(self, None, not exact)
         if rest.report["first_step"] != stop:
             raise Failure(f"goes on from step {rest.report['first_step']}, not {stop}: {rest.shown}")
-        check_same(straight, rest, f"resumed at {stop}", True, stop)
+        check_same(straight, rest, f"resumed at {stop}", exact, stop)
 
     def plan(self, rng, straight):
         """By a budget; on the emulated device sometimes the least one, and then with what --allow names."""
@@ -406,10 +422,13 @@ class Matrix:
 
     def generate(self, rng, straight):
         """What the saved model continues is the same without a cache, and in a batch."""
-        if straight.program == "train_bert" or straight.options["--save"] != "weights/" or "--lora" in straight.options:
+        if straight.program == "train_bert" or straight.options["--save"] != "weights/":
             return
-        words = [os.path.join(BUILD, "examples", "generate"), "--model", straight.path("weights"), "--threads", "1",
-                 "--tokens", "6", "--seed", str(rng.randrange(9)), "--temperature", rng.choice(["0", "0.8"]),
+        model = ["--model", straight.path("weights")]
+        if "--lora" in straight.options:  # the folder of the adapter has the tokenizer of its base
+            model = ["--model", straight.path(straight.options["--model"]), "--adapter", straight.path("weights")]
+        words = [os.path.join(BUILD, "examples", "generate"), *model, "--threads", "1", "--tokens", "6", "--seed",
+                 str(rng.randrange(9)), "--temperature", rng.choice(["0", "0.8"]),
                  "--prompt", rng.choice(["The ", "Line 7", "x"])]
         texts = []
         for more in [], ["--no-cache"]:
@@ -444,7 +463,7 @@ class Matrix:
         smaller = True
         while smaller:
             smaller = False
-            for name in sorted(options.keys() - {"--data", "--steps", "--model", "--tokenizer", "--save"}):
+            for name in sorted(options.keys() - {"--data", "--steps", "--model", "--save"}):
                 fewer = {key: value for key, value in options.items() if key != name}
                 again = self.fails(way, seed, program, fewer)
                 if again is not None:
