@@ -102,10 +102,11 @@ wait_for_line (void)
   return !session_take_interrupt () && is_there;
 }
 
-/* FALSE at the end of the input. *line is NULL after Ctrl-C. */
+/* FALSE at the end of the input, and with an error. *line is NULL after Ctrl-C. */
 static gboolean
 read_line (gboolean is_terminal,
-           char **line)
+           char **line,
+           GError **error)
 {
   size_t size = 0;
   ssize_t length;
@@ -121,9 +122,11 @@ read_line (gboolean is_terminal,
     }
   length = getline (line, &size, stdin);
   if (length > 0 && (*line)[length - 1] == '\n')
-    (*line)[length - 1] = '\0';
-  if (length >= 0)
+    (*line)[--length] = '\0';
+  if (length >= 0 && memchr (*line, '\0', (size_t) length) == NULL)
     return TRUE;
+  if (length >= 0)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "standard input: it is not text, it has a byte 0");
   free (*line);
   *line = NULL;
   return FALSE;
@@ -146,6 +149,7 @@ chat_converse (Session *session,
 {
   const gboolean is_terminal = isatty (STDIN_FILENO) && isatty (STDOUT_FILENO);
   char *line = NULL;
+  GError *input_failure = NULL;
   gboolean ok = TRUE;
   Chat self;
 
@@ -153,7 +157,7 @@ chat_converse (Session *session,
   session->is_conversation = TRUE;
   if (is_terminal)
     puts ("/reset begins a new conversation, /quit ends it, Ctrl-C stops an answer");
-  while (ok && read_line (is_terminal, &line))
+  while (ok && read_line (is_terminal, &line, &input_failure))
     {
       g_autoptr (GError) failure = NULL;
 
@@ -186,5 +190,7 @@ chat_converse (Session *session,
     putchar ('\n');
   free (line);
   chat_clear (&self);
-  return ok;
+  if (input_failure != NULL)
+    g_propagate_error (error, input_failure);
+  return ok && input_failure == NULL;
 }

@@ -2,6 +2,7 @@
 /* Reads the files beside a tokenizer.json. */
 #include "nn/data/tokenizer-settings-private.h"
 
+#include "nn/data/utf8-private.h"
 #include "nn/files/file-error-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
@@ -29,7 +30,7 @@ ebb_tokenizer_settings_read (const char *folder,
   *json = NULL;
   if (is_missing (path))
     return TRUE;
-  *json = ebb_json_read_file (path, MAX_FILE_SIZE, error);
+  *json = ebb_json_read_file_with_nul (path, MAX_FILE_SIZE, error);
   return *json != NULL;
 }
 
@@ -119,9 +120,9 @@ append_token (const EbbGguf *gguf,
     }
   if (id < 0 || id >= (gint64) n_tokens)
     return TRUE;
-  text = g_strndup (tokens[id].text, tokens[id].length);
-  if (!g_utf8_validate (text, -1, NULL))
+  if (ebb_utf8_find_invalid ((const guint8 *) tokens[id].text, tokens[id].length) < tokens[id].length)
     return ebb_file_fail (gguf->tensors->path, error, "token %" G_GINT64_FORMAT " is not UTF-8", id);
+  text = ebb_utf8_spell_nul (tokens[id].text, tokens[id].length, NULL);
   g_string_append_printf (json, "%s\"%s\": ", json->len > 1 ? ", " : "", names[0]);
   ebb_json_append_string (json, text);
   return TRUE;
@@ -186,6 +187,6 @@ ebb_tokenizer_settings_read_gguf (const char *path,
   g_autoptr (GString) text = g_string_new (NULL);
 
   return gguf != NULL && ebb_tokenizer_settings_append_gguf (gguf, text, error)
-             ? ebb_json_parse (text->str, text->len, path, error)
+             ? ebb_json_parse_with_nul (text->str, text->len, path, error)
              : NULL;
 }

@@ -165,6 +165,33 @@ ebb_tokenizer_encode (EbbTokenizer *self,
 }
 
 /**
+ * ebb_tokenizer_encode_full:
+ * @self: a tokenizer
+ * @text: any bytes, also U+0000, at which a string would end
+ * @special_tokens: whether to add the special tokens around a text, such as the one that begins it
+ * @error: return location for an error
+ *
+ * Does what ebb_tokenizer_encode() does, with or without the special tokens around a text.
+ *
+ * Returns: (transfer full) (nullable): an i64 tensor [n] on the CPU
+ */
+EbbTensor *
+ebb_tokenizer_encode_full (EbbTokenizer *self,
+                           GBytes *text,
+                           gboolean special_tokens,
+                           GError **error)
+{
+  g_autoptr (EbbTensor) plain = ebb_tokenizer_encode (self, text, error);
+  GError *failure = NULL;
+  EbbTensor *whole;
+
+  if (plain == NULL || !special_tokens)
+    return g_steal_pointer (&plain);
+  whole = EBB_TOKENIZER_GET_CLASS (self)->add_special_tokens (self, plain, &failure);
+  return take_tokens (self, "add_special_tokens", whole, failure, error);
+}
+
+/**
  * ebb_tokenizer_encode_text:
  * @self: a tokenizer
  * @text: a text
@@ -210,15 +237,7 @@ ebb_tokenizer_encode_text_full (EbbTokenizer *self,
   if (!EBB_MAY_BEGIN (error, self, text))
     return NULL;
   bytes = g_bytes_new_static (text, strlen (text));
-  tokens = ebb_tokenizer_encode (self, bytes, error);
-  if (tokens != NULL && special_tokens)
-    {
-      g_autoptr (EbbTensor) plain = g_steal_pointer (&tokens);
-      GError *failure = NULL;
-      EbbTensor *whole = EBB_TOKENIZER_GET_CLASS (self)->add_special_tokens (self, plain, &failure);
-
-      tokens = take_tokens (self, "add_special_tokens", whole, failure, error);
-    }
+  tokens = ebb_tokenizer_encode_full (self, bytes, special_tokens, error);
   if (tokens == NULL || ebb_tensor_get_n_elements (tokens) == 0)
     return NULL;
   *n_tokens = (gsize) ebb_tensor_get_n_elements (tokens);
@@ -388,7 +407,7 @@ ebb_tokenizer_find_token (EbbTokenizer *self,
  * @token: its number
  *
  * Returns: (transfer full) (nullable): how the vocabulary spells the token, which ebb_tokenizer_decode_text() may turn
- *   into other text; %NULL if no token has that number
+ *   into other text, with U+FFFD for U+0000; %NULL if no token has that number
  */
 char *
 ebb_tokenizer_get_token (EbbTokenizer *self,

@@ -100,6 +100,12 @@ EbbTensor *ebb_tokenizer_encode (EbbTokenizer *self,
                                  GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_tokenizer_encode_full (EbbTokenizer *self,
+                                      GBytes *text,
+                                      gboolean special_tokens,
+                                      GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gint64 *ebb_tokenizer_encode_text (EbbTokenizer *self,
                                    const char *text,
                                    gsize *n_tokens,

@@ -24,4 +24,12 @@ gsize ebb_utf8_append (GString *text,
                        gsize length,
                        gboolean is_end);
 
+/* A new string in which U+0000 is spelt EBB_JSON_NUL, and the bytes of such a string. @spelled_length may be NULL. */
+char *ebb_utf8_spell_nul (const char *text,
+                          gsize length,
+                          gsize *spelled_length);
+void ebb_utf8_append_unspelled (GString *text,
+                                const char *spelled,
+                                gsize length);
+
 G_END_DECLS

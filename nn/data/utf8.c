@@ -2,6 +2,8 @@
 /* Text out of bytes that need not be UTF-8. */
 #include "nn/data/utf8-private.h"
 
+#include "nn/files/json-scanner-private.h"
+
 #include <string.h>
 
 int
@@ -90,4 +92,37 @@ ebb_utf8_append (GString *text,
     }
   g_string_append_len (text, (const char *) bytes + done, (gssize) (i - done));
   return i;
+}
+
+char *
+ebb_utf8_spell_nul (const char *text,
+                    gsize length,
+                    gsize *spelled_length)
+{
+  GString *result = g_string_sized_new (length + 2);
+
+  for (gsize i = 0; i < length; i++)
+    if (text[i] == '\0')
+      g_string_append (result, EBB_JSON_NUL);
+    else
+      g_string_append_c (result, text[i]);
+  if (spelled_length != NULL)
+    *spelled_length = result->len;
+  return g_string_free (result, FALSE);
+}
+
+void
+ebb_utf8_append_unspelled (GString *text,
+                           const char *spelled,
+                           gsize length)
+{
+  const char *end = spelled + length, *nul;
+
+  while ((nul = g_strstr_len (spelled, end - spelled, EBB_JSON_NUL)) != NULL)
+    {
+      g_string_append_len (text, spelled, nul - spelled);
+      g_string_append_c (text, '\0');
+      spelled = nul + strlen (EBB_JSON_NUL);
+    }
+  g_string_append_len (text, spelled, end - spelled);
 }

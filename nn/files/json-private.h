@@ -40,6 +40,14 @@ EbbJson *ebb_json_parse (const char *text,
 EbbJson *ebb_json_read_file (const char *path,
                              gsize max_size,
                              GError **error);
+/* The same, but strings may have U+0000, which nn/files/json-scanner-private.h says how to spell. */
+EbbJson *ebb_json_parse_with_nul (const char *text,
+                                  gsize length,
+                                  const char *what,
+                                  GError **error);
+EbbJson *ebb_json_read_file_with_nul (const char *path,
+                                      gsize max_size,
+                                      GError **error);
 EbbJson *ebb_json_copy (const EbbJson *self);
 void ebb_json_free (EbbJson *self);
 

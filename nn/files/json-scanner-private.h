@@ -8,12 +8,16 @@
 
 G_BEGIN_DECLS
 
+/* U+0000 in a string that ends with a byte 0: two bytes that UTF-8 never has, from which g_utf8_get_char () makes 0. */
+#define EBB_JSON_NUL "\xc0\x80"
+
 typedef struct
 {
   const char *text;
   gsize length;
   gsize position;
-  const char *what; /* names the text in errors: "header of x.safetensors" */
+  const char *what;   /* names the text in errors: "header of x.safetensors" */
+  gboolean takes_nul; /* strings may have U+0000, spelt EBB_JSON_NUL; else such a string is an error */
 } EbbJsonScanner;
 
 /* FALSE if the text is not UTF-8. */

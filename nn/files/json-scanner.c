@@ -170,9 +170,12 @@ read_unicode_escape (EbbJsonScanner *self,
     }
   else if (c >= 0xdc00 && c < 0xe000)
     return ebb_json_scanner_fail (self, error, "half a surrogate pair");
-  if (c == 0)
+  if (c == 0 && !self->takes_nul)
     return ebb_json_scanner_fail (self, error, "a string with U+0000");
-  g_string_append_unichar (result, c);
+  if (c == 0)
+    g_string_append (result, EBB_JSON_NUL);
+  else
+    g_string_append_unichar (result, c);
   return TRUE;
 }
 
@@ -397,7 +400,12 @@ ebb_json_append_string (GString *json,
       case '\n': g_string_append (json, "\\n"); break;
       case '\t': g_string_append (json, "\\t"); break;
       default:
-        if ((guchar) *p < 0x20 || *p == 0x7f)
+        if (g_str_has_prefix (p, EBB_JSON_NUL))
+          {
+            g_string_append (json, "\\u0000");
+            p++;
+          }
+        else if ((guchar) *p < 0x20 || *p == 0x7f)
           g_string_append_printf (json, "\\u%04x", (guint) (guchar) *p);
         else
           g_string_append_c (json, *p);

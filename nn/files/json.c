@@ -122,26 +122,53 @@ read_value (EbbJsonScanner *scanner, EbbJson *self, guint max_depth, GError **er
   return TRUE;
 }
 
-EbbJson *
-ebb_json_parse (const char *text, gsize length, const char *what, GError **error)
+static EbbJson *
+parse (const char *text, gsize length, const char *what, gboolean takes_nul, GError **error)
 {
   g_autoptr (EbbJson) self = g_new0 (EbbJson, 1);
   EbbJsonScanner scanner;
 
-  if (!ebb_json_scanner_init (&scanner, text, length, what, error)
-      || !read_value (&scanner, self, EBB_JSON_MAX_DEPTH, error) || !ebb_json_scanner_expect_end (&scanner, error))
+  if (!ebb_json_scanner_init (&scanner, text, length, what, error))
+    return NULL;
+  scanner.takes_nul = takes_nul;
+  if (!read_value (&scanner, self, EBB_JSON_MAX_DEPTH, error) || !ebb_json_scanner_expect_end (&scanner, error))
     return NULL;
   return g_steal_pointer (&self);
+}
+
+static EbbJson *
+read_file (const char *path, gsize max_size, gboolean takes_nul, GError **error)
+{
+  gsize length;
+  g_autofree char *text = ebb_read_file (path, max_size, &length, error);
+
+  return text != NULL && ebb_check_is_content (path, text, length, error)
+             ? parse (text, length, path, takes_nul, error)
+             : NULL;
+}
+
+EbbJson *
+ebb_json_parse (const char *text, gsize length, const char *what, GError **error)
+{
+  return parse (text, length, what, FALSE, error);
 }
 
 EbbJson *
 ebb_json_read_file (const char *path, gsize max_size, GError **error)
 {
-  gsize length;
-  g_autofree char *text = ebb_read_file (path, max_size, &length, error);
+  return read_file (path, max_size, FALSE, error);
+}
 
-  return text != NULL && ebb_check_is_content (path, text, length, error) ? ebb_json_parse (text, length, path, error)
-                                                                          : NULL;
+EbbJson *
+ebb_json_parse_with_nul (const char *text, gsize length, const char *what, GError **error)
+{
+  return parse (text, length, what, TRUE, error);
+}
+
+EbbJson *
+ebb_json_read_file_with_nul (const char *path, gsize max_size, GError **error)
+{
+  return read_file (path, max_size, TRUE, error);
 }
 
 static void

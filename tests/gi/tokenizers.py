@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import struct
 import sys
 import tempfile
 
@@ -9,6 +10,25 @@ from support import Ebb, TestCase, main
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
 from gpt2_folder import END, write_gpt2_folder  # noqa: E402
+
+
+def write_gguf(path, model, tokens, types, eos):
+    """A GGUF file of a tokenizer alone."""
+    def text(value):
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    def listed(kind, values):
+        return struct.pack("<IIQ", 9, kind, len(values)) + b"".join(values)
+
+    values = {"tokenizer.ggml.model": struct.pack("<I", 8) + text(model),
+              "tokenizer.ggml.tokens": listed(8, [text(token) for token in tokens]),
+              "tokenizer.ggml.scores": listed(6, [struct.pack("<f", -i) for i in range(len(tokens))]),
+              "tokenizer.ggml.token_type": listed(5, [struct.pack("<i", kind) for kind in types]),
+              "tokenizer.ggml.eos_token_id": struct.pack("<II", 4, eos),
+              "tokenizer.ggml.add_space_prefix": struct.pack("<IB", 7, 0)}
+    with open(path, "wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)))
+        file.write(b"".join(text(key) + value for key, value in values.items()))
 
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures" / "tokenizers"
@@ -45,6 +65,58 @@ class Families(TestCase):
         tokens = tokenizer.encode(b"a\xff")
         self.assertEqual(tokenizer.decode_bytes(tokens), b"a\xff")
         self.assertEqual(tokenizer.decode(tokens), "a\ufffd")
+
+    def test_a_zero_ends_no_text(self):
+        for name in ("gpt2", "llama2"):
+            tokenizer = Ebb.open_tokenizer(FIXTURES / name)
+            frame = len(tokenizer.encode(""))
+            for text in ("a\0b", "\0", "a b\0"):
+                tokens = tokenizer.encode(text)
+                self.assertEqual(tokenizer.decode_bytes(tokens[frame:] if name == "gpt2" else tokens[1:]),
+                                 text.encode())
+                self.assertEqual(tokenizer.encode_text_full(text, True), tokens)
+                self.assertEqual(tokenizer.encode_text(text), tokenizer.encode(text, special_tokens=False))
+                self.assertEqual(tokenizer([text]).tokens.tolist(), [tokens])
+                self.assertEqual(tokenizer(text, max_length=frame + 1).tokens.tolist(), [tokens[:frame + 1]])
+        self.assertEqual(Ebb.ByteTokenizer().encode("a\0b"), [97, 0, 98])
+        chat = Ebb.open_tokenizer(FIXTURES.parent / "chat-model")
+        for call in (lambda: tokenizer.find_token("a\0"), lambda: Ebb.open_tokenizer("/tmp\0x"),
+                     lambda: setattr(Ebb.Linear(1, 1), "a\0b", Ebb.Linear(1, 1)),
+                     lambda: Ebb.Linear(1, 1).register_parameter("a\0", Ebb.zeros((1,))),
+                     lambda: chat.apply_chat_template([{"role": "user", "content": "a\0b"}]),
+                     lambda: chat.apply_chat_template([{"role": "user", "content": "a"}], date_string="a\0b"),
+                     lambda: Ebb.GenerationOptions(stop_strings=["a\0"])):
+            with self.assertRaises(ValueError) as caught:
+                call()
+            self.assertRegex(str(caught.exception), r"\\x00.* has U\+0000: leave it out, strings of C end there")
+
+    def test_a_token_may_have_a_zero(self):
+        """In tokenizer.json and in GGUF."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        added = [{"id": 4, "content": "\0!", "normalized": False, "special": True},
+                 {"id": 5, "content": "\0?", "normalized": True}]
+        vocab = {"a": 0, "\0": 1, "a\0": 2, "?": 3}
+        bpe = {"type": "BPE", "unk_token": "?", "vocab": vocab, "merges": [["a", "\0"]]}
+        fuse = {"type": "Fuse"}
+        for model, decoder, wanted in (
+                (bpe, fuse, [1, 2, 0, 4, 0, 5, 3]), ({**bpe, "ignore_merges": True}, fuse, [1, 2, 0, 4, 0, 5, 3]),
+                ({"type": "WordPiece", "unk_token": "?", "continuing_subword_prefix": "", "vocab": vocab},
+                 {"type": "WordPiece", "prefix": ""}, [1, 2, 0, 4, 0, 5, 3])):
+            for name, content in (("tokenizer.json", {"model": model, "added_tokens": added, "decoder": decoder}),
+                                  ("tokenizer_config.json", {"eos_token": "\0!"})):
+                pathlib.Path(folder.name, name).write_text(json.dumps(content), encoding="utf-8")
+            tokenizer = Ebb.open_tokenizer(folder.name)
+            tokens = tokenizer.encode("\0a\0a\0!a\0?b", special_tokens=False)
+            self.assertEqual(tokens, wanted)
+            self.assertEqual((tokenizer.eos_token_id, tokenizer.eos_token), (4, "\ufffd!"))
+            if decoder is fuse:
+                self.assertEqual(tokenizer.decode_bytes(tokens[:-1]), b"\0a\0a\0!a\0?")
+        path = os.path.join(folder.name, "zero.gguf")
+        write_gguf(path, "llama", ["a", "\0", "a\0", "<0x00>", "</s\0>", "?"], [1, 1, 1, 6, 3, 2], 4)
+        tokenizer = Ebb.open_tokenizer(path)
+        self.assertEqual(tokenizer.encode("\0aa\0</s\0>", special_tokens=False), [1, 0, 2, 4])
+        self.assertEqual(tokenizer.eos_token_id, 4)
 
     def test_cut_texts_keep_their_frame(self):
         """As transformers cuts them: special tokens count, and stay."""

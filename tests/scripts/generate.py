@@ -84,7 +84,9 @@ class Generate(unittest.TestCase):
         for words, text, said in ((["--file", "/dev/zero"], None, "--file: /dev/zero: more than 268435456 bytes: it "),
                                   (["--file", self.path("none")], None, f"--file: can't read {self.path('none')}: "),
                                   (["--batch", self.path("0.txt", "a\0b")], None, "0.txt: it is not text, it has a "),
-                                  ([], "a\0b", "generate: standard input: it is not text, it has a byte 0\n")):
+                                  ([], "a\0b", "generate: standard input: it is not text, it has a byte 0\n"),
+                                  (["--chat"], "\0", "generate: standard input: it is not text, it has a byte 0\n"),
+                                  (["--chat"], "a\0b\n", "generate: standard input: it is not text, it has a ")):
             done = run("--model", MODEL, *words, text=text)
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
             self.assertIn(said, done.stderr)

@@ -108,7 +108,8 @@ function _makePrompt(Ebb, prompt, tokenizer) {
     if (typeof prompt === 'string') {
         if (tokenizer === null)
             throw new TypeError(`generate: prompt ${_show(prompt)} is a text: give the tokenizer too`);
-        prompt = tokenizer.encode_text_full(prompt, true);
+        /* Not as a string, which would end at U+0000. */
+        prompt = _listTokens(tokenizer.encode_full(new imports.gi.GLib.Bytes(new TextEncoder().encode(prompt)), true));
     }
     if (!Array.isArray(prompt) || !prompt.every(Number.isSafeInteger))
         throw new TypeError(`generate: prompt is ${_show(prompt)}: it must be a text, an array of tokens or a tensor`);

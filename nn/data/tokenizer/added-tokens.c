@@ -3,6 +3,7 @@
 #include "nn/data/tokenizer/added-tokens-private.h"
 
 #include "nn/data/tokenizer/characters-private.h"
+#include "nn/files/json-scanner-private.h"
 
 #include <string.h>
 
@@ -58,33 +59,44 @@ make_node (EbbAddedTokenTree *self)
   return self->n_nodes++;
 }
 
+/* Whether U+0000 is at @p: tokens spell it in two bytes, texts have a byte 0. */
+static gboolean
+is_nul (const char *p)
+{
+  return g_str_has_prefix (p, EBB_JSON_NUL);
+}
+
 gboolean
 ebb_added_token_tree_add (EbbAddedTokenTree *self,
                           const EbbAddedToken *token,
                           const char *text)
 {
+  const guint8 begin = is_nul (text) ? 0 : (guint8) *text;
   guint32 node = 0;
 
   if (*text == '\0')
     return TRUE;
   if (self->n_nodes + strlen (text) >= MAX_NODES)
     return FALSE;
-  self->only_begin = self->n_nodes == 0 || self->only_begin == (guint8) *text ? (guint8) *text : -1;
-  self->begins[(guint8) *text] = TRUE;
+  self->only_begin = self->n_nodes == 0 || self->only_begin == begin ? begin : -1;
+  self->begins[begin] = TRUE;
   if (self->n_nodes == 0)
     make_node (self);
   for (const char *p = text; *p != '\0'; p++)
     {
+      const guint8 byte = is_nul (p) ? 0 : (guint8) *p;
       guint64 slot;
+
+      p += is_nul (p);
 
       if (2 * ((guint64) self->n_edges + 1) > self->mask)
         grow (self);
-      slot = find_edge (self, node, (guint8) *p);
+      slot = find_edge (self, node, byte);
       if (self->edges[slot] == 0)
         {
           guint32 child = make_node (self);
 
-          self->edges[slot] = (guint64) node << 40 | (guint64) (guint8) *p << 32 | (child + 1);
+          self->edges[slot] = (guint64) node << 40 | (guint64) byte << 32 | (child + 1);
           self->n_edges++;
           node = child;
         }

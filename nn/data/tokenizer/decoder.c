@@ -245,7 +245,7 @@ append_bytes (GString *text,
       if (c >= G_N_ELEMENTS (alphabet->byte) || alphabet->byte[c] < 0)
         {
           g_string_truncate (text, n_before);
-          g_string_append_len (text, string, (gssize) length);
+          ebb_utf8_append_unspelled (text, string, length);
           return;
         }
       g_string_append_c (text, (char) alphabet->byte[c]);
@@ -490,7 +490,7 @@ push (EbbDecoding *self,
 
   if (number == self->list->n_steps)
     {
-      g_string_append_len (self->text, string, (gssize) length);
+      ebb_utf8_append_unspelled (self->text, string, length);
       return TRUE;
     }
   switch (step->kind)
@@ -516,7 +516,7 @@ push (EbbDecoding *self,
     case JOIN:
       if (state->n_strings++ > 0)
         g_string_append_c (self->text, ' ');
-      g_string_append_len (self->text, string, (gssize) length);
+      ebb_utf8_append_unspelled (self->text, string, length);
       return TRUE;
     }
   g_return_val_if_reached (FALSE);

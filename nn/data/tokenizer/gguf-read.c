@@ -3,6 +3,7 @@
 #include "nn/data/tokenizer/gguf-private.h"
 
 #include "nn/data/tokenizer-settings-private.h"
+#include "nn/data/utf8-private.h"
 #include "nn/files/file-error-private.h"
 #include "nn/files/json-scanner-private.h"
 
@@ -64,15 +65,24 @@ fail (Reading *self,
   return FALSE;
 }
 
+/* The string as JSON has it, with U+0000 spelt EBB_JSON_NUL; NULL if the string is not UTF-8. */
+static char *
+spell (const char *text,
+       gsize length)
+{
+  return ebb_utf8_find_invalid ((const guint8 *) text, length) == length ? ebb_utf8_spell_nul (text, length, NULL)
+                                                                         : NULL;
+}
+
 static gboolean
 append_token (Reading *self,
               gsize i)
 {
-  g_autofree char *text = g_strndup (self->tokens[i].text, self->tokens[i].length);
+  g_autofree char *text = spell (self->tokens[i].text, self->tokens[i].length);
 
-  if (strlen (text) != self->tokens[i].length || !g_utf8_validate (text, -1, NULL))
+  if (text == NULL)
     return ebb_file_fail (self->gguf->tensors->path, &self->error,
-                          "token %" G_GSIZE_FORMAT " of \"tokenizer.ggml.tokens\" is not UTF-8, or has a byte 0", i);
+                          "token %" G_GSIZE_FORMAT " of \"tokenizer.ggml.tokens\" is not UTF-8", i);
   ebb_json_append_string (self->json, text);
   return TRUE;
 }
@@ -184,10 +194,10 @@ append_merges (Reading *self)
   g_string_append (self->json, "\"merges\": [");
   for (gsize i = 0; i < n; i++)
     {
-      g_autofree char *text = g_strndup (merges[i].text, merges[i].length);
-      char *blank = strlen (text) == merges[i].length && *text != '\0' ? strchr (text + 1, ' ') : NULL;
+      g_autofree char *text = spell (merges[i].text, merges[i].length);
+      char *blank = text != NULL && *text != '\0' ? strchr (text + 1, ' ') : NULL;
 
-      if (blank == NULL || !g_utf8_validate (text, -1, NULL))
+      if (blank == NULL)
         return ebb_file_fail (self->gguf->tensors->path, &self->error,
                               "merge %" G_GSIZE_FORMAT " of \"tokenizer.ggml.merges\" must be two tokens with a blank "
                               "between them",
@@ -261,7 +271,7 @@ index_tokens (const Reading *self)
 
   for (gsize i = 0; i < self->n_tokens; i++)
     if (get_type (self, i) == EBB_GGUF_TOKEN_NORMAL)
-      g_hash_table_add (known, g_strndup (self->tokens[i].text, self->tokens[i].length));
+      g_hash_table_add (known, ebb_utf8_spell_nul (self->tokens[i].text, self->tokens[i].length, NULL));
   return known;
 }
 
@@ -279,12 +289,12 @@ collect_merges (const Reading *self,
       const gsize length = self->tokens[i].length;
 
       if (get_type (self, i) != EBB_GGUF_TOKEN_NORMAL || length == 0 || length > 1024
-          || !g_utf8_validate_len (text, length, NULL))
+          || ebb_utf8_find_invalid ((const guint8 *) text, length) < length)
         continue;
       for (const char *cut = text; (cut = g_utf8_next_char (cut)) < text + length;)
         {
-          g_autofree char *left = g_strndup (text, (gsize) (cut - text));
-          g_autofree char *right = g_strndup (cut, length - (gsize) (cut - text));
+          g_autofree char *left = ebb_utf8_spell_nul (text, (gsize) (cut - text), NULL);
+          g_autofree char *right = ebb_utf8_spell_nul (cut, length - (gsize) (cut - text), NULL);
           const Merge merge = { scores[i], i, (gsize) (cut - text) };
 
           if (g_hash_table_contains (known, left) && g_hash_table_contains (known, right))
@@ -310,8 +320,8 @@ append_scored_merges (Reading *self)
     {
       const Merge *merge = &g_array_index (merges, Merge, i);
       const EbbGgufString *token = &self->tokens[merge->token];
-      g_autofree char *left = g_strndup (token->text, merge->left);
-      g_autofree char *right = g_strndup (token->text + merge->left, token->length - merge->left);
+      g_autofree char *left = ebb_utf8_spell_nul (token->text, merge->left, NULL);
+      g_autofree char *right = ebb_utf8_spell_nul (token->text + merge->left, token->length - merge->left, NULL);
 
       g_string_append (self->json, i > 0 ? ", [" : "[");
       ebb_json_append_string (self->json, left);

@@ -91,6 +91,8 @@ add_tokens (Writing *self,
       const char *text =
           id < self->pipeline->vocab_size ? ebb_tokenizer_pipeline_get_token (self->pipeline, (gint64) id) : NULL;
 
+      if (text != NULL && strstr (text, EBB_JSON_NUL) != NULL)
+        return refuse (self, "token %u has U+0000", id);
       types[id] = get_type (self, id, text);
       g_ptr_array_add (tokens, text != NULL ? g_strdup (text) : g_strdup_printf ("[PAD%u]", id));
     }

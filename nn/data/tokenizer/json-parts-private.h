@@ -12,6 +12,11 @@ gboolean ebb_json_part_get_string (const EbbJson *json,
                                    const char *key,
                                    const char **value,
                                    GError **error);
+/* The same; a token may have U+0000, spelt EBB_JSON_NUL. */
+gboolean ebb_json_part_get_token (const EbbJson *json,
+                                  const char *key,
+                                  const char **value,
+                                  GError **error);
 gboolean ebb_json_part_get_boolean (const EbbJson *json,
                                     const char *key,
                                     gboolean *value,

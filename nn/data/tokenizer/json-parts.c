@@ -79,6 +79,22 @@ ebb_json_part_get_string (const EbbJson *json,
                           const char **value,
                           GError **error)
 {
+  const char *text = NULL;
+
+  if (!ebb_json_part_get_token (json, key, &text, error))
+    return FALSE;
+  if (text != NULL && strstr (text, EBB_JSON_NUL) != NULL)
+    return fail_member (get (json, key), key, "a string without U+0000", error);
+  *value = text != NULL ? text : *value;
+  return TRUE;
+}
+
+gboolean
+ebb_json_part_get_token (const EbbJson *json,
+                         const char *key,
+                         const char **value,
+                         GError **error)
+{
   const EbbJson *member = get (json, key);
 
   return member == NULL || ebb_json_as_string (member, value) || fail_member (member, key, "a string", error);

@@ -132,7 +132,7 @@ read_folder (EbbTokenizerPipeline *self,
              GError **error)
 {
   g_autoptr (EbbJson) json = ebb_check_folder (folder, error) && check_is_there (folder, self->name, error)
-                                 ? ebb_json_read_file (self->name, MAX_FILE_SIZE, error)
+                                 ? ebb_json_read_file_with_nul (self->name, MAX_FILE_SIZE, error)
                                  : NULL;
 
   return json != NULL && ebb_tokenizer_pipeline_read (self, json, error) && read_settings (self, folder, error);
@@ -151,8 +151,8 @@ read_gguf (EbbTokenizerPipeline *self,
 
   if (gguf == NULL || !ebb_gguf_read_tokenizer (gguf, tokenizer, settings, error))
     return FALSE;
-  json = ebb_json_parse (tokenizer->str, tokenizer->len, self->name, error);
-  config = json != NULL ? ebb_json_parse (settings->str, settings->len, self->name, error) : NULL;
+  json = ebb_json_parse_with_nul (tokenizer->str, tokenizer->len, self->name, error);
+  config = json != NULL ? ebb_json_parse_with_nul (settings->str, settings->len, self->name, error) : NULL;
   if (config == NULL || !ebb_tokenizer_pipeline_read (self, json, error))
     return FALSE;
   find_special_tokens (self, config, NULL);

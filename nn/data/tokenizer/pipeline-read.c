@@ -2,6 +2,7 @@
 /* Makes a tokenizer's parts from its tokenizer.json. */
 #include "nn/data/tokenizer/json-parts-private.h"
 #include "nn/data/tokenizer/pipeline-private.h"
+#include "nn/data/utf8-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
@@ -66,13 +67,18 @@ normalize_content (const EbbTokenizerPipeline *self,
 {
   EbbPatternSpace *space = ebb_pattern_space_new ();
   GString *buffers[3] = { g_string_new (NULL), g_string_new (NULL), g_string_new (NULL) };
-  const char *text = token->content;
-  gsize length = strlen (text), room = ebb_normalizer_get_room (length);
-  gboolean has_moved;
-  gboolean ok = ebb_normalizer_list_run (&self->normalizers, space, buffers, &text, &length, &room, &has_moved, error);
+  g_autoptr (GString) content = g_string_new (NULL);
+  const char *text;
+  gsize length, room;
+  gboolean has_moved, ok;
 
+  ebb_utf8_append_unspelled (content, token->content, strlen (token->content));
+  text = content->str;
+  length = content->len;
+  room = ebb_normalizer_get_room (length);
+  ok = ebb_normalizer_list_run (&self->normalizers, space, buffers, &text, &length, &room, &has_moved, error);
   if (ok)
-    token->decoded = g_strndup (text, length);
+    token->decoded = ebb_utf8_spell_nul (text, length, NULL);
   for (guint i = 0; i < G_N_ELEMENTS (buffers); i++)
     g_string_free (buffers[i], TRUE);
   ebb_pattern_space_free (space);
@@ -102,7 +108,7 @@ read_added_token (EbbTokenizerPipeline *self,
   gint64 id = -1;
 
   *token = (EbbAddedToken){ 0 }; /* one without a content may have been read into it */
-  if (!ebb_json_part_get_string (json, "content", &content, error)
+  if (!ebb_json_part_get_token (json, "content", &content, error)
       || !ebb_json_part_get_count (json, "id", &id, error)
       || !ebb_json_part_get_boolean (json, "special", &token->is_special, error)
       || !ebb_json_part_get_boolean (json, "normalized", &token->is_normalized, error)

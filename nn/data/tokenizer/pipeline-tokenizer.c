@@ -2,6 +2,7 @@
 /* The class of tokenizers that are made of parts: EbbTokenizer's functions by a pipeline. */
 #include "nn/data/tokenizer/pipeline-private.h"
 
+#include "nn/files/json-scanner-private.h"
 #include "tensor/tensor-private.h"
 
 #include <string.h>
@@ -113,7 +114,10 @@ static char *
 ebb_pipeline_tokenizer_get_token (EbbTokenizer *self,
                                   gint64 token)
 {
-  return g_strdup (ebb_tokenizer_pipeline_get_token (get_pipeline (self), token));
+  const char *spelled = ebb_tokenizer_pipeline_get_token (get_pipeline (self), token);
+  g_auto (GStrv) parts = spelled != NULL ? g_strsplit (spelled, EBB_JSON_NUL, -1) : NULL;
+
+  return parts != NULL ? g_strjoinv ("\xef\xbf\xbd", parts) : NULL;
 }
 
 static gboolean

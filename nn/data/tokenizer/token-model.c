@@ -128,7 +128,7 @@ ebb_token_model_read (EbbTokenModel *self,
     return FALSE;
   if (strcmp (type, "BPE") != 0 && strcmp (type, "WordPiece") != 0)
     return ebb_json_part_refuse (type, "BPE and WordPiece", error);
-  if (!ebb_json_part_get_string (json, "unk_token", &unknown, error)
+  if (!ebb_json_part_get_token (json, "unk_token", &unknown, error)
       || !ebb_vocabulary_read (&self->vocabulary, ebb_json_get (json, "vocab"), error))
     return FALSE;
   self->is_byte_level = is_byte_level && *type == 'B';

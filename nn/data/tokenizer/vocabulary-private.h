@@ -9,7 +9,7 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  char *spellings;  /* one behind the other, each with a 0 */
+  char *spellings;  /* one behind the other, each with a 0; U+0000 is spelt EBB_JSON_NUL */
   guint32 *offsets; /* by id: of its spelling + 1; 0: no token has that id */
   guint32 *lengths;
   guint32 *slots; /* open addressing: id + 1; 0: empty */
@@ -17,6 +17,7 @@ typedef struct
   guint32 size; /* the largest id + 1 */
   guint32 n_tokens;
   guint32 max_length;
+  gboolean has_nul; /* a token has U+0000 */
 } EbbVocabulary;
 
 /* An object of JSON with the id of each token. */

@@ -3,6 +3,7 @@
 #include "nn/data/tokenizer/vocabulary-private.h"
 
 #include "nn/data/tokenizer/characters-private.h"
+#include "nn/data/utf8-private.h"
 #include "nn/files/json-scanner-private.h"
 
 /* Ids may leave a few numbers out; tables are by id, so that a large one can't ask for all memory. */
@@ -48,6 +49,7 @@ measure (EbbVocabulary *self,
           return FALSE;
         }
       self->size = MAX (self->size, (guint32) id + 1);
+      self->has_nul |= strstr (item->key, EBB_JSON_NUL) != NULL;
       self->max_length = MAX (self->max_length, (guint32) MIN (length, G_MAXUINT32));
       *n_bytes += length + 1;
     }
@@ -123,8 +125,11 @@ ebb_vocabulary_find (const EbbVocabulary *self,
                      const char *text,
                      gsize length)
 {
+  g_autofree char *spelled = NULL;
   guint64 slot;
 
+  if (self->has_nul && memchr (text, '\0', length) != NULL)
+    text = spelled = ebb_utf8_spell_nul (text, length, &length);
   if (length > self->max_length || self->slots == NULL)
     return -1;
   slot = ebb_hash_bytes (text, length) & self->mask;

@@ -1,6 +1,6 @@
 """Conversations as a model reads them: `tokenizer.apply_chat_template(messages)`."""
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import show
+from gi.overrides._ebb_check import check_property, show
 from gi.overrides._ebb_errors import guard
 
 Ebb = get_introspection_module("Ebb")
@@ -48,7 +48,7 @@ def _set_variables(function, template, variables):
         prop, kind, words = _VARIABLES[name]
         if not isinstance(value, kind):
             raise TypeError(f"{function}(): {name} is {show(value)}: it must be {words}")
-        template.set_property(prop, value)
+        template.set_property(prop, check_property(f"{function}(): {name}", template.find_property(prop), value))
 
 
 def encode_messages(function, tokenizer, messages, add_generation_prompt, tokenize=True, **variables):

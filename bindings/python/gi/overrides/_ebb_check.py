@@ -19,6 +19,26 @@ _INTEGERS = (GObject.TYPE_INT, GObject.TYPE_UINT, GObject.TYPE_INT64, GObject.TY
 _LARGEST = 1e300  # ranges that end beyond it have no end
 
 
+def takes_text(function):
+    """Whether a C function has an argument that is a string, or a list of strings."""
+    kinds = [type_of(argument) for argument in function.get_arguments()] if hasattr(function, "get_arguments") else []
+    kinds += [kind.get_param_type(0) for kind in kinds if kind.get_tag() == TypeTag.ARRAY]
+    return any(kind.get_tag() in (TypeTag.UTF8, TypeTag.FILENAME) for kind in kinds)
+
+
+def _check_zero(label, value):
+    """Refuses a string, or a list of them, with U+0000: C's strings end there."""
+    for text in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(text, str) and "\0" in text:
+            raise ValueError(f"{label} {show(text)} has U+0000: leave it out, strings of C end there")
+
+
+def check_texts(function, args, kwargs):
+    """Refuses arguments with U+0000 for C's strings."""
+    for value in (*args, *kwargs.values()):
+        _check_zero(f"{function.__name__}():", value)
+
+
 def show(value):
     """A value as a message names it: on one line, and not too long."""
     text = " ".join(repr(value).split())
@@ -109,6 +129,7 @@ def _check_texts(label, value):
 def check_property(label, spec, value):
     """The value that a property takes, or an error that names it."""
     kind = spec.value_type
+    _check_zero(f"{label} is", value)
     if kind.name == "GStrv":
         return _check_texts(label, value)
     if kind in _INTEGERS:

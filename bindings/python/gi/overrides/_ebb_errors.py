@@ -9,7 +9,7 @@ import itertools
 import re
 import threading
 
-from gi.overrides._ebb_check import explain
+from gi.overrides._ebb_check import check_texts, explain, takes_text
 from gi.repository import GLib
 
 _kept = {}  # token: (thread, exception)
@@ -74,8 +74,11 @@ def _is_refusal(error):
 
 def guard(function):
     """A C function that may fail, raising the exceptions of the Python code that it calls."""
+    has_text = takes_text(function)
 
     def call(*args, **kwargs):
+        if has_text:
+            check_texts(function, args, kwargs)
         try:
             result = function(*args, **kwargs)
         except GLib.Error as error:
@@ -104,8 +107,11 @@ def guard(function):
 
 def check(function):
     """A C function that can't fail, with messages about its arguments that name it."""
+    has_text = takes_text(function)
 
     def call(*args, **kwargs):
+        if has_text:
+            check_texts(function, args, kwargs)
         try:
             return function(*args, **kwargs)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:

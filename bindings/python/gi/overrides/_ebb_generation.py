@@ -6,12 +6,13 @@ from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_options import Options
 from gi.overrides._ebb_functions import tensor
 from gi.overrides._ebb_signals import HeldSignals
+from gi.overrides._ebb_tokenizers import encode_text
 
 Ebb = get_introspection_module("Ebb")
 
 __all__ = ["Generation"]
 
-_generate, _encode = guard(Ebb.model_generate), guard(Ebb.Tokenizer.encode_text_full)
+_generate = guard(Ebb.model_generate)
 _options_of_model = guard(Ebb.GenerationOptions.new_for_model)
 
 
@@ -85,7 +86,7 @@ def _make_prompt(prompt, tokenizer):
     if isinstance(prompt, str):
         if tokenizer is None:
             raise TypeError(f"generate(): prompt {show(prompt)} is a text: give the tokenizer too")
-        prompt = _encode(tokenizer, prompt, True)
+        prompt = encode_text(tokenizer, prompt, True)
     if isinstance(prompt, Ebb.Tensor):
         return prompt
     if isinstance(prompt, dict):

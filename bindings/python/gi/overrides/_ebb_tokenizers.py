@@ -11,10 +11,27 @@ Ebb = get_introspection_module("Ebb")
 __all__ = ["open_tokenizer", "Encoding"]
 
 _open = guard(Ebb.Tokenizer.open)
-_encode, _decode = guard(Ebb.Tokenizer.encode_text_full), guard(Ebb.Tokenizer.decode_text_full)
+_encode_full, _decode = guard(Ebb.Tokenizer.encode_full), guard(Ebb.Tokenizer.decode_text_full)
 _encode_bytes, _decode_bytes = guard(Ebb.Tokenizer.encode), guard(Ebb.Tokenizer.decode)
 _SPECIAL = {name.lower(): getattr(Ebb.SpecialToken, name)
             for name in ("BOS", "EOS", "PAD", "UNK", "SEP", "CLS", "MASK")}
+
+
+def encode_text(tokenizer, text, special_tokens=False):
+    """The tokens of a text as a list, also of one with U+0000, where a string of C would end."""
+    if not isinstance(text, str):
+        raise TypeError(f"encode_text(): text is {show(text)}: it must be a str")
+    return _encode_full(tokenizer, GLib.Bytes.new(text.encode()), special_tokens).tolist()
+
+
+def _encode_text(self, text):
+    """The tokens of a text as a list, without the special tokens that frame it."""
+    return encode_text(self, text)
+
+
+def _encode_text_full(self, text, special_tokens):
+    """The tokens of a text as a list, with or without the special tokens that frame it."""
+    return encode_text(self, text, special_tokens)
 
 
 def open_tokenizer(folder):
@@ -75,7 +92,7 @@ def _check_length(function, max_length, truncation):
 
 def _cut(tokenizer, text, row, most, special_tokens):
     """The first tokens of a text's row, with the special tokens that frame them."""
-    plain = list(_encode(tokenizer, text, False)) if special_tokens else row
+    plain = encode_text(tokenizer, text, False) if special_tokens else row
     n_special = len(row) - len(plain)
     if n_special > most:
         raise ValueError(f"tokenizer(): max_length is {most}: it must be at least {n_special}, the special tokens "
@@ -85,7 +102,7 @@ def _cut(tokenizer, text, row, most, special_tokens):
 
 
 def _encode_row(tokenizer, text, special_tokens, most):
-    row = list(_encode(tokenizer, text, special_tokens))
+    row = encode_text(tokenizer, text, special_tokens)
     return row if most is None or len(row) <= most else _cut(tokenizer, text, row, most, special_tokens)
 
 
@@ -283,6 +300,7 @@ def adapt_tokenizer(cls):
     """Makes tokenizers callable, and gives them `eos_token`, `eos_token_id` and the like; None where there is no such
     token."""
     cls.__call__, cls.encode, cls.apply_chat_template = _call, _encode_any, _apply_chat_template
+    cls.encode_text, cls.encode_text_full = _encode_text, _encode_text_full
     cls.decode, cls.batch_decode, cls.decode_bytes = _decode_any, _batch_decode, _decode_to_bytes
     cls.__len__ = cls.get_vocab_size
     cls.vocab_size, cls.chat_template = property(cls.get_vocab_size), property(cls.get_chat_template)
