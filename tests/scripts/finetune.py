@@ -14,6 +14,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
 from event_files import read_events  # noqa: E402
+from option_matrix import make_model  # noqa: E402
 
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 FIXTURES = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "fixtures")
@@ -445,6 +446,16 @@ class Finetune(unittest.TestCase):
                 self.refuse(f"--save {name}: {message}", "--model", "base", *words, "--save", name)
         self.refuse(f"--save base: {message}", "--data", "chats.jsonl", "--resume", "state", "--save", "base")
         self.assertEqual({name: self.read("base", name) for name in os.listdir(self.path("base"))}, before)
+
+    def test_an_adapter_that_no_folder_can_have_is_refused_before_the_first_step(self):
+        make_model("phi3", self.path("phi3"))
+        with open(self.path("text.txt"), "w", encoding="utf-8") as file:
+            file.write("The sea is wide. " * 20)
+        words = ["--model", "phi3", "--tokenizer", "byte", "--data", "text.txt", "--context", 8, "--steps", 2, *LORA]
+        self.refuse("--save a: lora: a folder of phi3 has the weight of layers.0.self_attn.q_proj joined with others",
+                    *words, "--save", "a", status=1)
+        done = self.run_program(*words, "--save", "a", "--lora-targets", "o_proj,down_proj")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_what_does_not_fit_is_refused(self):
         words = ["--model", MODEL, "--data", "chats.jsonl", *WORDS]

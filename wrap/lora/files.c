@@ -68,9 +68,11 @@ get_file_path (const EbbArchitecture *architecture,
   found = &g_array_index (map->weights, EbbWeight, 0);
   if (map->weights->len == 1 && !is_joined (architecture, path))
     return g_strndup (found->name, strlen (found->name) - strlen (".weight"));
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "lora: a folder of %s has the weight of %s %s, so an adapter with it has no form there",
-               architecture->model_type, path, map->weights->len > 1 ? "in several layers" : "joined with others");
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+      "lora: a folder of %s has the weight of %s %s, so an adapter with it has no form there: leave it out of the "
+      "targets",
+      architecture->model_type, path, map->weights->len > 1 ? "in several layers" : "joined with others");
   return NULL;
 }
 
@@ -361,6 +363,21 @@ save (EbbModule *model,
   return ok;
 }
 
+/* The adapter that is called @adapter, or the one that is chosen. */
+static EbbLoraOptions *
+find_options (EbbModule *model,
+              const char *adapter,
+              GError **error)
+{
+  EbbLoraModel *self = ebb_lora_model_get (model, error);
+
+  if (self == NULL || adapter != NULL)
+    return self != NULL ? ebb_lora_model_find (self, adapter, error) : NULL;
+  if (self->active == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "lora: no adapter is chosen to be saved; name one");
+  return self->active;
+}
+
 /**
  * ebb_lora_save:
  * @model: a model with adapters
@@ -377,7 +394,8 @@ save (EbbModule *model,
  * writes.
  *
  * Returns: %FALSE with %EBB_ERROR_STATE if there is no such adapter, with %EBB_ERROR_NOT_SUPPORTED if folders of the
- *   model's architecture join or divide a layer that has a branch, with %EBB_ERROR_IO if a file can't be written
+ *   model's architecture join or divide a layer that has a branch, with %EBB_ERROR_IO if a file can't be written;
+ *   ebb_lora_check_save() says it before a training
  */
 gboolean
 ebb_lora_save (EbbModule *model,
@@ -387,27 +405,53 @@ ebb_lora_save (EbbModule *model,
 {
   g_autoptr (GError) failure = NULL;
   EbbLoraOptions *options;
-  EbbLoraModel *self;
 
   g_return_val_if_fail (model == NULL || EBB_IS_MODULE (model), FALSE);
 
   if (!EBB_MAY_BEGIN (error, model, folder))
     return FALSE;
-  self = ebb_lora_model_get (model, error);
-  if (self == NULL)
-    return FALSE;
-  if (adapter == NULL && self->active == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "lora: no adapter is chosen to be saved; name one");
-      return FALSE;
-    }
-  options = adapter != NULL ? ebb_lora_model_find (self, adapter, error) : self->active;
+  options = find_options (model, adapter, error);
   if (options == NULL)
     return FALSE;
   if (save (model, folder, options, &failure))
     return TRUE;
   g_propagate_error (error, g_steal_pointer (&failure));
   return FALSE;
+}
+
+/**
+ * ebb_lora_check_save:
+ * @model: a model with adapters
+ * @folder: (type filename): where ebb_lora_save() is to save one
+ * @adapter: (nullable): the name of one; %NULL for the one that is chosen
+ * @error: return location for an error
+ *
+ * Whether ebb_lora_save() has a form for the adapter: ask before a training, for afterwards it is too late. The folder
+ * is not looked at.
+ *
+ * Returns: %FALSE with %EBB_ERROR_STATE if there is no such adapter, with %EBB_ERROR_NOT_SUPPORTED if folders of the
+ *   model's architecture join or divide a layer that has a branch, or a GGUF file can't have the adapter
+ */
+gboolean
+ebb_lora_check_save (EbbModule *model,
+                     const char *folder,
+                     const char *adapter,
+                     GError **error)
+{
+  g_autoptr (GPtrArray) file_paths = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (GArray) places = NULL;
+  EbbLoraOptions *options;
+
+  g_return_val_if_fail (model == NULL || EBB_IS_MODULE (model), FALSE);
+
+  if (!EBB_MAY_BEGIN (error, model, folder))
+    return FALSE;
+  options = find_options (model, adapter, error);
+  if (options == NULL)
+    return FALSE;
+  places = ebb_lora_model_list_places (model, options->adapter);
+  return collect_paths (ebb_lora_find_architecture (model), places, file_paths, error)
+         && (!ebb_gguf_is_path (folder) || ebb_lora_check_gguf (model, error));
 }
 
 /* A model's folder has no place for branches. */

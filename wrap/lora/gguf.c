@@ -80,6 +80,18 @@ end (Pass *self)
   g_clear_pointer ((EbbGptConfig **) &self->config, ebb_gpt_config_free);
 }
 
+gboolean
+ebb_lora_check_gguf (EbbModule *model,
+                     GError **error)
+{
+  Pass self = { 0 };
+
+  if (!begin (&self, model, error))
+    return FALSE;
+  end (&self);
+  return TRUE;
+}
+
 /* -- saving -------------------------------------------------------------------------------------------------------- */
 
 static gboolean

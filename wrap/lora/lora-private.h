@@ -178,6 +178,9 @@ gboolean ebb_lora_get_keys (const EbbArchitecture *architecture,
 
 /* -- gguf.c: an adapter's tensors by PEFT's keys, to a GGUF file and from one; loading sets rank and alpha */
 
+/* Whether llama.cpp has the model. */
+gboolean ebb_lora_check_gguf (EbbModule *model,
+                              GError **error);
 gboolean ebb_lora_write_gguf (EbbModule *model,
                               const char *path,
                               EbbLoraOptions *options,

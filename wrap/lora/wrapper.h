@@ -51,6 +51,12 @@ gboolean ebb_lora_save (EbbModule *model,
                         GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_lora_check_save (EbbModule *model,
+                              const char *folder,
+                              const char *adapter,
+                              GError **error);
+
+EBB_AVAILABLE_IN_ALL
 EbbModule *ebb_lora_load (EbbModule *model,
                           const char *folder,
                           const char *adapter,

@@ -95,6 +95,11 @@ add_adapter (Trainer *self,
     return TRUE;
   if (!adapter_add (self->model, self->options, error))
     return FALSE;
+  if (self->options->save != NULL && !ebb_lora_check_save (self->model, self->options->save, NULL, error))
+    {
+      g_prefix_error (error, "--save %s: ", self->options->save);
+      return FALSE;
+    }
   self->n_trained = ebb_module_count_parameters (self->model) - n_before;
   return TRUE;
 }

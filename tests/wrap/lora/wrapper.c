@@ -507,10 +507,14 @@ joined_layers_have_no_form_in_files (void)
   g_autoptr (EbbTensor) a = ebb_zeros ((gint64[]){ 3, 24 }, 2, EBB_DTYPE_F32, NULL, &error);
 
   wrap (model, 3, "q_proj", "queries");
+  g_assert_false (ebb_lora_check_save (model, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "layers.0.self_attn.q_proj", "joined with others");
+  g_clear_error (&error);
   g_assert_false (ebb_lora_save (model, folder, NULL, &error));
   test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "layers.0.self_attn.q_proj", "joined with others");
   g_clear_error (&error);
   wrap (model, 3, "o_proj", "outputs");
+  g_assert_true (ebb_lora_check_save (model, folder, "outputs", &error));
   g_assert_true (ebb_lora_save (model, folder, "outputs", &error));
   same = ebb_lora_load (other, folder, NULL, &error);
   g_assert_no_error (error);
