@@ -292,8 +292,9 @@ ebb_call_plan_has_hooks (EbbCallPlan *plan)
   return FALSE;
 }
 
+/* @result: NULL before the forward. Hooks may replace what @args or @result point to. */
 static gboolean
-run_hooks (EbbCallPlan *plan, EbbModule *module, EbbArgs *args, EbbArgs *result, GError **error)
+run_hooks (EbbCallPlan *plan, EbbModule *module, EbbArgs **args, EbbArgs **result, GError **error)
 {
   StationKind wanted = result == NULL ? STATION_PRE_HOOK : STATION_HOOK;
 
@@ -303,13 +304,8 @@ run_hooks (EbbCallPlan *plan, EbbModule *module, EbbArgs *args, EbbArgs *result,
 
       if (station->station != wanted || is_removed (station))
         continue;
-      if (!station->hook (module, args, result, station->user_data, error))
-        {
-          if (error != NULL && *error == NULL)
-            g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s: a forward hook failed without saying why",
-                         ebb_module_get_type_name (module));
-          return FALSE;
-        }
+      if (!ebb_forward_hook_run (station->hook, station->user_data, module, args, result, error))
+        return FALSE;
     }
   return TRUE;
 }
@@ -321,7 +317,7 @@ run_hooks (EbbCallPlan *plan, EbbModule *module, EbbArgs *args, EbbArgs *result,
  * @user_data: data for @hook
  * @destroy: (nullable): frees @user_data when the hook is gone
  *
- * Adds a function that sees the arguments of each forward, a recompute included, and may refuse them.
+ * Adds a function that sees the arguments of each forward, a recompute included, and may refuse or replace them.
  *
  * Returns: the hook's id, for ebb_module_remove_hook()
  */
@@ -342,7 +338,8 @@ ebb_module_add_forward_pre_hook (EbbModule *self, EbbForwardHook hook, gpointer 
  * @user_data: data for @hook
  * @destroy: (nullable): frees @user_data when the hook is gone
  *
- * Adds a function that sees the arguments and the result of each forward, a recompute included, and may refuse them.
+ * Adds a function that sees the arguments and the result of each forward, a recompute included, and may refuse them or
+ * replace the result.
  *
  * Returns: the hook's id, for ebb_module_remove_hook()
  */
@@ -591,19 +588,21 @@ call_class (EbbModule *self, EbbArgs *args, GError **error)
 }
 
 static EbbArgs *
-call_forward (EbbModule *self, EbbArgs *args, GError **error)
+call_forward (EbbModule *self, EbbArgs *given, GError **error)
 {
+  g_autoptr (EbbArgs) args = NULL;
   g_autoptr (EbbArgs) result = NULL;
   EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self)); /* hooks may change the hooks */
   gboolean hooked;
 
   if (plan == NULL)
-    return call_class (self, args, error);
+    return call_class (self, given, error);
 
-  hooked = run_hooks (plan, self, args, NULL, error);
+  args = ebb_args_ref (given);
+  hooked = run_hooks (plan, self, &args, NULL, error);
   if (hooked)
     result = call_class (self, args, error);
-  if (result != NULL && !run_hooks (plan, self, args, result, error))
+  if (result != NULL && !run_hooks (plan, self, &args, &result, error))
     g_clear_pointer (&result, ebb_args_unref);
   ebb_call_plan_unref (plan);
   return g_steal_pointer (&result);

@@ -114,4 +114,12 @@ ebb_call_plan_hold (EbbModulePrivate *priv)
 }
 gboolean ebb_call_plan_has_hooks (EbbCallPlan *plan);
 
+/* Runs one hook of a call. @args or @result, NULL before the forward, point to what the hook hands over afterwards. */
+gboolean ebb_forward_hook_run (EbbForwardHook hook,
+                               gpointer user_data,
+                               EbbModule *module,
+                               EbbArgs **args,
+                               EbbArgs **result,
+                               GError **error);
+
 G_END_DECLS

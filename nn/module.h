@@ -184,7 +184,8 @@ char *ebb_module_to_string (EbbModule *self);
  * @user_data: user data
  * @error: return location for an error
  *
- * Sees a module's call; may refuse it.
+ * Sees a module's call; may refuse it, or replace @args before the forward and @result after it by
+ * ebb_module_hand_over().
  *
  * Returns: %FALSE with @error set to make the call fail
  */
@@ -205,6 +206,11 @@ guint ebb_module_add_forward_hook (EbbModule *self,
                                    EbbForwardHook hook,
                                    gpointer user_data,
                                    GDestroyNotify destroy);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_module_hand_over (EbbModule *self,
+                               EbbArgs *value,
+                               GError **error);
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_module_remove_hook (EbbModule *self,

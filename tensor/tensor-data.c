@@ -473,6 +473,18 @@ ebb_tensor_set_requires_grad (EbbTensor *tensor,
 }
 
 /**
+ * ebb_tensor_is_parameter:
+ * @tensor: a tensor
+ *
+ * Returns: %TRUE once the tensor was registered as a parameter of a module
+ */
+gboolean
+ebb_tensor_is_parameter (EbbTensor *tensor)
+{
+  return tensor->is_parameter;
+}
+
+/**
  * ebb_tensor_is_leaf:
  * @tensor: a tensor
  *

@@ -159,6 +159,9 @@ gboolean ebb_tensor_set_requires_grad (EbbTensor *tensor,
                                        GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_is_parameter (EbbTensor *tensor);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_tensor_is_leaf (EbbTensor *tensor);
 
 EBB_AVAILABLE_IN_ALL

@@ -159,13 +159,13 @@ class Calls(CheckpointCase):
     def test_callers_tensors_are_never_changed(self):
         x, y = Ebb.randn(4), Ebb.randn(4, requires_grad=True)
         z = y * 2
-        before = [(t.tolist(), t.requires_grad, t.is_leaf(), t.get_version(), t.get_address()) for t in (x, y, z)]
+        before = [(t.tolist(), t.requires_grad, t.is_leaf, t.get_version(), t.get_address()) for t in (x, y, z)]
         module = Ebb.checkpoint_wrapper(Echo(), offload_to_cpu=True)
         out = module(x, [y], k={"z": z})[2]
         self.assertEqual(hash(module(x)[0][0]), hash(x))
         out.sum().backward()
         self.assertEqual(
-            [(t.tolist(), t.requires_grad, t.is_leaf(), t.get_version(), t.get_address()) for t in (x, y, z)], before)
+            [(t.tolist(), t.requires_grad, t.is_leaf, t.get_version(), t.get_address()) for t in (x, y, z)], before)
 
 
 class Options(CheckpointCase):

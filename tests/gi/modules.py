@@ -174,6 +174,41 @@ class Classes(TestCase):
             module.to("nowhere")
 
 
+class HookResults(TestCase):
+    def test_what_a_hook_returns_is_taken(self):
+        module = Ebb.Sequential(Ebb.Linear(2, 2), Ebb.ReLU())
+        x = Ebb.randn(3, 2)
+        module[0].register_forward_pre_hook(lambda _module, args: args[0] * 2)
+        module[0].register_forward_pre_hook(lambda _module, args: (args[0] + 1,))
+        module[0].register_forward_hook(lambda _module, _args, _result: None)
+        handle = module[0].register_forward_hook(lambda _module, args, result: result + args[0])
+        y = x * 2 + 1
+        expected = (Ebb.linear(y, module[0].weight, module[0].bias) + y).relu()
+        self.assert_same(module(x), expected)
+        Ebb.checkpoint_wrapper(module)
+        gradients = []
+        for run in (lambda: module(x), lambda: (Ebb.linear(y, module[0].weight, module[0].bias) + y).relu()):
+            module.zero_grad()
+            run().sum().backward()
+            gradients.append(module[0].weight.grad.tolist())
+        self.assertEqual(*gradients)
+        handle.remove()
+        self.assert_same(module(x), Ebb.linear(y, module[0].weight, module[0].bias).relu())
+
+    def test_a_hook_may_return_anything(self):
+        module = Residual(Ebb.Linear(2, 2))
+        module.register_forward_hook(lambda _module, _args, result: {"y": result[0], "more": result[1]["shape"]})
+        self.assertEqual(module(Ebb.ones(1, 2), mask=None)["more"], [1, 2])
+
+    def test_a_parameter_says_that_it_is_one_and_a_tensor_that_it_is_a_leaf(self):
+        layer, x = Ebb.Linear(2, 2), Ebb.ones(2)
+        self.assertTrue(isinstance(layer.weight, Ebb.Parameter) and isinstance(Ebb.Parameter(x), Ebb.Parameter))
+        self.assertFalse(isinstance(x, Ebb.Parameter) or isinstance(layer.weight * 1, Ebb.Parameter))
+        self.assertIs(layer.weight.is_leaf, True)
+        self.assertIs((layer.weight * 1).is_leaf, False)
+        layer.bias = layer.weight[0].detach().requires_grad_()
+
+
 class State(TestCase):
     def test_state_dicts_load_strictly(self):
         a, b = Residual(Ebb.Linear(3, 3)), Residual(Ebb.Linear(3, 3))

@@ -207,6 +207,35 @@ a_hook_may_refuse (void)
   g_assert_cmpstr (log->str, ==, "a? a? ");
 }
 
+/* Adds a number to the one tensor of the arguments, or of the result. */
+static gboolean
+add_number (EbbModule *module, EbbArgs *args, EbbArgs *result, gpointer user_data, GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (result != NULL ? result : args, 0);
+  g_autoptr (EbbTensor) sum = ebb_add_scalar (x, *(const double *) user_data, error);
+  g_autoptr (EbbArgs) value = ebb_args_new (EBB_ARGS_BARE);
+
+  ebb_args_add_tensor (value, NULL, sum);
+  return ebb_module_hand_over (module, value, error);
+}
+
+static void
+a_hook_may_hand_over (void)
+{
+  static double one = 1, ten = 10;
+  g_autoptr (EbbModule) scale = test_scale_new (3);
+  g_autoptr (EbbArgs) value = ebb_args_new (EBB_ARGS_BARE);
+  g_autoptr (GError) error = NULL;
+
+  ebb_module_add_forward_pre_hook (scale, add_number, &one, NULL);
+  ebb_module_add_forward_pre_hook (scale, add_number, &one, NULL); /* sees what the first has made */
+  ebb_module_add_forward_hook (scale, add_number, &ten, NULL);
+  g_assert_cmpfloat (call_with (scale, 2), ==, 3 * (2 + 1 + 1) + 10);
+  g_assert_cmpfloat (call_args_with (scale, 2), ==, 3 * (2 + 1 + 1) + 10);
+  g_assert_false (ebb_module_hand_over (scale, value, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "TestScale: hand_over: no forward hook");
+}
+
 /* -- registration -------------------------------------------------------------------------------------------------- */
 
 static void
@@ -639,6 +668,7 @@ main (int argc, char **argv)
   g_test_add_func ("/module/an-error-on-entry-touches-nothing", an_error_on_entry_touches_nothing);
   g_test_add_func ("/module/hooks-run-around-forward", hooks_run_around_forward);
   g_test_add_func ("/module/a-hook-may-refuse", a_hook_may_refuse);
+  g_test_add_func ("/module/a-hook-may-hand-over", a_hook_may_hand_over);
   g_test_add_func ("/module/names-are-checked", names_are_checked);
   g_test_add_func ("/module/a-parameter-is-the-tensor-itself", a_parameter_is_the_tensor_itself);
   g_test_add_func ("/module/null-removes", null_removes);

@@ -550,7 +550,7 @@ _ADVICE = {
     "scatter_add_": "write ebb.scatter_add(), which gives a new tensor",
     "register_hook": "write ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
     "retain_grad": "write ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
-    "grad_fn": "is_leaf() says whether an op has made the tensor",
+    "grad_fn": "is_leaf says whether an op has made the tensor",
     "type": "write t.dtype, or t.to(\"bf16\")",
     "byte": "write t.to(\"uint8\")",
     "clamp_min": "write t.clamp(min=0)",

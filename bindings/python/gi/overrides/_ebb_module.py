@@ -1,6 +1,7 @@
 """Modules: attributes that C owns, a forward in Python, and names of PyTorch."""
 import collections
 import functools
+import itertools
 import re
 import warnings
 import weakref
@@ -16,7 +17,14 @@ from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to
 Ebb = get_introspection_module("Ebb")
 
 
-class Parameter:
+class _ParameterType(type):
+    """Has isinstance() tell the parameters of modules, which are tensors."""
+
+    def __instancecheck__(cls, value):
+        return type.__instancecheck__(cls, value) or isinstance(value, Tensor) and value.is_parameter()
+
+
+class Parameter(metaclass=_ParameterType):
     """Marks a tensor that is to become a parameter: `self.weight = ebb.Parameter(tensor)`."""
 
     __slots__ = ("tensor", "requires_grad")
@@ -24,7 +32,7 @@ class Parameter:
     def __init__(self, tensor, requires_grad=True):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"a parameter is a tensor, not a {type(tensor).__name__}")
-        self.tensor = tensor if tensor.is_leaf() else tensor.detach()
+        self.tensor = tensor if tensor.is_leaf else tensor.detach()
         self.requires_grad = requires_grad
 
 
@@ -36,7 +44,7 @@ class Buffer:
     def __init__(self, tensor, persistent=True):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"a buffer is a tensor, not a {type(tensor).__name__}")
-        self.tensor = tensor if tensor.is_leaf() else tensor.detach()
+        self.tensor = tensor if tensor.is_leaf else tensor.detach()
         self.persistent = persistent
 
 
@@ -47,7 +55,7 @@ _REMOVERS = {"parameter": lambda module, name: _register_parameter(module, name,
              "buffer": lambda module, name: _register_buffer(module, name, None, False),
              "child": lambda module, name: _register_child(module, name, None)}
 _last_kind = {}  # by name: where it was found last, which is where it will be
-_call = guard(Ebb.Module.call)
+_call, _hand_over = guard(Ebb.Module.call), guard(Ebb.Module.hand_over)
 
 
 # Names that modules of PyTorch and transformers have and these lack: the code to write instead.
@@ -171,10 +179,22 @@ def _run_hooks(module, args, result):
 
 
 def _call_hooks(module, args, result):
-    positional, _ = unpack_call(args)
-    value = () if result is None else (unpack_result(result),)
-    for hook in list(module.__dict__["_pre_hooks" if result is None else "_hooks"].values()):
-        hook(module, tuple(positional), *value)
+    positional, keywords = unpack_call(args)
+    positional = given = tuple(positional)
+    if result is None:
+        for hook in list(module.__dict__["_pre_hooks"].values()):
+            replaced = hook(module, positional)
+            if replaced is not None:
+                positional = replaced if isinstance(replaced, tuple) else (replaced,)
+        if positional is not given:
+            _hand_over(module, pack_call(positional, keywords))
+        return
+    value = given = unpack_result(result)
+    for hook in list(module.__dict__["_hooks"].values()):
+        replaced = hook(module, positional, value)
+        value = value if replaced is None else replaced
+    if value is not given:
+        _hand_over(module, pack_result(value))
 
 
 class _Parameters(list):
@@ -208,13 +228,16 @@ class _Config:
 class HookHandle:
     """What adding a hook returns; remove() takes the hook away."""
 
-    def __init__(self, module, table):
-        self._module, self._table = weakref.ref(module), table
+    _keys = itertools.count()
+
+    def __init__(self, module, table, hook):
+        self._module, self._table, self._key = weakref.ref(module), table, next(self._keys)
+        module.__dict__[table][self._key] = hook
 
     def remove(self):
         module = self._module()
         if module is not None:
-            module.__dict__[self._table].pop(id(self), None)
+            module.__dict__[self._table].pop(self._key, None)
 
 
 @override
@@ -256,7 +279,7 @@ class Module(Ebb.Module):
                              + (advice and f": {advice}"))
 
     def __setattr__(self, name, value):
-        if isinstance(value, (Parameter, Buffer, Ebb.Module)):
+        if type(value) in (Parameter, Buffer) or isinstance(value, Ebb.Module):
             self._register(name, value)
         elif name in self.__dict__ or _is_property(type(self), name):
             super().__setattr__(name, value)
@@ -266,7 +289,7 @@ class Module(Ebb.Module):
     def _register(self, name, value):
         _refuse_name(type(self), name, True)
         kind, _ = _find(self, name)
-        wanted = "parameter" if isinstance(value, Parameter) else "buffer" if isinstance(value, Buffer) else "child"
+        wanted = "parameter" if type(value) is Parameter else "buffer" if isinstance(value, Buffer) else "child"
         if kind is not None and kind != wanted:
             _REMOVERS[kind](self, name)
         if wanted == "parameter":
@@ -291,7 +314,7 @@ class Module(Ebb.Module):
             _REMOVERS[kind](self, name)
         elif kind == "buffer" and isinstance(value, Tensor):
             _register_buffer(self, name, value, True)
-        elif kind == "parameter" and isinstance(value, Tensor) and value.is_leaf() and value.get_requires_grad():
+        elif kind == "parameter" and isinstance(value, Tensor) and value.is_leaf and value.get_requires_grad():
             _register_parameter(self, name, value)  # another module's: both have it from now on
         else:
             wanted = {"parameter": "ebb.Parameter or another module's parameter",
@@ -304,9 +327,9 @@ class Module(Ebb.Module):
         if parameter is not None and not isinstance(parameter, (Parameter, Tensor)):
             raise TypeError(f"register_parameter(): {name} is {show(parameter)}: it must be an ebb.Parameter, a "
                             "tensor or None")
-        if isinstance(parameter, Tensor) and not (parameter.is_leaf() and parameter.get_requires_grad()):
+        if isinstance(parameter, Tensor) and not (parameter.is_leaf and parameter.get_requires_grad()):
             parameter = Parameter(parameter)
-        if isinstance(parameter, Parameter):
+        if type(parameter) is Parameter:
             self._register(name, parameter)
         else:
             _register_parameter(self, name, parameter)
@@ -489,20 +512,22 @@ class Module(Ebb.Module):
 
     # hooks
     def register_forward_pre_hook(self, hook):
-        """Calls hook(module, args) before each forward, a recompute included; an exception makes the call fail."""
+        """Calls hook(module, args) before each forward, a recompute included; an exception makes the call fail.
+
+        What the hook returns takes the place of args: a tuple, or one argument; None leaves them as they are.
+        """
         return self._add_hook("_pre_hooks", hook)
 
     def register_forward_hook(self, hook):
-        """Calls hook(module, args, result) after each forward, a recompute included."""
+        """Calls hook(module, args, result) after each forward, a recompute included; what it returns takes the place
+        of the result, but None leaves the result as it is."""
         return self._add_hook("_hooks", hook)
 
     def _add_hook(self, table, hook):
         if table not in self.__dict__:
             self.__dict__[table] = {}
             (self.add_forward_pre_hook if table == "_pre_hooks" else self.add_forward_hook)(_run_hooks)
-        handle = HookHandle(self, table)
-        self.__dict__[table][id(handle)] = hook
-        return handle
+        return HookHandle(self, table, hook)
 
 
 _load_state_dict, _compare = guard(Ebb.Module.load_state_dict), guard(Ebb.Module.compare_state_dict)

@@ -21,7 +21,7 @@ _register_parameter, _register_buffer, _register_child = (
 # -- tensors ----------------------------------------------------------------------------------------------------------
 
 def _refuse_result(tensor, what):
-    if not tensor.is_leaf():
+    if not tensor.is_leaf:
         raise RuntimeError(f"{what}: the tensor was made by an op, whose graph is no part of a copy: write detach()")
 
 

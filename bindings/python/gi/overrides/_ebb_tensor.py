@@ -391,6 +391,11 @@ class Tensor(Ebb.Tensor):
     def requires_grad(self, value):
         self.set_requires_grad(bool(value))
 
+    @property
+    def is_leaf(self):
+        """Whether no op has made the tensor, or none that a graph records."""
+        return _is_leaf(self)
+
     def requires_grad_(self, requires_grad=True):
         """Sets requires_grad; returns the tensor."""
         self.set_requires_grad(requires_grad)
