@@ -240,8 +240,8 @@ sum_parameter_grads (const EbbLaunch *launch,
       double weight_sum = launch->params.norm.accumulate_weight && dweight ? ebb_reference_load (dweight, j) : 0;
       double bias_sum = launch->params.norm.accumulate_bias && dbias ? ebb_reference_load (dbias, j) : 0;
 
-      for (gint64 i = 0; i < ebb_reference_count (x); i++)
-        if (i / length % n == j)
+      for (gint64 begin = j * length; begin < ebb_reference_count (x); begin += n * length)
+        for (gint64 i = begin; i < begin + length; i++)
           {
             gint64 statistic = by_row ? i / n : j;
             double h = (load_x (x, i) - load_or (means, statistic, 0))
@@ -291,8 +291,8 @@ get_moment (const EbbView *x,
   gint64 channels = x->shape[1], length = x->shape[2];
   double sum = 0;
 
-  for (gint64 i = 0; i < ebb_reference_count (x); i++)
-    if (i / length % channels == channel)
+  for (gint64 begin = channel * length; begin < ebb_reference_count (x); begin += channels * length)
+    for (gint64 i = begin; i < begin + length; i++)
       {
         double v = ebb_reference_load (x, i) - centre;
 
