@@ -106,6 +106,7 @@ endfunction ()
 # "test:", what it needs:
 #   private-headers  it sees the private headers and links the static twin
 #   cpu-only         it doesn't run again on the emulated accelerator and GPU, as NAME-on-sim and NAME-on-cudaemu
+#   long-sim         on the emulated accelerator it runs only where EBB_LONG is set
 #   cudaemu          it runs on the emulated GPU although it is cpu-only
 #   kernels          the label kernels: arithmetic against float64
 #   slow             the label slow, and more time
@@ -174,7 +175,11 @@ foreach (file IN LISTS test_files)
   endif ()
   if (NOT "cpu-only" IN_LIST needs)
     add_test (NAME ${name}-on-sim COMMAND ${program})
-    ebb_set_test_properties (${name}-on-sim "${label};sim" ${timeout} "EBB_TEST_DEVICE=sim")
+    if ("long-sim" IN_LIST needs)
+      ebb_set_test_properties (${name}-on-sim "sim;long" 1500 "EBB_TEST_DEVICE=sim" "EBB_TEST_IS_LONG=1")
+    else ()
+      ebb_set_test_properties (${name}-on-sim "${label};sim" ${timeout} "EBB_TEST_DEVICE=sim")
+    endif ()
   endif ()
   if (EBB_CUDAEMU AND (NOT "cpu-only" IN_LIST needs OR "cudaemu" IN_LIST needs))
     add_test (NAME ${name}-on-cudaemu COMMAND ${program})
@@ -186,12 +191,16 @@ foreach (file IN LISTS test_files)
   endif ()
 endforeach ()
 
-# Each tries some thousand damaged inputs from a fixed seed, fewer in an emulator; by hand it takes other seeds.
+# Each tries some thousand damaged inputs from a fixed seed, fewer in an emulator; by hand it takes other seeds. One
+# thread does it, so ThreadSanitizer leaves them out.
 set (fuzz_arguments)
 if (CMAKE_CROSSCOMPILING)
   set (fuzz_arguments 1 1000)
 endif ()
 file (GLOB fuzz_files CONFIGURE_DEPENDS "${tests_dir}/fuzz/*.c")
+if (EBB_SANITIZE MATCHES "thread")
+  set (fuzz_files)
+endif ()
 foreach (file IN LISTS fuzz_files)
   cmake_path (GET file STEM name)
   ebb_add_program (fuzz-${name} "${file}" ebb-static tests/fuzz)

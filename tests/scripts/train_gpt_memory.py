@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,14 +21,20 @@ from address_limit import limit_to, map_idle  # noqa: E402
 
 
 class MemoryTest(unittest.TestCase):
+    """All classes share a folder, and in it what their trainings would only repeat: the kernels' costs, the plain runs,
+    the least budget, and a plan in a file."""
     @classmethod
-    def setUpClass(cls):
+    def make_all(cls):
         folder = tempfile.TemporaryDirectory(prefix="ebb-memory-")
-        cls.addClassCleanup(folder.cleanup)
+        unittest.addModuleCleanup(folder.cleanup)
         cls.folder = folder.name
         with open(cls.path("text.txt"), "w", encoding="utf-8") as text:
             text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(300))
         cls.plain = {device: cls.train("--device", device) for device in ("cpu", "sim")}
+        cls.peak = cls.plain["sim"]["peak_bytes"]
+        cls.budget = cls.peak * 3 // 4
+        cls.made = cls.train(*SIM, "--memory", cls.budget, "--plan", "made.json")
+        cls.least = cls.made["least_bytes"]
 
     @classmethod
     def path(cls, name):
@@ -64,6 +71,10 @@ class MemoryTest(unittest.TestCase):
             self.assertLessEqual(report["rss_peak_bytes"], report["peak_bytes"] + (32 << 20))
         self.assertLessEqual(report["least_bytes"], report["predicted_peak_bytes"])
         self.assertEqual([row["block"] for row in report["plan"]["blocks"]], ["h.0", "h.1", "h.2", "h.3"])
+
+
+def setUpModule():
+    MemoryTest.make_all()
 
 
 class Budgets(MemoryTest):
@@ -173,9 +184,6 @@ class Interrupt(MemoryTest):
 class Allowed(MemoryTest):
     """What changes values is taken where it is named, and only as far as it is needed."""
 
-    def setUp(self):
-        self.least = self.train(*SIM, "--memory", "1G")["least_bytes"]
-
     def test_moments(self):
         budget = self.least - (1 << 20)
         report = self.train(*SIM, "--memory", budget, "--allow", "8bit-moments,bf16-moments")
@@ -273,12 +281,9 @@ class Allowed(MemoryTest):
 
 
 class Files(MemoryTest):
-    def setUp(self):
-        self.peak = self.plain["sim"]["peak_bytes"]
-        self.budget = self.peak * 3 // 4
-        self.made = self.train(*SIM, "--memory", self.budget, "--plan", f"{self.id()}.json")
-
     def plan(self):
+        """A test's own copy of the plan."""
+        shutil.copy(self.path("made.json"), self.path(f"{self.id()}.json"))
         return ["--plan", f"{self.id()}.json"]
 
     def test_a_plan_is_used_again(self):
@@ -313,9 +318,10 @@ class Files(MemoryTest):
                     status=2)
 
     def test_a_damaged_file(self):
-        with open(self.path(f"{self.id()}.json"), "r+", encoding="utf-8") as file:
+        words = self.plan()
+        with open(self.path(words[-1]), "r+", encoding="utf-8") as file:
             file.truncate(100)
-        self.refuse(r"\.json: ", *SIM, *self.plan())
+        self.refuse(r"\.json: ", *SIM, *words)
 
     def test_an_estimate_has_the_plan(self):
         estimate = self.train(*SIM, *self.plan(), "--estimate")

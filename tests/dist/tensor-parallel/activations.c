@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: long-sim */
 #include "support/device.h"
 #include "support/ranks.h"
 #include "support/tensors.h"

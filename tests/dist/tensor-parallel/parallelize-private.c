@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers long-sim */
 #include "support/tensor-parallel.h"
 
 #include "support/device.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers */
+/* test: private-headers long-sim */
 #include "support/device.h"
 #include "support/shard-runs.h"
 #include "support/sharding.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers slow one-thread */
+/* test: private-headers slow one-thread long-sim */
 /* Plans of the models that people train, for twelve budgets each from the least to what a step takes without a plan:
  * at full size by dry steps, and at a small size by real ones. Seconds are those of fixed rates. */
 #include "support/bench-training.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* test: private-headers one-thread */
+/* test: private-headers one-thread long-sim */
 /* Plans whose blocks are recomputed in segments, below what plans of single blocks reach: they keep the budget and the
  * bits, with dropout, and are none of a model that has no list of free blocks. */
 #include "support/device.h"
