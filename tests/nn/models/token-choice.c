@@ -134,6 +134,7 @@ tokens_are_ruled_out_and_forced (void)
     { NULL, 0, 900, -1, -1, { 1 }, 1, 1, 0 }, /* outside of the vocabulary */
     { "no-repeat-ngram-size", 1, -1, -1, -1, { 0, 1, 3 }, 3, 3, 2 },
     { "no-repeat-ngram-size", 2, -1, -1, -1, { 5, 0, 5, 1, 5 }, 5, 1, 2 },
+    { "no-repeat-ngram-size", 2, -1, -1, -1, { 3, 0, 0 }, 3, 1, 1 },
     { "no-repeat-ngram-size", 3, -1, -1, -1, { 5, 5, 0, 5, 5 }, 5, 1, 1 },
     { "no-repeat-ngram-size", 3, -1, -1, -1, { 5, 4, 0, 5, 5 }, 5, 1, 0 },
     { "no-repeat-ngram-size", 3, -1, -1, -1, { 0, 0 }, 2, 1, 0 },
