@@ -89,6 +89,7 @@ main (int argc,
   int result;
 
   g_test_init (&argc, &argv, NULL);
+  test_scratch_begin ();
   g_test_add_func ("/lora/ranks-compare-heads", ranks_compare_the_heads_own_weight);
   result = g_test_run ();
   test_scratch_end ();
