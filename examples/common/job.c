@@ -194,20 +194,6 @@ save (Trainer *trainer,
   return TRUE;
 }
 
-/* Tuned weights that no file has are what users wait for, unless they only look at a sample. */
-static void
-note_lost (const Trainer *trainer,
-           Progress *progress)
-{
-  const Options *options = trainer->options;
-
-  if (options->program->tunes && options->save == NULL && options->save_best == NULL && options->resume == NULL
-      && options->sample == 0 && progress->losses->len > 0)
-    progress_note (progress, "The %s not kept: --save DIR writes %s",
-                   options_have_adapter (options) ? "adapter was" : "tuned weights were",
-                   options_have_adapter (options) ? "it" : "them");
-}
-
 /* From the first step to the last file. After a step that was broken off, or that the device did not finish, the
  * weights are no step's and nothing is saved; after any other failure all of the last step is saved. */
 static gboolean
@@ -247,7 +233,6 @@ run_training (Trainer *trainer,
       return FALSE;
     }
   streams_print (streams, progress);
-  note_lost (trainer, progress);
   if (options->sample == 0 || trainer_get_interrupt (trainer) != 0)
     return TRUE;
   progress_note (progress, "%s", "");

@@ -56,3 +56,17 @@ launcher_count (void)
       most = MAX (most, g_ascii_strtoll (g_getenv (size_names[i]), NULL, 10));
   return (int) MIN (most, G_MAXINT);
 }
+
+guint64
+launcher_get_local_rank (void)
+{
+  static const char *const variables[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                           "SLURM_LOCALID" };
+  guint64 rank = 0;
+
+  for (guint i = 0; i < G_N_ELEMENTS (variables); i++)
+    if (g_getenv (variables[i]) != NULL
+        && g_ascii_string_to_unsigned (g_getenv (variables[i]), 10, 0, G_MAXINT, &rank, NULL))
+      return rank;
+  return 0;
+}

@@ -16,5 +16,7 @@ gboolean launcher_speaks (void);
 int launcher_fail_silently (void);
 /* Whether a launcher started this process, even as the only one. */
 gboolean launcher_is_there (void);
+/* The number of this process among those of its machine, as launchers say it; 0 if none does. */
+guint64 launcher_get_local_rank (void);
 
 G_END_DECLS

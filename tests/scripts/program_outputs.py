@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What the programs write: files and folders with the longest names, and a training whose terminal or output closes."""
+"""What the programs write: files and folders with the longest names, other models, closed terminals and outputs."""
 import json
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -86,6 +87,71 @@ class LongNames(OutputsTest):
             self.refuse(1, ": a name of 256 bytes: there a name has at most 255\n", *words, *option)
         self.refuse(1, " bytes: it must have at most ", *words, "--save", deep + "/")
         self.refuse(1, " a name of 256 bytes", "generate", "--model", MODEL, "--prompt", "a", "--report", "n" * 256)
+
+
+class Replacing(OutputsTest):
+    """A model replaces none but itself, unless --overwrite is given."""
+
+    def train(self, *words, program="train_gpt"):
+        return self.run_program(program, "--data", "text.txt", *SIZES, "--steps", 1, "--quiet", *words)
+
+    def check(self, option, folder, part, *words, program="train_gpt"):
+        """Refused, and nothing of @folder changes; with --overwrite it is written."""
+        def read():
+            return {name: pathlib.Path(self.path(folder, name)).read_bytes() for name in self.files(folder)}
+        before = read()
+        run = self.train if program != "finetune" else lambda *words: self.run_program("finetune", *words)
+        more = {"program": program} if program != "finetune" else {}
+        done = run(*words, option, folder, **more)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+        self.assertIn(part, done.stderr)
+        self.assertEqual(read(), before)
+        done = run(*words, option, folder, "--overwrite", **more)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertNotEqual(read(), before)
+
+    def test_a_model_replaces_itself_alone(self):
+        for _ in range(2):
+            done = self.train("--save", "m/")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        other = "its config.json is not this model's: name a new or an empty folder, or replace it by --overwrite\n"
+        self.check("--save", "m", other, "--width", 32)
+        self.check("--save-best", "m", other, "--width", 48, "--eval", 0.2)
+        self.check("--save", "m", other, "--layers", 2, "--ranks", 2, program="fsdp_gpt")
+        self.check("--save", "m", other, program="train_bert")
+        self.assertEqual(self.train("--save", "m", program="train_bert").returncode, 0)
+        os.mkdir(self.path("notes"))
+        self.write("notes/a.txt", "mine")
+        self.check("--save", "notes", "it is a folder with files that are not a model's")
+        self.assertIn("a.txt", self.files("notes"))
+        self.refuse(2, "--overwrite: it needs --save or --save-best", "train_gpt", "--data", "text.txt", "--overwrite")
+
+    def test_tuned_models_and_adapters_replace_themselves_alone(self):
+        self.write("lines.jsonl", '{"text": "The sea is wide."}\n' * 9)
+        words = ["--model", MODEL, "--data", "lines.jsonl", "--context", 16, "--steps", 1, "--threads", 1, "--quiet"]
+        for more in [], ["--lora", 2]:
+            for _ in range(2):
+                self.succeed("finetune", *words, *more, "--save", "tuned" + "".join(map(str, more)))
+        self.check("--save", "tuned--lora2", "its adapter_config.json is not this adapter's", *words, "--lora", 3,
+                   program="finetune")
+        self.check("--save", "tuned", "it is a folder with files that are not an adapter's", *words, "--lora", 3,
+                   program="finetune")
+        merging = ["--model", MODEL, "--merge", "tuned--lora2", "--quiet"]
+        for _ in range(2):
+            self.succeed("finetune", *merging, "--save", "merged")
+        self.assertEqual(self.train("--save", "small/").returncode, 0)
+        self.check("--save", "small", "its config.json is not this model's", *merging, program="finetune")
+        self.check("--save", "tuned--lora2", "it is a folder with files that are not a model's", *merging,
+                   program="finetune")
+
+    def test_a_training_that_keeps_nothing_is_said_before_its_first_step(self):
+        said = "The trained weights will not be kept: --save FILE writes them\n"
+        words = ["--data", "text.txt", *SIZES, "--steps", 1]
+        for program, more in ("train_gpt", []), ("train_bert", []), ("fsdp_gpt", ["--ranks", 2]):
+            output = self.succeed(program, *words, *more)
+            self.assertEqual(output[:output.index("step ")].count(said), 1, program)
+        for more in ["--save", "w"], ["--resume", "state"]:
+            self.assertNotIn("kept", self.succeed("train_gpt", *words, *more))
 
 
 class Endings(OutputsTest):

@@ -333,7 +333,7 @@ class Folder(DataTest):
         shutil.copytree(self.path("model"), self.path("bare"), ignore=shutil.ignore_patterns("*token*"))
         for model, save, program, more in [("model", "saved", "train_gpt", []), ("bare", "bare-saved", "train_gpt", []),
                                            ("model", "ranks", "fsdp_gpt", ["--ranks", 2]),
-                                           ("model", "model", "train_gpt", [])]:
+                                           ("model", "model", "train_gpt", ["--overwrite"])]:
             done = self.run_program("--model", model, "--tokenizer", "words", "--data", "text.txt", "--quiet",
                                     "--steps", 2, "--batch", 2, "--context", 8, "--save", save, "--save-best", "best",
                                     "--eval", 0.1, *more, program=program)

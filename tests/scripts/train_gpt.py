@@ -525,8 +525,8 @@ class Output(TrainGptTest):
             with self.subTest(option=option):
                 done = self.run_program("--data", "text.txt", *MODEL, "--steps", 1, *option)
                 self.assertEqual((done.returncode, done.stdout), (1, b""))
-                self.assertIn(f"train_gpt: {option[0]} {option[1]}: it is a folder with files that are not a model's: "
-                              "name a new or an empty folder", done.stderr.decode())
+                self.assertIn(f"train_gpt: {option[0]} web/: its config.json is not this model's: name a new or an "
+                              "empty folder, or replace it by --overwrite\n", done.stderr.decode())
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "web"))), ["config.json", "src"])
         self.train("--steps", 1, "--resume", "both")
         for _ in range(2):

@@ -454,6 +454,39 @@ ebb_lora_check_save (EbbModule *model,
          && (!ebb_gguf_is_path (folder) || ebb_lora_check_gguf (model, error));
 }
 
+/**
+ * ebb_lora_make_config:
+ * @model: a model with adapters
+ * @adapter: (nullable): the name of one; %NULL for the one that is chosen
+ * @error: return location for an error
+ *
+ * Describes an adapter as the `adapter_config.json` that ebb_lora_save() would write. A folder whose
+ * `adapter_config.json` has the same values is one of this adapter, which a program may replace.
+ *
+ * Returns: (transfer full) (nullable): JSON; %NULL with an error as of ebb_lora_check_save()
+ */
+char *
+ebb_lora_make_config (EbbModule *model,
+                      const char *adapter,
+                      GError **error)
+{
+  g_autoptr (GPtrArray) file_paths = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (GArray) places = NULL;
+  EbbLoraOptions *options;
+
+  g_return_val_if_fail (model == NULL || EBB_IS_MODULE (model), NULL);
+
+  if (!EBB_MAY_BEGIN (error, model))
+    return NULL;
+  options = find_options (model, adapter, error);
+  if (options == NULL)
+    return NULL;
+  places = ebb_lora_model_list_places (model, options->adapter);
+  return collect_paths (ebb_lora_find_architecture (model), places, file_paths, error)
+             ? make_config (model, ebb_lora_find_architecture (model), options, places, file_paths)
+             : NULL;
+}
+
 /* A model's folder has no place for branches. */
 static gboolean
 check_no_adapters (EbbModule *model,

@@ -45,6 +45,11 @@ EBB_AVAILABLE_IN_ALL
 gboolean ebb_lora_is_merged (EbbModule *model);
 
 EBB_AVAILABLE_IN_ALL
+char *ebb_lora_make_config (EbbModule *model,
+                            const char *adapter,
+                            GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_lora_save (EbbModule *model,
                         const char *folder,
                         const char *adapter,

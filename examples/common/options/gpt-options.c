@@ -233,6 +233,8 @@ const OptionRow gpt_options[] = {
     .help = "Write the weights to FILE at the end, or a model's folder, with config.json and tokenizer, to DIR/" },
   { OPTION_PATH, "save-best", AT (save_best), WRITTEN, .metavar = "FILE|DIR/",
     .help = "Write the weights to FILE or DIR/ whenever the loss of --eval is the least so far" },
+  { OPTION_FLAG, "overwrite", AT (overwrite), WRITTEN,
+    .help = "Let --save and --save-best replace another model, or write into a folder of other files" },
   { OPTION_PATH, "resume", AT (resume), BASIC, WRITTEN, .metavar = "DIR",
     .help = "Save the state of the training in DIR; if DIR has one, resume it, bit for bit and with its options" },
   { OPTION_INT64, "save-every", AT (save_every), .metavar = "N", .fallback = "500", ANY_INT64,

@@ -126,6 +126,8 @@ check_files (const Options *self,
       if (written[i].value != NULL && written[j].value != NULL && strcmp (written[i].value, written[j].value) == 0)
         return options_refuse (error, "--%s and --%s both name %s: they must be two files", written[j].option,
                                written[i].option, written[i].value);
+  if (self->overwrite && self->save == NULL && self->save_best == NULL)
+    return options_refuse (error, "--overwrite: it needs --save%s", self->program->tunes ? "" : " or --save-best");
   if (OPTION_WAS_GIVEN (self, profile_steps) && self->profile == NULL)
     return options_refuse (error, "--profile-steps %" G_GINT64_FORMAT ": it needs --profile FILE", self->profile_steps);
   if (self->profile != NULL && self->steps == 0)
@@ -312,13 +314,13 @@ take_bytes_of_model (Options *self,
   self->reads_bytes = self->model[0] != '\0' && was_given && strcmp (self->tokenizer, "byte") == 0;
 }
 
-/* Whether weights become a folder is known before the training: its name ends with a slash. */
+/* Weights become a folder where there is one. From here on its name ends with a slash. */
 static void
 mark_folder (char **path)
 {
   char *marked;
 
-  if (*path == NULL || g_str_has_suffix (*path, G_DIR_SEPARATOR_S) || !output_is_for_model (*path))
+  if (*path == NULL || g_str_has_suffix (*path, G_DIR_SEPARATOR_S) || !g_file_test (*path, G_FILE_TEST_IS_DIR))
     return;
   marked = g_strconcat (*path, G_DIR_SEPARATOR_S, NULL);
   g_free (*path);

@@ -80,6 +80,7 @@ struct _Options
 
   /* files */
   char *model, *load, *save, *save_best, *resume, *plan;
+  gboolean overwrite;
   gint64 save_every;
 
   RankOptions ranks; /* of a program on ranks */

@@ -81,7 +81,7 @@ static gboolean
 check_merge (const Options *self,
              GError **error)
 {
-  static const char *const taken[] = { "model", "merge", "save", "threads", "quiet", "config", NULL };
+  static const char *const taken[] = { "model", "merge", "save", "overwrite", "threads", "quiet", "config", NULL };
 
   if (self->merge == NULL)
     return TRUE;

@@ -355,6 +355,19 @@ name_model (const Trainer *trainer)
   return g_strndup (architecture, (gsize) (end - architecture));
 }
 
+/* Said before the first step, while it can still be changed. */
+static void
+print_lost (Progress *self)
+{
+  const Options *options = self->trainer->options;
+  const gboolean is_adapter = options_have_adapter (options);
+
+  if (options->save == NULL && options->save_best == NULL && options->resume == NULL)
+    progress_note (self, "%s will not be kept: --save %s writes %s",
+                   is_adapter ? "The adapter" : "The trained weights", options->program->tunes ? "DIR" : "FILE",
+                   is_adapter ? "it" : "them");
+}
+
 void
 progress_begin (Progress *self)
 {
@@ -377,6 +390,7 @@ progress_begin (Progress *self)
   print_documents (self);
   print_tuning (self);
   print_ranks (self);
+  print_lost (self);
   if (trainer->first_step > 0)
     progress_note (self, "Resuming from step %" G_GINT64_FORMAT " in %s", trainer->first_step, options->resume);
 }

@@ -2,6 +2,8 @@
 /* Adapters of the model: a new one, one of a folder, and what is written of it. */
 #include "common/train/adapter.h"
 
+#include "common/train/output.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -94,7 +96,7 @@ adapter_merge (const Options *options,
       g_prefix_error (error, "--merge %s: ", options->merge);
       return FALSE;
     }
-  if (!ebb_model_save (model, options->save, error))
+  if (!output_check_replaced (options, model, error) || !ebb_model_save (model, options->save, error))
     return FALSE;
   if (!options->quiet)
     printf ("Merged model: %s\n", options->save);

@@ -734,6 +734,12 @@ model_is_saved_whole (const Options *options,
   return options->program->tunes || options->model[0] != '\0' || g_str_has_suffix (path, G_DIR_SEPARATOR_S);
 }
 
+int
+model_get_saved_dtype (const Options *options)
+{
+  return options->model[0] != '\0' && options->merge == NULL ? (int) find_folder_dtype (options) : EBB_MODEL_KEEP_DTYPE;
+}
+
 gboolean
 model_save (EbbModule *model,
             const Options *options,
@@ -743,7 +749,6 @@ model_save (EbbModule *model,
   /* The folder's dtype is kept: they are in f32 while they are trained. */
   if (model_is_saved_whole (options, path))
     return ebb_model_save_full (model, path,
-                                options->model[0] != '\0' ? find_folder_dtype (options) : EBB_MODEL_KEEP_DTYPE, 0,
-                                error);
+                                model_get_saved_dtype (options), 0, error);
   return EBB_IS_BERT (model) ? save_bert (EBB_BERT (model), path, error) : save_gpt (EBB_GPT (model), path, error);
 }

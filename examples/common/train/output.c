@@ -29,28 +29,6 @@ is_of_training (const char *name)
          || g_str_has_prefix (name, "events.out.");
 }
 
-gboolean
-output_is_for_model (const char *path)
-{
-  static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json" };
-  g_autoptr (GDir) folder = g_dir_open (path, 0, NULL);
-  const char *name = NULL;
-
-  if (folder == NULL)
-    return FALSE;
-  for (guint i = 0; i < G_N_ELEMENTS (weights); i++)
-    {
-      g_autofree char *file = g_build_filename (path, weights[i], NULL);
-
-      if (g_file_test (file, G_FILE_TEST_EXISTS))
-        return TRUE;
-    }
-  while ((name = g_dir_read_name (folder)) != NULL)
-    if (!is_of_training (name))
-      return FALSE;
-  return TRUE;
-}
-
 /* Weights are a file, a folder or a GGUF file. --model may be in the state of a resumed training. */
 static gboolean
 check_weights (const Options *options,
@@ -58,19 +36,76 @@ check_weights (const Options *options,
                const char *path,
                GError **error)
 {
-  const gboolean is_whole = path != NULL && model_is_saved_whole (options, path);
-
-  if (path != NULL && !options->program->tunes && g_file_test (path, G_FILE_TEST_IS_DIR) && !output_is_for_model (path))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-                   "--%s %s: it is a folder with files that are not a model's: name a new or an empty folder, or that "
-                   "of a model",
-                   option, path);
-      return FALSE;
-    }
-  if (is_whole && !g_str_has_suffix (path, ".gguf"))
+  if (path != NULL && model_is_saved_whole (options, path) && !g_str_has_suffix (path, ".gguf"))
     return written_file_check_folder (option, path, error);
   return written_file_check (option, path, error);
+}
+
+/* Whether nobody's files are in a folder but the training's own. */
+static gboolean
+is_free (const char *path)
+{
+  g_autoptr (GDir) folder = g_dir_open (path, 0, NULL);
+  const char *name;
+
+  while (folder != NULL && (name = g_dir_read_name (folder)) != NULL)
+    if (!is_of_training (name))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+has_same_values (const char *path,
+                 const char *config)
+{
+  g_autoptr (JsonNode) there = option_table_read_json (path);
+  g_autoptr (JsonNode) ours = json_from_string (config, NULL);
+
+  return there != NULL && ours != NULL && json_node_equal (there, ours);
+}
+
+static gboolean
+check_replaced (const Options *options,
+                const char *option,
+                const char *path,
+                EbbModule *model,
+                GError **error)
+{
+  const gboolean is_adapter = options_have_adapter (options);
+  const char *name = is_adapter ? "adapter_config.json" : "config.json";
+  g_autofree char *file = path != NULL ? g_build_filename (path, name, NULL) : NULL;
+  g_autofree char *config = NULL;
+
+  if (path == NULL || !model_is_saved_whole (options, path) || !g_file_test (path, G_FILE_TEST_IS_DIR)
+      || is_free (path))
+    return TRUE;
+  if (g_file_test (file, G_FILE_TEST_EXISTS))
+    {
+      config = is_adapter ? ebb_lora_make_config (model, NULL, error)
+                          : ebb_model_make_config (model, model_get_saved_dtype (options), error);
+      if (config == NULL || has_same_values (file, config))
+        return config != NULL;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
+                   "--%s %s: its %s is not this %s's: name a new or an empty folder, or replace it by --overwrite",
+                   option, path, name, is_adapter ? "adapter" : "model");
+    }
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
+                 "--%s %s: it is a folder with files that are not %s's: name a new or an empty folder, or write beside "
+                 "them by --overwrite",
+                 option, path, is_adapter ? "an adapter" : "a model");
+  return FALSE;
+}
+
+gboolean
+output_check_replaced (const Options *options,
+                       EbbModule *model,
+                       GError **error)
+{
+  return options->overwrite || options->silenced || options->estimate
+         || (check_replaced (options, "save", options->save, model, error)
+             && check_replaced (options, options->program->tunes ? "save" : "save-best", options->save_best, model,
+                                error));
 }
 
 gboolean

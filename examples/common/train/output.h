@@ -18,9 +18,11 @@ typedef enum
 /* Whether a program that tunes saves elsewhere than in the folder or file of --model. */
 gboolean output_check_base (const Options *options,
                             GError **error);
-/* Whether @path is a folder that is empty or a model's. Into another one no model is written: its files would replace
- * those of the same names. */
-gboolean output_is_for_model (const char *path);
+/* Whether --save and --save-best name a place where they replace no other model, or --overwrite is given. @model: with
+ * full parameters, or with the adapter that is saved. */
+gboolean output_check_replaced (const Options *options,
+                                EbbModule *model,
+                                GError **error);
 /* Tries whether every file that the options name can be written. */
 gboolean output_check (const Options *options,
                        GError **error);

@@ -3,6 +3,7 @@
 #include "common/train/trainer.h"
 
 #include "common/interrupt.h"
+#include "common/launcher.h"
 #include "common/options/tuning-options.h"
 #include "common/ranks/fault.h"
 #include "common/ranks/shard.h"
@@ -21,28 +22,13 @@
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
-/* This process' number among those of its machine, as launchers say it; 0 if none does. */
-static guint64
-get_local_rank (void)
-{
-  static const char *const variables[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                           "SLURM_LOCALID" };
-  guint64 rank = 0;
-
-  for (guint i = 0; i < G_N_ELEMENTS (variables); i++)
-    if (g_getenv (variables[i]) != NULL
-        && g_ascii_string_to_unsigned (g_getenv (variables[i]), 10, 0, G_MAXINT, &rank, NULL))
-      return rank;
-  return 0;
-}
-
 /* Of GPUs without a number each process of a machine takes its own, if there are so many. A launcher may also show each
  * process one GPU, and ranks may share one. */
 static EbbDevice *
 open_device (const Options *options,
              GError **error)
 {
-  const guint64 local_rank = options->ranks.n_ranks == 0 ? get_local_rank () : 0;
+  const guint64 local_rank = options->ranks.n_ranks == 0 ? launcher_get_local_rank () : 0;
   EbbDevice *device = NULL;
 
   if (local_rank > 0 && options->device != NULL && g_str_has_prefix (options->device, "cuda")
@@ -156,6 +142,15 @@ make_optimizer (Trainer *self,
                 options->step_in_backward, "weight-rounding", options_get_rounding (options), NULL);
   self->schedule = ebb_cosine_schedule_new (options->warmup, MAX (options->steps, 1), min_factor);
   return trainer_set_optimizer (self, error);
+}
+
+/* What is added to the model once its layers are as they stay. */
+static gboolean
+add_trained (Trainer *self,
+             GError **error)
+{
+  return add_adapter (self, error) && output_check_replaced (self->options, self->model, error)
+         && make_optimizer (self, error);
 }
 
 static double
@@ -368,10 +363,9 @@ prepare (Trainer *self,
       if (weights == NULL || !tokenizer_check_loaded (options, error))
         return FALSE;
     }
-  if (options->resume != NULL
-      && (!options_take_saved (options, saved, error) || !model_check_remembered (options, saved, error)))
-    return FALSE;
-  if (!output_check_base (options, error))
+  if ((options->resume != NULL
+       && (!options_take_saved (options, saved, error) || !model_check_remembered (options, saved, error)))
+      || !output_check_base (options, error))
     return FALSE;
   ebb_device_set_loss_chunk (self->device, options->loss_chunk);
   self->tokenizer = tokenizer_make (options, error);
@@ -389,7 +383,7 @@ prepare (Trainer *self,
     return FALSE;
   if (is_adapted_later (self))
     return TRUE;
-  return add_adapter (self, error) && make_optimizer (self, error)
+  return add_trained (self, error)
          && (self->ranks == NULL || self->found == 0 || (self->found & FOUND_INDEX) != 0 || load_whole (self, error));
 }
 
@@ -466,7 +460,7 @@ init_on_ranks (Trainer *self,
   if (!ranks_agree (self->ranks, take_outputs (self, error), error)
       || !ranks_agree (self->ranks, prepare (self, error), error) || !parallelize (self, error)
       || (is_adapted_later (self)
-          && !ranks_agree (self->ranks, add_adapter (self, error) && make_optimizer (self, error), error)))
+          && !ranks_agree (self->ranks, add_trained (self, error), error)))
     return FALSE;
   take_rows (self);
   estimate (self, told && self->ranks->model == 0);

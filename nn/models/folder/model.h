@@ -54,6 +54,11 @@ gboolean ebb_model_save (EbbModule *model,
                          GError **error);
 
 EBB_AVAILABLE_IN_ALL
+char *ebb_model_make_config (EbbModule *model,
+                             int dtype,
+                             GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_model_save_full (EbbModule *model,
                               const char *folder,
                               int dtype,

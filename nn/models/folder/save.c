@@ -306,7 +306,7 @@ find_main_dtype (const Saving *saving)
 
 /* "dtype", which transformers called "torch_dtype" before its version 5: that of most weights. */
 static void
-set_dtype (Saving *saving,
+set_dtype (const Saving *saving,
            EbbJson *document)
 {
   const char *key = ebb_json_get (document, "dtype") == NULL && ebb_json_get (document, "torch_dtype") != NULL
@@ -319,23 +319,6 @@ set_dtype (Saving *saving,
   if (old == NULL || g_strcmp0 (old->text, name) != 0)
     ebb_json_set (document, key, text);
 }
-
-static gboolean
-write_config (Saving *saving,
-              EbbJson *document,
-              GError **error)
-{
-  g_autoptr (GString) text = g_string_new (NULL);
-
-  set_dtype (saving, document);
-  if (saving->map->quantization != EBB_QUANTIZATION_NONE)
-    ebb_config_write_quantization (saving->map->quantization, find_main_dtype (saving), document);
-  ebb_json_print (document, text);
-  g_string_append_c (text, '\n');
-  return ebb_atomic_folder_write (&saving->folder, EBB_CONFIG_FILE, text->str, text->len, error);
-}
-
-/* -- saving -------------------------------------------------------------------------------------------------------- */
 
 static EbbJson *
 make_document (EbbModule *model,
@@ -350,6 +333,31 @@ make_document (EbbModule *model,
   return ebb_config_write (architecture, document, gpt != NULL ? (gconstpointer) gpt : bert, error);
 }
 
+/* Owned; NULL with an error. */
+static char *
+make_config (const Saving *saving,
+             EbbModule *model,
+             GError **error)
+{
+  const EbbModelTokenizer *tokenizer = ebb_model_get_tokenizer (model);
+  g_autoptr (EbbJson) document = make_document (model, saving->map->architecture, error);
+  GString *text;
+
+  if (document == NULL)
+    return NULL;
+  if (tokenizer != NULL)
+    ebb_model_tokenizer_write_tokens (tokenizer, document);
+  set_dtype (saving, document);
+  if (saving->map->quantization != EBB_QUANTIZATION_NONE)
+    ebb_config_write_quantization (saving->map->quantization, find_main_dtype (saving), document);
+  text = g_string_new (NULL);
+  ebb_json_print (document, text);
+  g_string_append_c (text, '\n');
+  return g_string_free (text, FALSE);
+}
+
+/* -- saving -------------------------------------------------------------------------------------------------------- */
+
 /* All that is not a weight, on the rank that writes. */
 static gboolean
 begin (Saving *saving,
@@ -357,15 +365,13 @@ begin (Saving *saving,
        const char *folder,
        GError **error)
 {
-  const EbbModelTokenizer *tokenizer = ebb_model_get_tokenizer (model);
-  g_autoptr (EbbJson) document = make_document (model, saving->map->architecture, error);
+  g_autofree char *config = make_config (saving, model, error);
 
-  if (document != NULL && tokenizer != NULL)
-    ebb_model_tokenizer_write_tokens (tokenizer, document);
-  return document != NULL
+  return config != NULL
          && ebb_atomic_folder_open (&saving->folder, folder, EBB_CONFIG_FILE, ebb_model_get_replaced_files (model),
                                     error)
-         && ebb_model_copy_other_files (model, &saving->folder, error) && write_config (saving, document, error);
+         && ebb_model_copy_other_files (model, &saving->folder, error)
+         && ebb_atomic_folder_write (&saving->folder, EBB_CONFIG_FILE, config, strlen (config), error);
 }
 
 static gboolean
@@ -593,4 +599,38 @@ ebb_model_save (EbbModule *model,
                 GError **error)
 {
   return ebb_model_save_full (model, folder, EBB_MODEL_KEEP_DTYPE, 0, error);
+}
+
+/**
+ * ebb_model_make_config:
+ * @model: an #EbbGpt or an #EbbBert with full parameters
+ * @dtype: the #EbbDType of the weights, f32 or bf16, or %EBB_MODEL_KEEP_DTYPE for that of the parameters
+ * @error: return location for an error
+ *
+ * Describes a model as the `config.json` that ebb_model_save_full() would write. A folder whose `config.json` has the
+ * same values is one of this model, which a program may replace.
+ *
+ * Returns: (transfer full) (nullable): JSON; %NULL with @error set
+ */
+char *
+ebb_model_make_config (EbbModule *model,
+                       int dtype,
+                       GError **error)
+{
+  const EbbArchitecture *architecture;
+  g_autoptr (EbbWeightMap) map = NULL;
+  Saving saving = { .dtype = dtype };
+
+  if (!EBB_MAY_BEGIN (error, model))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
+
+  if (!check_dtype ("", dtype, error) || (save_check != NULL && !save_check (model, error))
+      || (architecture = ebb_model_find_architecture (model, error)) == NULL)
+    return NULL;
+  saving.map = map = ebb_weight_map_new_from_module (architecture, model);
+  return ebb_weight_map_check_quantized (map, error)
+                 && ebb_weight_map_describe_quantized (map, model, find_main_dtype (&saving), error)
+             ? make_config (&saving, model, error)
+             : NULL;
 }

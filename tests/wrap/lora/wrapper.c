@@ -188,6 +188,7 @@ is_saved_as_it_was_loaded (gconstpointer data)
   g_autoptr (EbbModule) same = NULL;
   g_autofree char *folder = test_scratch_path ("adapter");
   g_autofree char *config = NULL;
+  g_autofree char *described = ebb_lora_make_config (model, NULL, &error);
 
   g_assert_true (ebb_lora_save (model, folder, NULL, &error));
   g_assert_no_error (error);
@@ -196,6 +197,7 @@ is_saved_as_it_was_loaded (gconstpointer data)
   ebb_module_set_training (other, FALSE);
   assert_logits (other, expected, "logits");
   config = test_folder_read (folder, "adapter_config.json");
+  g_assert_cmpstr (described, ==, config);
   g_assert_nonnull (strstr (config, strcmp (row, "gpt2") == 0 ? "\"fan_in_fan_out\": true"
                                                               : "\"fan_in_fan_out\": false"));
   g_assert_nonnull (strstr (config, "\"peft_type\": \"LORA\""));
@@ -511,6 +513,9 @@ joined_layers_have_no_form_in_files (void)
   test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "layers.0.self_attn.q_proj", "joined with others");
   g_clear_error (&error);
   g_assert_false (ebb_lora_save (model, folder, NULL, &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "layers.0.self_attn.q_proj", "joined with others");
+  g_clear_error (&error);
+  g_assert_null (ebb_lora_make_config (model, NULL, &error));
   test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "layers.0.self_attn.q_proj", "joined with others");
   g_clear_error (&error);
   wrap (model, 3, "o_proj", "outputs");

@@ -400,6 +400,31 @@ names_may_be_as_long_as_can_be (void)
   g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, n_before + 1);
 }
 
+static void
+a_config_is_that_of_the_saved_folder (void)
+{
+  const char *const names[] = { "gpt2", "bert", "llama3" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    for (int dtype = EBB_MODEL_KEEP_DTYPE; dtype <= (int) EBB_DTYPE_BF16; dtype++)
+      {
+        g_autofree char *folder = test_scratch_path ("described");
+        g_autoptr (EbbModule) model = test_model_open_fixture (names[i]);
+        g_autoptr (GError) error = NULL;
+        g_autofree char *config = NULL;
+        g_autofree char *saved = NULL;
+
+        if (dtype != EBB_MODEL_KEEP_DTYPE && dtype != EBB_DTYPE_F32 && dtype != EBB_DTYPE_BF16)
+          continue;
+        config = ebb_model_make_config (model, dtype, &error);
+        g_assert_no_error (error);
+        g_assert_true (ebb_model_save_full (model, folder, dtype, 0, &error));
+        saved = test_folder_read (folder, "config.json");
+        g_assert_cmpstr (config, ==, saved);
+        test_remove_tree (folder);
+      }
+}
+
 int
 main (int argc,
       char **argv)
@@ -420,6 +445,7 @@ main (int argc,
   g_test_add_func ("/model-folder/failure-in-the-middle-is-undone", a_save_that_fails_in_the_middle_is_undone);
   g_test_add_func ("/model-folder/old-files-get-their-names-back", old_files_get_their_names_back);
   g_test_add_func ("/model-folder/longest-names", names_may_be_as_long_as_can_be);
+  g_test_add_func ("/model-folder/config-before-the-save", a_config_is_that_of_the_saved_folder);
   status = g_test_run ();
   test_scratch_end ();
   return status;
