@@ -279,6 +279,8 @@ def rms_norm(x, weight=None, eps=2.0**-23, unit_offset=False):
 
 def _classes_last(logits, targets, dim):
     """Logits with the classes as their last dimension. PyTorch has them as dimension 1, the last one of two."""
+    if not isinstance(logits, Tensor) or not isinstance(targets, Tensor):
+        return logits  # for C to name
     n_dims, shape = logits.get_n_dims(), logits.shape
     if dim is not None:
         if not -n_dims <= dim < n_dims:
