@@ -453,8 +453,9 @@ class Finetune(unittest.TestCase):
         with open(self.path("text.txt"), "w", encoding="utf-8") as file:
             file.write("The sea is wide. " * 20)
         words = ["--model", "phi3", "--tokenizer", "byte", "--data", "text.txt", "--context", 8, "--steps", 2, *LORA]
-        self.refuse("--save a: lora: a folder of phi3 has the weight of layers.0.self_attn.q_proj joined with others",
-                    *words, "--save", "a", status=1)
+        for more in [], ["--eval", 0.2]:
+            self.refuse("--save a: lora: a folder of phi3 has the weight of layers.0.self_attn.q_proj joined with",
+                        *words, "--save", "a", *more, status=1)
         done = self.run_program(*words, "--save", "a", "--lora-targets", "o_proj,down_proj")
         self.assertEqual(done.returncode, 0, done.stderr)
 

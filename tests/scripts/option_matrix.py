@@ -37,10 +37,10 @@ TOLERANCE = 2e-5  # relative, of a loss
 FLAG = object()  # an option without a value
 # What a status of 1 may say before the first step.
 REFUSALS = re.compile(r"needs at least|is too little|too small for|no plan|no room for|the limit of the store|"
-                      r"can't be divided|to be quantised|has no form there|must divide|divisible|not divide|"
-                      r"leave the option out|--(shard|tensor-parallel|sequence-parallel|partition|wrap|flatten|pack|"
-                      r"context|batch|lora|base|vocab|memory|allow|store|checkpoint|plan|residual|weights|moments|eval|"
-                      r"model|step-in-backward)\b")
+                      r"can't be divided|to be quantised|with longrope|has no form there|must divide|divisible|"
+                      r"not divide|leave the option out|--(shard|tensor-parallel|sequence-parallel|partition|wrap|"
+                      r"flatten|pack|context|batch|lora|base|vocab|memory|allow|store|checkpoint|plan|residual|weights|"
+                      r"moments|eval|model|step-in-backward)\b")
 
 # Each option with its choices; most sets leave most options out.
 TRAINING = {"--batch": [1, 2, 3, 4, 6], "--micro-batch": [1, 2, 3], "--accumulate": [2, 3], "--lr": [1e-4, 1e-3, 1e-2],
@@ -54,7 +54,7 @@ STRATEGY = {"--checkpoint": ["none", "selective", "full"],
             "--store": ["keep", "host", "disk", "contiguous", "contiguous+host", "contiguous+disk"],
             "--store-limit": ["4KiB", "1MiB"], "--store-fallback": ["keep", "host", "disk"], "--prefetch": [0, 2]}
 BF16 = {"--weights": ["bf16"], "--rounding": ["random", "nearest", "master"]}
-RANKS = {"--shard": ["full", "none", "hybrid"], "--shard-size": [1, 2], "--wrap": ["block", "model", 64, 700, 2000],
+RANKS = {"--shard": ["full", "none", "hybrid"], "--shard-size": [1, 2], "--wrap": ["block", "model", 1, 64, 700, 2000],
          "--reshard": ["always", "never", "auto"], "--flatten": [FLAG], "--compute-dtype": ["f32", "bf16"],
          "--reduce-dtype": ["f32", "bf16"], "--offload-parameters": [FLAG],
          "--nesting": ["shard-outside", "checkpoint-outside"], "--reduce": ["step", "batch"]}
@@ -72,6 +72,9 @@ PROGRAMS = {
 # What may change the order of sums: then values are equal to rounding. All else changes no bit.
 REORDERS = {"--micro-batch", "--accumulate", "--loss-chunk", "--ranks"}
 REORDERS_ON_RANKS = {"--shard", "--shard-size", "--wrap", "--flatten", "--reduce"}
+# With these, rounding makes a difference that grows, or each rank draws numbers.
+INEXACT = {"--lora-dropout", "--dtype", "--weights", "--rounding", "--residual", "--compute-dtype", "--reduce-dtype",
+           "--base"}
 RESULTS = {"--save-best", "--log", "--profile", "--stream-trace", "--memory-timeline"}
 
 
@@ -255,7 +258,7 @@ class Matrix:
     # -- sets --------------------------------------------------------------------------------------------------------
 
     def draw(self, rng):
-        program = rng.choice(list(PROGRAMS))
+        program = rng.choices(list(PROGRAMS), [2, 4, 3, 2])[0]
         choices = PROGRAMS[program]
         options = {"--data": [f"../../texts/{name}" for name in self.draw_data(rng, program)],
                    "--steps": STEPS}
@@ -272,14 +275,22 @@ class Matrix:
             if rng.random() < 0.2:
                 options["--vocab"] = rng.choice(SIZES["--vocab"])
         if program in ("fsdp_gpt", "finetune"):
-            options["--ranks"] = rng.choice([1, 2, 2, 3] if program == "fsdp_gpt" else [1, 1, 2, 3])
+            options["--ranks"] = rng.choice([1, 2, 2, 3] if program == "fsdp_gpt" else [1, 2, 3])
             if self.is_long and HAS_MPI and options["--ranks"] > 1 and rng.random() < 0.1:
                 options["--backend"] = "mpi"
             if options["--ranks"] == 1 and rng.random() < 0.7:
                 del options["--ranks"]
         density = rng.choice([0.1, 0.2, 0.35])
-        options.update({name: rng.choice(values) for name, values in choices.items() if rng.random() < density})
-        return program, self.repair(rng, program, options)
+        dense = rng.choice([{}, STRATEGY, {**STRATEGY, **RANKS}, {**STRATEGY, **RANKS, **BF16},
+                            {**STRATEGY, **TENSOR}])
+        options.update({name: rng.choice(values) for name, values in choices.items()
+                        if rng.random() < (0.6 if name in dense else density)})
+        options = self.repair(rng, program, options)
+        if rng.random() < 0.4:  # a set that other ranks and units may compute, to rounding
+            for name in INEXACT:
+                options.pop(name, None)
+            options.update({"--dropout": 0, "--moments": "f32", "--lr": 1e-3})
+        return program, options
 
     def draw_data(self, rng, program):
         texts = [["text.txt"], ["text.txt", "other.txt"]]
@@ -387,7 +398,10 @@ class Matrix:
         if options.get("--ranks", 1) == 1:
             names = [name for name in names if name not in RANKS]
         names = [name for name in names if name not in ("--compute-dtype", "--reduce-dtype")]
-        for name in rng.sample(names, rng.choice([1, 2, 3, 4])):
+        is_plain = rng.random() < 0.3  # no strategy at all; else some of them are others
+        if is_plain:
+            options = {name: value for name, value in options.items() if name not in names or name in REORDERS_ON_RANKS}
+        for name in [] if is_plain else rng.sample(names, rng.choice([1, 2, 3, 4])):
             if name in options and rng.random() < 0.5:
                 del options[name]
             else:
@@ -417,9 +431,8 @@ class Matrix:
     @staticmethod
     def may_reorder(options):
         """FALSE where rounding, or a draw of each rank, makes a difference that grows."""
-        return options.get("--dropout") == 0 and not {"--lora-dropout", "--dtype", "--compute-dtype", "--reduce-dtype",
-                                                      "--base"} & options.keys() \
-            and options.get("--moments") == "f32" and options.get("--lr", 1) < 1e-2
+        return options.get("--dropout") == 0 and not INEXACT & options.keys() and options.get("--moments") == "f32" \
+            and options.get("--lr", 1) < 1e-2 and "smollm" not in options.get("--model", "")  # which is of bf16
 
     def generate(self, rng, straight):
         """What the saved model continues is the same without a cache, and in a batch."""

@@ -76,14 +76,16 @@ add_adapter (Trainer *self,
              GError **error)
 {
   const guint64 n_before = ebb_module_count_parameters (self->model);
+  /* With --eval the best adapter is saved, not the last. */
+  const char *path = self->options->save != NULL ? self->options->save : self->options->save_best;
 
   if (!options_have_adapter (self->options))
     return TRUE;
   if (!adapter_add (self->model, self->options, error))
     return FALSE;
-  if (self->options->save != NULL && !ebb_lora_check_save (self->model, self->options->save, NULL, error))
+  if (path != NULL && !ebb_lora_check_save (self->model, path, NULL, error))
     {
-      g_prefix_error (error, "--save %s: ", self->options->save);
+      g_prefix_error (error, "--save %s: ", path);
       return FALSE;
     }
   self->n_trained = ebb_module_count_parameters (self->model) - n_before;
