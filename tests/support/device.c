@@ -16,6 +16,16 @@ forget_what_was_read (void)
   g_clear_pointer (&read_so_far, g_ptr_array_unref);
 }
 
+guint
+test_stride (void)
+{
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  return 5;
+#else
+  return g_getenv ("EBB_LONG") != NULL ? 1 : 3;
+#endif
+}
+
 void
 test_init (int *argc,
            char ***argv)

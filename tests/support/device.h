@@ -6,16 +6,11 @@
 
 /* Tests on another device: EBB_TEST_DEVICE names it. */
 
-/* Of a long row of failures, one after another, ThreadSanitizer sees each fifth: it is slow, and the others are alike.
- */
-#ifdef __SANITIZE_THREAD__
-#define TEST_STRIDE 5
-#else
-#define TEST_STRIDE 1
-#endif
-
 G_BEGIN_DECLS
 
+/* Of a long row of failures, one after another, tests take each third, sanitizers each fifth, as they are slow, and
+ * EBB_LONG all. */
+guint test_stride (void);
 /* Begins every test program: calls GLib's g_test_init () and makes the tested device the default one. */
 void test_init (int *argc,
                 char ***argv);

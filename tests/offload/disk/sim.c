@@ -365,7 +365,7 @@ each_piece_of_work_may_fail (gconstpointer data)
       {
         const guint64 stride = what == EBB_FAILURE_ALLOC || what == EBB_FAILURE_LAUNCH ? 7 : way == HOOKS ? 3
                                                                                                           : 1;
-        const guint64 step = stride * TEST_STRIDE;
+        const guint64 step = stride * test_stride ();
         guint64 left = 0;
         guint64 device_before, host_before;
         Setup setup;
