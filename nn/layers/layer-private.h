@@ -195,8 +195,8 @@ struct _EbbRmsNorm
   EbbTensor *weight; /* [width] */
 };
 
-/* Whether what comes next may add the bias itself: nobody looks at the result, and the full bias is here, not one
- * rank's shard of it that is gathered inside the layer's own call alone. */
+/* Whether the op that comes next may add the bias: nobody looks at the layer's result, and the bias stays available
+ * after the layer's own call. It depends on how modules are wrapped, never on the elements that a rank holds. */
 gboolean ebb_linear_lends_bias (EbbModule *module);
 /* Then it is left out here. */
 EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
@@ -275,7 +275,7 @@ struct _EbbOutputLayerInterface
                       EbbTensor *targets,
                       double softcap,
                       GError **error);
-  /* Whether what comes next may add the layer's own bias in its place: it is there, and fits the result. NULL: no. */
+  /* Whether the layer has a bias that fits its result, so that the op that comes next may add it. NULL: no. */
   gboolean (*lends_bias) (EbbOutputLayer *self);
 };
 

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
+#include "nn/module-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/ops/loss.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/product.h"
@@ -107,13 +109,10 @@ ebb_linear_loss (EbbOutputLayer *layer,
   return ebb_output_layer_full_loss (x, self->weight, bias, targets, softcap, error);
 }
 
-/* Under sharded data parallel only a shard of the bias is here between the layer's own calls. */
 static gboolean
-ebb_linear_has_full_bias (EbbOutputLayer *layer)
+ebb_linear_has_bias (EbbOutputLayer *layer)
 {
-  EbbLinear *self = (EbbLinear *) layer;
-
-  return self->bias != NULL && ebb_tensor_get_n_elements (self->bias) == self->out_features;
+  return ((EbbLinear *) layer)->bias != NULL;
 }
 
 static void
@@ -121,7 +120,7 @@ output_layer_interface_init (EbbOutputLayerInterface *interface)
 {
   interface->logits = ebb_linear_logits;
   interface->loss = ebb_linear_loss;
-  interface->lends_bias = ebb_linear_has_full_bias;
+  interface->lends_bias = ebb_linear_has_bias;
 }
 
 /* Three arguments more than forward1. With "add_bias" FALSE it gives the product alone, because the next op adds the
@@ -151,12 +150,22 @@ ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
   return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
 }
 
+/* Ranks that shard the layer by itself gather its bias for its own calls alone. Whether it is gathered at this moment
+ * does not count: in a recompute, or in the next step, it may be. */
+static gboolean
+has_bias_in_calls_alone (EbbModule *module)
+{
+  EbbTensor *bias = EBB_LINEAR (module)->bias;
+
+  return bias != NULL && ebb_parameter_is_sharded (bias) && ebb_module_get_parameter_owner (module) != NULL;
+}
+
 gboolean
 ebb_linear_lends_bias (EbbModule *module)
 {
   EbbOutputLayerInterface *interface;
 
-  if (!ebb_output_layer_is_open (module) || !EBB_IS_LINEAR (module))
+  if (!ebb_output_layer_is_open (module) || !EBB_IS_LINEAR (module) || has_bias_in_calls_alone (module))
     return FALSE;
   interface = EBB_OUTPUT_LAYER_GET_IFACE (module);
   return interface->lends_bias != NULL && interface->lends_bias ((EbbOutputLayer *) module);

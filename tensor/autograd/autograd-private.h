@@ -76,6 +76,12 @@ gboolean ebb_saved_tensor_save (EbbSavedTensor *saved,
                                 EbbTensor *tensor,
                                 EbbTensor *edge,
                                 GError **error);
+/* Saves the copy of @parameter in @dtype, which may be gone already: @parameter is kept, and its copy made again. */
+gboolean ebb_saved_tensor_save_shadow (EbbSavedTensor *saved,
+                                       const EbbOp *op,
+                                       EbbTensor *parameter,
+                                       EbbDType dtype,
+                                       GError **error);
 EbbTensor *ebb_saved_tensor_unpack (EbbSavedTensor *saved,
                                     const EbbOp *op,
                                     GError **error);

@@ -43,6 +43,9 @@ typedef struct
    * convert or load it. NULL: always full. */
   gboolean (*is_full) (EbbParameterOwner *self,
                        EbbTensor *parameter);
+  /* FALSE while the parameter points at this rank's shard, which its owner replaces by the values that ops read before
+   * anything reads them: equal on all ranks, whatever their shards hold. NULL: always TRUE. */
+  gboolean (*is_available) (EbbParameterOwner *self);
   /* A recompute is about to run a part of the forward that this owner had entered: makes the values available that a
    * graph still needs, or all of them if @is_needed. */
   gboolean (*prepare_recompute) (EbbParameterOwner *self,
@@ -115,6 +118,15 @@ ebb_parameter_get_device (EbbTensor *parameter)
 
   return owner != NULL && owner->funcs->get_device != NULL ? owner->funcs->get_device (owner)
                                                            : parameter->storage->device;
+}
+
+/* FALSE if only the owner can give the values that ops read, by ebb_parameter_prepare (). */
+static inline gboolean
+ebb_parameter_is_available (EbbTensor *parameter)
+{
+  EbbParameterOwner *owner = parameter->owner;
+
+  return owner == NULL || owner->funcs->is_available == NULL || owner->funcs->is_available (owner);
 }
 
 /* Of the full parameter, wherever its shards are. */

@@ -18,6 +18,7 @@ struct _EbbRematerializationLog
   GByteArray *decisions;
   guint next; /* in the recompute */
   gboolean repeats;
+  guint64 (*get_checksum) (EbbTensor *tensor); /* by which results are compared that backward makes; NULL: none are */
 };
 
 /* Gives the output of @call, which has run, the rematerialization that @call describes. */

@@ -2,6 +2,7 @@
 /* Results that backward rematerializes instead of saving them. */
 #include "tensor/autograd/rematerialization-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/object-private.h"
 #include "tensor/thread-private.h"
 
@@ -9,8 +10,9 @@
 
 typedef struct
 {
-  EbbTensor *tensor;    /* as the kernel takes it, without graph; NULL: left out */
-  EbbTensor *parameter; /* that @tensor is a copy of in a lower precision; NULL: none */
+  EbbTensor *tensor;  /* as the kernel takes it, without graph; NULL: left out */
+  gboolean as_shadow; /* the kernel takes the copy in shadow_dtype of @tensor, a parameter */
+  EbbDType shadow_dtype;
   guint version;
 } Operand;
 
@@ -40,6 +42,8 @@ struct _EbbRematerialized
   gboolean is_permuted;      /* what was to be saved has the dimensions in another order, */
   EbbView permuted;          /* this one */
   EbbDevice *device;
+  guint64 (*get_checksum) (EbbTensor *tensor); /* NULL: the result is not compared */
+  guint64 checksum;                            /* of what was to be saved; 0: unknown */
   guint n_operands;
   EbbSavedTensor operands[EBB_MAX_REMATERIALIZE];
 };
@@ -65,11 +69,15 @@ take_operand (EbbTensor *tensor,
 
   if (tensor == NULL)
     return operand;
-  operand.version = tensor->storage->version;
   if (edge != NULL && edge->is_parameter && edge->shadow == tensor)
-    operand.parameter = ebb_tensor_ref (edge);
+    {
+      operand.as_shadow = TRUE;
+      operand.shadow_dtype = tensor->view.dtype;
+      tensor = edge; /* whose owner may drop the copy with the full parameter, before anything is saved */
+    }
+  operand.version = tensor->storage->version;
   /* The graph that leads to an operand is the node's to hold, not the result's. */
-  if (tensor->is_parameter || tensor->is_buffer || operand.parameter != NULL)
+  if (tensor->is_parameter || tensor->is_buffer)
     operand.tensor = ebb_tensor_ref (tensor);
   else
     operand.tensor = ebb_tensor_alias (tensor);
@@ -146,10 +154,7 @@ ebb_rematerialization_release (EbbRematerialization *self)
   if (__atomic_exchange_n (&self->is_released, TRUE, __ATOMIC_ACQ_REL) == FALSE)
     {
       for (guint i = 0; i < self->n_operands; i++)
-        {
-          ebb_tensor_unref (self->operands[i].tensor);
-          ebb_tensor_unref (self->operands[i].parameter);
-        }
+        ebb_tensor_unref (self->operands[i].tensor);
       g_clear_object (&self->args.owner);
     }
   if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
@@ -213,6 +218,33 @@ can_make (const EbbRematerialization *how,
   return ebb_view_is_contiguous (&tensor->view) && ebb_shapes_equal (&tensor->view, &made->view);
 }
 
+/* Only in the forward is the result there that backward must make again. */
+static void
+take_checksum (EbbRematerialized *self,
+               EbbTensor *tensor)
+{
+  const EbbRematerializationLog *log = ebb_modes.rematerialization_log;
+
+  if (log == NULL || log->repeats || log->get_checksum == NULL)
+    return;
+  self->get_checksum = log->get_checksum;
+  self->checksum = log->get_checksum (tensor);
+}
+
+static gboolean
+save_operand (EbbSavedTensor *saved,
+              const EbbOp *op,
+              const Operand *operand,
+              GError **error)
+{
+  EbbTensor *tensor = operand->tensor;
+
+  if (operand->as_shadow)
+    return ebb_saved_tensor_save_shadow (saved, op, tensor, operand->shadow_dtype, error);
+  return ebb_saved_tensor_save (saved, op, tensor, tensor != NULL && tensor->rematerialization != NULL ? tensor : NULL,
+                                error);
+}
+
 gboolean
 ebb_rematerialized_save (EbbRematerialized **rematerialized,
                          const EbbOp *op,
@@ -238,15 +270,11 @@ ebb_rematerialized_save (EbbRematerialized **rematerialized,
   self->permuted = tensor->view;
   self->dtype = tensor->view.dtype;
   self->device = made->storage->device;
+  take_checksum (self, tensor);
   for (guint i = 0; i < how->n_operands; i++)
     {
-      const Operand *operand = &how->operands[i];
-      EbbTensor *edge = operand->parameter;
-
-      if (edge == NULL && operand->tensor != NULL && operand->tensor->rematerialization != NULL)
-        edge = operand->tensor;
       self->n_operands++;
-      if (!ebb_saved_tensor_save (&self->operands[i], op, operand->tensor, edge, error))
+      if (!save_operand (&self->operands[i], op, &how->operands[i], error))
         {
           ebb_rematerialized_free (self);
           return FALSE;
@@ -272,10 +300,10 @@ unpack_operands (EbbRematerialized *self,
   return TRUE;
 }
 
-EbbTensor *
-ebb_rematerialized_make (EbbRematerialized *self,
-                         const EbbOp *op,
-                         GError **error)
+static EbbTensor *
+make (EbbRematerialized *self,
+      const EbbOp *op,
+      GError **error)
 {
   EbbTensor *operands[EBB_MAX_REMATERIALIZE] = { NULL };
   EbbTensor *made = NULL;
@@ -305,6 +333,25 @@ ebb_rematerialized_make (EbbRematerialized *self,
   if (!ok)
     g_clear_pointer (&made, ebb_tensor_unref);
   return made;
+}
+
+EbbTensor *
+ebb_rematerialized_make (EbbRematerialized *self,
+                         const EbbOp *op,
+                         GError **error)
+{
+  EbbTensor *tensor = make (self, op, error);
+  const guint64 now = tensor != NULL && self->checksum != 0 ? self->get_checksum (tensor) : 0;
+  g_autofree char *shape = NULL;
+
+  if (now == 0 || now == self->checksum)
+    return tensor;
+  shape = ebb_tensor_shape_to_string (tensor);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+               "%s: its operand, %s of shape %s, which backward makes again, has other values than in the forward",
+               op->name, ebb_dtype_get_name (tensor->view.dtype), shape);
+  ebb_tensor_unref (tensor);
+  return NULL;
 }
 
 void

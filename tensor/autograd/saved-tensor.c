@@ -396,30 +396,12 @@ pack_quietly (EbbSavedTensorHooks *hooks,
   return handle;
 }
 
-gboolean
-ebb_saved_tensor_save (EbbSavedTensor *saved,
-                       const EbbOp *op,
-                       EbbTensor *tensor,
-                       EbbTensor *edge,
-                       GError **error)
+static gboolean
+save (EbbSavedTensor *saved,
+      const EbbOp *op,
+      EbbTensor *tensor,
+      GError **error)
 {
-  *saved = (EbbSavedTensor){ 0 };
-  if (tensor == NULL)
-    return TRUE;
-  if (edge != NULL && edge->rematerialization != NULL)
-    {
-      if (!ebb_rematerialized_save (&saved->rematerialized, op, tensor, edge, error))
-        return FALSE;
-      if (saved->rematerialized != NULL)
-        return TRUE;
-    }
-
-  if (edge != NULL && edge->is_parameter && edge->shadow == tensor)
-    {
-      saved->as_shadow = TRUE;
-      saved->shadow_dtype = tensor->view.dtype & 0xff;
-      tensor = edge;
-    }
   /* A parameter is kept as itself, whatever its storage becomes; anything else as a view without graph, so that a node
    * never keeps itself alive through its own output. */
   if (tensor->is_parameter || tensor->is_buffer || tensor->requires_grad)
@@ -429,7 +411,8 @@ ebb_saved_tensor_save (EbbSavedTensor *saved,
 
   saved->birth = tensor->storage->birth;
   saved->version = tensor->storage->version;
-  if (ebb_modes.hooks != NULL)
+  /* Hooks would keep the shard in place of a parameter that is sharded by now. */
+  if (ebb_modes.hooks != NULL && ebb_parameter_is_available (tensor))
     {
       saved->packed = packed_new (ebb_modes.hooks, tensor);
       saved->handle = pack_quietly (ebb_modes.hooks, op, tensor, error);
@@ -450,6 +433,39 @@ ebb_saved_tensor_save (EbbSavedTensor *saved,
       ebb_storage_hold_saved (tensor->storage);
     }
   return TRUE;
+}
+
+gboolean
+ebb_saved_tensor_save_shadow (EbbSavedTensor *saved,
+                              const EbbOp *op,
+                              EbbTensor *parameter,
+                              EbbDType dtype,
+                              GError **error)
+{
+  *saved = (EbbSavedTensor){ .as_shadow = TRUE, .shadow_dtype = dtype & 0xff };
+  return save (saved, op, parameter, error);
+}
+
+gboolean
+ebb_saved_tensor_save (EbbSavedTensor *saved,
+                       const EbbOp *op,
+                       EbbTensor *tensor,
+                       EbbTensor *edge,
+                       GError **error)
+{
+  *saved = (EbbSavedTensor){ 0 };
+  if (tensor == NULL)
+    return TRUE;
+  if (edge != NULL && edge->rematerialization != NULL)
+    {
+      if (!ebb_rematerialized_save (&saved->rematerialized, op, tensor, edge, error))
+        return FALSE;
+      if (saved->rematerialized != NULL)
+        return TRUE;
+    }
+  if (edge != NULL && edge->is_parameter && edge->shadow == tensor)
+    return ebb_saved_tensor_save_shadow (saved, op, edge, tensor->view.dtype, error);
+  return save (saved, op, tensor, error);
 }
 
 EbbTensor *

@@ -3,6 +3,7 @@
 #include "wrap/checkpoint/frame-private.h"
 
 #include "offload/activation-store-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 
 #include <string.h>
 
@@ -17,14 +18,18 @@ same_view (const EbbView *a,
   return a->n_dims == b->n_dims && memcmp (a->shape, b->shape, n) == 0 && memcmp (a->strides, b->strides, n) == 0;
 }
 
-/* Whether @tensor can be found again inside @input, which comes back with the same strides. */
+/* Whether @tensor can be found again inside @input, which comes back with the same strides. A parameter is itself,
+ * whatever it points at: a shard and the full parameter have one birth, and other places in other storages. */
 static gboolean
 covers (const EbbFrameInput *input,
         EbbTensor *tensor)
 {
   gint64 last = 0, n = 1;
 
-  if (input->birth != tensor->storage->birth || input->view.dtype != tensor->view.dtype)
+  if (tensor->is_parameter)
+    return input->parameter == tensor;
+  if (input->birth != tensor->storage->birth || input->storage != tensor->storage
+      || input->view.dtype != tensor->view.dtype)
     return FALSE;
   if (input->offset == tensor->offset && same_view (&input->view, &tensor->view))
     return TRUE;
@@ -63,14 +68,17 @@ ebb_frame_take_input (EbbCheckpointFrame *self,
                       EbbInputView *view,
                       GError **error)
 {
-  EbbFrameInput input = { .view = tensor->view,
+  EbbFrameInput input = { .storage = tensor->storage,
+                          .view = tensor->view,
                           .offset = tensor->offset,
                           .birth = tensor->storage->birth,
                           .n_bytes = ebb_tensor_get_n_bytes (tensor),
-                          .is_parameter = tensor->is_parameter || tensor->is_buffer };
+                          .is_there = tensor->is_parameter || tensor->is_buffer };
   gboolean ok;
 
-  *view = (EbbInputView){ .view = tensor->view, .needs_grad = ebb_tensor_needs_grad (tensor) };
+  *view = (EbbInputView){ .is_parameter = tensor->is_parameter,
+                          .view = tensor->view,
+                          .needs_grad = ebb_tensor_needs_grad (tensor) };
   for (; view->input < self->inputs->len; view->input++)
     if (covers (ebb_frame_input (self, view->input), tensor))
       {
@@ -83,6 +91,8 @@ ebb_frame_take_input (EbbCheckpointFrame *self,
       ebb_saved_tensor_clear (&input.saved);
       return FALSE;
     }
+  if (tensor->is_parameter)
+    input.parameter = ebb_tensor_ref (tensor);
   view->input = self->inputs->len;
   g_array_append_val (self->inputs, input);
   return TRUE;
@@ -104,7 +114,9 @@ ebb_frame_get_input (EbbCheckpointFrame *self,
       ebb_frame_input (self, view->input)->version = tensor->storage->version;
       ebb_frame_call_at_end (self);
     }
-  if (same_view (&tensor->view, &view->view))
+  if (!ebb_parameter_prepare (tensor, error))
+    return NULL;
+  if (view->is_parameter || same_view (&tensor->view, &view->view))
     return ebb_tensor_ref (tensor);
   return ebb_tensor_new_view (tensor->storage, tensor->offset + view->offset, view->view.shape, view->view.strides,
                               (guint) view->view.n_dims, view->view.dtype);

@@ -24,19 +24,22 @@ G_BEGIN_DECLS
 typedef struct
 {
   EbbSavedTensor saved; /* through the hooks outside */
+  EbbTensor *parameter; /* that it is, a reference; NULL: none */
+  EbbStorage *storage;  /* that it came in, to compare; may be gone */
   EbbView view;         /* as it came in */
   gint64 offset;
   guint64 birth;
   guint64 n_bytes;
-  gboolean is_parameter; /* or a buffer: there anyway */
-  EbbTensor *unpacked;   /* until the backward pass ends; NULL: not yet */
-  guint version;         /* of its storage then */
+  gboolean is_there;   /* a parameter or buffer, which nothing saves */
+  EbbTensor *unpacked; /* until the backward pass ends; NULL: not yet */
+  guint version;       /* of its storage then */
 } EbbFrameInput;
 
 /* A view of one. */
 typedef struct
 {
   guint input;
+  gboolean is_parameter; /* the input itself, as its owner gives it in backward: the rest is not used */
   EbbView view;
   gint64 offset; /* from the input's first element */
   gboolean needs_grad;

@@ -24,6 +24,8 @@ frame_new (EbbCheckpointTarget *target,
 
   self->target = ebb_checkpoint_target_ref (target);
   self->call_args = args;
+  if (ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES)
+    self->rematerialization_log.get_checksum = ebb_slot_checksum;
   ebb_modes_capture (&self->modes);
   /* The inputs of an inner frame were made in the outer one, which saves or recomputes them. */
   self->outside = ebb_checkpoint_options_get_effective_store (target->options);
@@ -156,7 +158,7 @@ count_saved (EbbCheckpointFrame *self)
   guint64 n_bytes = ebb_frame_count_saved_results (self);
 
   for (guint i = 0; i < self->inputs->len; i++)
-    if (!ebb_frame_input (self, i)->is_parameter)
+    if (!ebb_frame_input (self, i)->is_there)
       n_bytes += ebb_frame_input (self, i)->n_bytes;
   return n_bytes;
 }
@@ -449,7 +451,10 @@ release_all (EbbCheckpointFrame *self)
   ebb_frame_drop_values (self);
   ebb_frame_drop_results (self, 0);
   for (guint i = 0; i < self->inputs->len; i++)
-    ebb_saved_tensor_clear (&ebb_frame_input (self, i)->saved);
+    {
+      ebb_saved_tensor_clear (&ebb_frame_input (self, i)->saved);
+      g_clear_pointer (&ebb_frame_input (self, i)->parameter, ebb_tensor_unref);
+    }
   g_array_set_size (self->inputs, 0);
   g_clear_pointer (&self->args, ebb_args_unref);
   ebb_frame_count_down (self);

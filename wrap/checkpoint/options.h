@@ -46,7 +46,8 @@ typedef gboolean (*EbbRecomputeFunc) (EbbModule *module,
  *   shapes, types and devices, and that nothing that was saved was changed in place
  * @EBB_DETERMINISM_CHECK_DEFAULT: also that each was saved by the same op with the same strides, and that nothing that
  *   the forward read from outside (arguments, parameters, buffers, other tensors) was changed in place since
- * @EBB_DETERMINISM_CHECK_VALUES: also a 64-bit checksum of every saved tensor and of every argument
+ * @EBB_DETERMINISM_CHECK_VALUES: also a 64-bit checksum of every saved tensor, of every argument, and of every result
+ *   that backward makes again instead of saving it
  *
  * How a recompute is compared with the forward that it repeats.
  */

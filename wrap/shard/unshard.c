@@ -402,6 +402,12 @@ is_full (EbbParameterOwner *owner,
   return ((EbbShardUnit *) owner)->n_summoned > 0;
 }
 
+static gboolean
+is_available (EbbParameterOwner *owner)
+{
+  return ((EbbShardUnit *) owner)->state == EBB_SHARD_UNSHARDED;
+}
+
 static gint64
 get_n_elements (EbbParameterOwner *owner,
                 EbbTensor *parameter)
@@ -459,6 +465,7 @@ const EbbParameterOwnerFuncs ebb_shard_unit_funcs = {
   .get_shard_group = get_shard_group,
   .reduce_over_shards = reduce_over_shards,
   .is_full = is_full,
+  .is_available = is_available,
   .get_n_elements = get_n_elements,
   .get_first_element = get_first_element,
   .get_device = get_device,
