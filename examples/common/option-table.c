@@ -458,6 +458,10 @@ option_table_find_similar (const OptionState *self,
   guint least = (guint) strlen (name) / 3 + 1;
   const char *found = NULL;
 
+  /* --max-tokens is --tokens, although --min-tokens has fewer other letters. */
+  for (const OptionRow *row = self->rows; row->name != NULL; row++)
+    if (takes (self, row) && g_str_has_prefix (name, "max-") && strcmp (name + strlen ("max-"), row->name) == 0)
+      return row->name;
   for (const OptionRow *row = self->rows; row->name != NULL; row++)
     {
       const guint n_changes = takes (self, row) ? count_changes (name, row->name) : G_MAXUINT;
