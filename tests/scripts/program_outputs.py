@@ -154,6 +154,28 @@ class Replacing(OutputsTest):
             self.assertNotIn("kept", self.succeed("train_gpt", *words, *more))
 
 
+class OneLog(OutputsTest):
+    def test_two_trainings_do_not_share_a_log(self):
+        words = ["--data", "text.txt", *SIZES, "--log", "log", "--steps"]
+        program = os.path.join(BUILD, "examples", "train_gpt")
+        with subprocess.Popen([program, *words, "10000000"], cwd=self.folder, stdout=subprocess.PIPE,
+                              text=True) as first:
+            while not first.stdout.readline().startswith("step"):
+                self.assertIsNone(first.poll())
+            for more in [], ["--resume", "state"]:
+                second = self.run_program("train_gpt", *words, 2, *more)
+                self.assertEqual((second.returncode, second.stdout, second.stderr.count("\n")), (1, "", 1))
+                self.assertIn(f"--log: the folder log is in use by process {first.pid} on ", second.stderr)
+            first.kill()
+            first.stdout.read()
+        with open(self.path("log", "steps.jsonl"), encoding="utf-8") as file:
+            steps = [json.loads(line)["step"] for line in file.read().rpartition("\n")[0].splitlines()]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        shutil.rmtree(self.path("log"))
+        self.succeed("train_gpt", *words, 2, "--resume", "log")
+        self.assertNotIn(".ebb-lock", self.files("log"))
+
+
 class Endings(OutputsTest):
     """A training whose terminal or output closes saves what it has."""
     words = ["--data", "text.txt", *SIZES, "--steps", 2000, "--save", "w/", "--resume", "state", "--report", "r"]

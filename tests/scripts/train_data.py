@@ -2,9 +2,13 @@
 """What train_gpt and fsdp_gpt are given to train on: held-out data changes no bit and finds the best weights; documents
 of JSON lines are packed, resumed and divided among ranks.
 """
+import bz2
+import gzip
 import json
+import lzma
 import math
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -211,6 +215,27 @@ class Documents(DataTest):
         self.refuse("--eval lines.txt: it has JSON lines", "--data", "text.txt", "--eval", "lines.txt")
         self.write("braces.txt", '{"name": 1}\n' + "{ a text with braces }\n" * 50)
         self.train("--data", "braces.txt", "--steps", 1)
+
+    def test_other_formats_are_refused_by_their_content(self):
+        lines = self.read("docs.jsonl")
+        files = {"docs.jsonl.gz": (gzip.compress(lines), "it is compressed by gzip: unpack it first"),
+                 "gz.jsonl": (gzip.compress(lines), "it is compressed by gzip: unpack it first"),
+                 "docs.xz": (lzma.compress(lines), "it is compressed by xz: unpack it first"),
+                 "docs.bz2": (bz2.compress(lines), "it is compressed by bzip2: unpack it first"),
+                 "a.docx": (b"PK\3\4" + bytes(99), "it is a ZIP archive"),
+                 "book.txt": (b"%PDF-1.7\n" + lines, "it is a PDF file: text and JSON lines are trained on"),
+                 "sixteen.txt": ("Ebb".encode("utf-16") * 99, "it is text in UTF-16: convert it to UTF-8"),
+                 "random": (random.Random(1).randbytes(5000), "it is binary data, or text in another encoding"),
+                 "zeros": (bytes(5000), "it is binary data, or text in another encoding")}
+        for name, (data, message) in files.items():
+            with open(self.path(name), "wb") as file:
+                file.write(data)
+            self.refuse(f"--data {name}: {message}", "--data", name)
+            if not name.endswith(".jsonl"):
+                self.refuse(f"--eval {name}: {message}", "--data", "text.txt", "--eval", name)
+        self.refuse("--data random: it is binary data", "--data", "text.txt", "random", "--pack")
+        self.write("colors.txt", "\033[1mÜber\033[0m\tдень 海\r\n\f" * 90)
+        self.train("--data", "colors.txt", "--steps", 1)
 
     def test_another_held_out_share_is_another_text(self):
         self.train("--data", "docs.jsonl", "--eval", 0.1, "--steps", 2, "--resume", "state")

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LINES "steps.jsonl"
@@ -91,6 +92,31 @@ take_lines (Log *self,
   return ftruncate (self->lines, (off_t) end) == 0 || fail (self->path, error);
 }
 
+static gboolean
+is_same_folder (const char *one,
+                const char *other)
+{
+  struct stat first, second;
+
+  return stat (one, &first) == 0 && stat (other, &second) == 0 && first.st_dev == second.st_dev
+         && first.st_ino == second.st_ino;
+}
+
+/* Two trainings would mix their lines. The folder of --resume is locked already. */
+static gboolean
+lock (Log *self,
+      GError **error)
+{
+  const Options *options = self->trainer->options;
+
+  if (options->resume != NULL && is_same_folder (options->log, options->resume))
+    return TRUE;
+  self->lock = ebb_folder_lock_new (options->log, error);
+  if (self->lock == NULL)
+    g_prefix_error (error, "--log: ");
+  return self->lock != NULL;
+}
+
 void
 log_init_none (Log *self)
 {
@@ -111,6 +137,8 @@ log_init (Log *self,
     return TRUE;
   if (g_mkdir_with_parents (options->log, 0777) != 0)
     return fail (options->log, error);
+  if (!lock (self, error))
+    return FALSE;
   self->path = g_build_filename (options->log, LINES, NULL);
   self->lines = g_open (self->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (self->lines < 0)
@@ -124,6 +152,7 @@ log_clear (Log *self)
   if (self->lines >= 0)
     close (self->lines);
   event_file_close (&self->events);
+  g_clear_object (&self->lock);
   g_clear_pointer (&self->path, g_free);
 }
 

@@ -15,6 +15,7 @@ typedef struct
   char *path;
   gint64 last; /* the last step that the file had at the beginning; -1: none */
   EventFile events;
+  EbbFolderLock *lock; /* on the folder; NULL: that of --resume has one */
 } Log;
 
 /* A log that is not open. */

@@ -98,17 +98,67 @@ check_eval (const Options *options,
   return TRUE;
 }
 
-/* The beginning of a file; empty if it can't be read, which is reported where all of it is. */
-static char *
-peek (const char *path)
+/* Formats by the bytes that their files begin with. */
+static const struct
 {
-  g_autofree char *text = NULL;
+  const char *bytes;
   gsize n;
+  const char *name, *advice;
+} formats[] = {
+#define FORMAT(bytes, name, advice)         \
+  {                                         \
+    bytes, sizeof (bytes) - 1, name, advice \
+  }
+#define UNPACK "unpack it first"
+#define WRITE_TEXT "text and JSON lines are trained on"
+  FORMAT ("\037\213", "compressed by gzip", UNPACK),
+  FORMAT ("\3757zXZ", "compressed by xz", UNPACK),
+  FORMAT ("\050\265\057\375", "compressed by zstd", UNPACK),
+  FORMAT ("BZh", "compressed by bzip2", UNPACK),
+  FORMAT ("\004\042M\030", "compressed by lz4", UNPACK),
+  FORMAT ("PK\003\004", "a ZIP archive, as documents of office programs are", UNPACK),
+  FORMAT ("7z\274\257\047\034", "a 7z archive", UNPACK),
+  FORMAT ("%PDF-", "a PDF file", WRITE_TEXT),
+  FORMAT ("PAR1", "a Parquet file", WRITE_TEXT),
+  FORMAT ("ARROW1", "an Arrow file", WRITE_TEXT),
+  FORMAT ("SQLite format 3", "an SQLite database", WRITE_TEXT),
+  FORMAT ("\223NUMPY", "a NumPy array", WRITE_TEXT),
+  FORMAT ("\377\376", "text in UTF-16", "convert it to UTF-8"),
+  FORMAT ("\376\377", "text in UTF-16", "convert it to UTF-8"),
+};
 
-  text = g_malloc (PEEKED + 1);
-  n = read_start (path, text, PEEKED);
-  text[n] = '\0';
-  return g_strndup (text, n);
+/* Bytes that text in UTF-8 doesn't have: broken characters, and control characters that no text has. */
+static gsize
+count_strange (const char *text,
+               gsize n)
+{
+  gsize count = 0;
+
+  for (gsize i = 0; i < n;)
+    {
+      const gunichar c = g_utf8_get_char_validated (text + i, (gssize) (n - i));
+      const gboolean is_whole = c < (gunichar) -2;
+
+      count += !is_whole || (c < ' ' && strchr ("\t\n\v\f\r\033", (int) c) == NULL) || c == 0;
+      i += is_whole ? (gsize) g_unichar_to_utf8 (c, NULL) : 1;
+    }
+  return count;
+}
+
+/* Whether the beginning of a file may be text. Some bytes of a text may be broken. */
+static gboolean
+check_format (const char *option,
+              const char *path,
+              const char *text,
+              gsize n,
+              GError **error)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (formats); i++)
+    if (n >= formats[i].n && memcmp (text, formats[i].bytes, formats[i].n) == 0)
+      return options_refuse (error, "--%s %s: it is %s: %s", option, path, formats[i].name, formats[i].advice);
+  return count_strange (text, n) <= n / 10
+         || options_refuse (error, "--%s %s: it is binary data, or text in another encoding than UTF-8: " WRITE_TEXT,
+                            option, path);
 }
 
 /* Whether a line is what JSON lines have. */
@@ -134,11 +184,13 @@ check_is_text (const char *option,
                const char *path,
                GError **error)
 {
-  g_autofree char *text = is_lines (path) ? NULL : peek (path);
+  g_autofree char *text = g_malloc (PEEKED + 1);
+  const gsize n = read_start (path, text, PEEKED); /* what can't be read is reported where all of it is */
   const char *begin = text;
 
-  if (begin == NULL)
-    return TRUE;
+  text[n] = '\0';
+  if (!check_format (option, path, text, n, error) || is_lines (path))
+    return error == NULL || *error == NULL;
   if (g_str_has_prefix (begin, "\357\273\277")) /* a byte order mark */
     begin += 3;
   begin += strspn (begin, " \t\r\n");
