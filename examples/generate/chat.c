@@ -3,11 +3,11 @@
 #include "chat.h"
 
 #include "common/command.h"
+#include "common/read-file.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/select.h>
 #include <unistd.h>
@@ -108,11 +108,10 @@ read_line (gboolean is_terminal,
            char **line,
            GError **error)
 {
-  size_t size = 0;
-  ssize_t length;
+  g_autoptr (GString) text = g_string_new (NULL);
+  int c;
 
-  free (*line);
-  *line = NULL;
+  g_clear_pointer (line, g_free);
   if (is_terminal)
     {
       fputs ("> ", stdout);
@@ -120,16 +119,18 @@ read_line (gboolean is_terminal,
       if (!wait_for_line ())
         return TRUE;
     }
-  length = getline (line, &size, stdin);
-  if (length > 0 && (*line)[length - 1] == '\n')
-    (*line)[--length] = '\0';
-  if (length >= 0 && memchr (*line, '\0', (size_t) length) == NULL)
-    return TRUE;
-  if (length >= 0)
+  while ((c = getc (stdin)) != EOF && c != '\n' && c != '\0' && text->len < READ_MAX_SIZE)
+    g_string_append_c (text, (char) c);
+  if (c == '\n' || (c == EOF && text->len > 0))
+    *line = g_string_free (g_steal_pointer (&text), FALSE);
+  else if (c == '\0')
     g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "standard input: it is not text, it has a byte 0");
-  free (*line);
-  *line = NULL;
-  return FALSE;
+  else if (c != EOF)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+                 "standard input: a line of more than %" G_GSIZE_FORMAT " bytes: it must have %" G_GSIZE_FORMAT
+                 " at most",
+                 READ_MAX_SIZE, READ_MAX_SIZE);
+  return *line != NULL;
 }
 
 /* A slash and letters alone. */
@@ -188,7 +189,7 @@ chat_converse (Session *session,
     }
   if (is_terminal && line == NULL)
     putchar ('\n');
-  free (line);
+  g_free (line);
   chat_clear (&self);
   if (input_failure != NULL)
     g_propagate_error (error, input_failure);

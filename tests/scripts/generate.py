@@ -91,6 +91,14 @@ class Generate(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
             self.assertIn(said, done.stderr)
 
+    def test_lines_of_a_conversation_end(self):
+        """A device has no end of a line."""
+        with open("/dev/zero", "rb") as file:
+            done = subprocess.run([PROGRAM, "--model", MODEL, "--chat"], stdin=file, capture_output=True, text=True,
+                                  timeout=30, check=False)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "generate: standard input: it is not text, it has a byte 0\n"))
+
     def test_a_batch_gives_the_texts_of_each(self):
         prompts = [expected["text_before"] for expected in EXPECTED["texts"] if "\n" not in expected["text_before"]]
         printed, report = self.generate("--batch", self.path("lines.txt", "\n".join(prompts) + "\n"))
