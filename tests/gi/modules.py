@@ -1,4 +1,5 @@
 """Modules in Python: attributes, classes, containers, state, hooks."""
+import functools
 import gc
 import os
 import tempfile
@@ -397,6 +398,52 @@ class Lifetimes(TestCase):
         gc.collect()
         self.assertEqual([ref() for ref in gone], [None] * len(gone))
         self.assertEqual(tensor_bytes(), before)
+
+    def make_with_cycle(self, kind):
+        model = Ebb.Sequential(Ebb.Linear(8, 64), Residual(Ebb.Linear(64, 64)))
+        inner = model[1].inner
+        if kind == "attribute":
+            inner.note = [lambda: model]
+        else:
+            (inner.register_forward_pre_hook if kind == "pre-hook" else inner.register_forward_hook)(
+                lambda *_: None if model.training else model)
+        return Ebb.checkpoint_wrapper(model) if kind == "wrapped" else model
+
+    def test_hooks_and_attributes_that_refer_to_their_model_do_not_keep_it(self):
+        before = tensor_bytes()
+        for kind in ("hook", "pre-hook", "attribute", "wrapped"):
+            for _ in range(3):
+                self.make_with_cycle(kind)(Ebb.randn(2, 8))[0].sum().backward()
+            self.assertGreater(Ebb.memory_stats("cpu")["total"]["current"], before)
+            self.assertEqual(tensor_bytes(), before, kind)
+
+    def test_models_that_something_holds_keep_their_hooks(self):
+        def run_later(model):
+            yield
+            yield model(Ebb.randn(2, 8))
+
+        def wait(model, started, go_on, found):
+            started.set()
+            go_on.wait()
+            found.append(len(model[1].inner.__dict__["_hooks"]))
+
+        local = self.make_with_cycle("hook")
+        inside = self.make_with_cycle("hook")[1].inner
+        later = run_later(self.make_with_cycle("hook"))
+        next(later)
+        partial = functools.partial(self.make_with_cycle("hook"))
+        other = Ebb.Sequential(self.make_with_cycle("hook")[1])
+        started, go_on, found = threading.Event(), threading.Event(), []
+        thread = threading.Thread(target=wait, args=(self.make_with_cycle("hook"), started, go_on, found))
+        thread.start()
+        started.wait()
+        gc.collect()
+        go_on.set()
+        thread.join()
+        self.assertEqual(found, [1])
+        for inner in local[1].inner, inside, partial.func[1].inner, other[0].inner:
+            self.assertEqual(len(inner.__dict__["_hooks"]), 1)
+        self.assertEqual(next(later)[0].shape, (2, 64))
 
     def test_back_references_by_weakref_do_not_leak(self):
         class Child(Ebb.Module):

@@ -1,6 +1,7 @@
 """Modules: attributes that C owns, a forward in Python, and names of PyTorch."""
 import collections
 import functools
+import gc
 import itertools
 import re
 import warnings
@@ -11,6 +12,7 @@ from gi.overrides import override
 from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
 from gi.overrides._ebb_check import show, suggest_attribute
 from gi.overrides._ebb_construct import c_class, construct, is_library_class
+from gi.overrides._ebb_cycles import watch
 from gi.overrides._ebb_errors import Error, call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to_dtype
 
@@ -283,6 +285,8 @@ class Module(Ebb.Module):
             self._register(name, value)
         elif name in self.__dict__ or _is_property(type(self), name):
             super().__setattr__(name, value)
+            if gc.is_tracked(value):
+                watch(self)
         else:
             self._set_other(name, value)
 
@@ -310,6 +314,8 @@ class Module(Ebb.Module):
         if kind is None:
             _refuse_name(type(self), name, False)
             super().__setattr__(name, value)
+            if gc.is_tracked(value):
+                watch(self)
         elif value is None:
             _REMOVERS[kind](self, name)
         elif kind == "buffer" and isinstance(value, Tensor):
@@ -527,6 +533,7 @@ class Module(Ebb.Module):
         if table not in self.__dict__:
             self.__dict__[table] = {}
             (self.add_forward_pre_hook if table == "_pre_hooks" else self.add_forward_hook)(_run_hooks)
+        watch(self)
         return HookHandle(self, table, hook)
 
 
