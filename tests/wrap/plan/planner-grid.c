@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers slow one-thread long-sim */
-/* Plans of the models that people train, for twelve budgets each from the least to what a step takes without a plan:
- * at full size by dry steps, and at a small size by real ones. Seconds are those of fixed rates. */
+/* Plans of the models that people train, for four budgets each (twelve with EBB_LONG) from the least to what a step
+ * takes without a plan: at full size by dry steps, and at a small size by real ones. Seconds are those of fixed rates. */
 #include "support/bench-training.h"
 #include "support/device.h"
 #include "support/tensors.h"
@@ -9,7 +9,6 @@
 
 #include <string.h>
 
-#define N_BUDGETS 12
 #define VOCAB 200 /* tokens that all of them know */
 
 typedef struct
@@ -98,9 +97,9 @@ make_plan (BenchTraining *training, guint64 budget)
 }
 
 static guint64
-get_budget (EbbMemoryPlan *most, guint i)
+get_budget (EbbMemoryPlan *most, guint i, guint n)
 {
-  return most->least_bytes + (most->unplanned_peak_bytes - most->least_bytes) * i / (N_BUDGETS - 1);
+  return most->least_bytes + (most->unplanned_peak_bytes - most->least_bytes) * i / (n - 1);
 }
 
 /* -- by dry steps -------------------------------------------------------------------------------------------------- */
@@ -124,6 +123,7 @@ keeps_budgets_at_full_size (gconstpointer data)
 {
   const Case *item = data;
   g_auto (Batch) batch = make_batch (&item->shape->full);
+  const guint n = g_getenv ("EBB_LONG") != NULL ? 12 : 4;
   guint64 peak = 0;
 
   ebb_push_dry_run ();
@@ -132,9 +132,9 @@ keeps_budgets_at_full_size (gconstpointer data)
     g_autoptr (EbbMemoryPlan) most = make_plan (training, G_MAXUINT64);
 
     g_assert_cmpuint (most->predicted_peak_bytes, ==, most->unplanned_peak_bytes);
-    for (guint i = 0; i < N_BUDGETS; i++)
+    for (guint i = 0; i < n; i++)
       {
-        const guint64 budget = get_budget (most, i);
+        const guint64 budget = get_budget (most, i, n);
         g_autoptr (EbbMemoryPlan) plan = make_plan (training, budget);
 
         g_test_message ("budget %.1f MiB: %.1f MiB, %.3f s more", (double) budget / (1 << 20),
