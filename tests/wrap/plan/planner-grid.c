@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers slow one-thread long-sim */
 /* Plans of the models that people train, for four budgets each (twelve with EBB_LONG) from the least to what a step
- * takes without a plan: at full size by dry steps, and at a small size by real ones. Seconds are those of fixed rates. */
+ * takes without a plan: at full size by dry steps, and at a small size by real ones. Seconds are those of fixed rates.
+ */
 #include "support/bench-training.h"
 #include "support/device.h"
 #include "support/tensors.h"
