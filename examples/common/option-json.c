@@ -173,8 +173,9 @@ has_type (JsonNode *node,
   return found == type || (type == G_TYPE_DOUBLE && found == G_TYPE_INT64);
 }
 
-JsonNode *
-option_table_parse_json (const char *saved)
+/* Returns the name of a member of a saved object that has another type than programs write; NULL: none has. */
+static const char *
+find_mistyped (JsonNode *root)
 {
   /* What programs read by itself, whether or not it is an option; json-glib complains about other types. */
   static const struct
@@ -197,16 +198,23 @@ option_table_parse_json (const char *saved)
     { "reads_bytes", G_TYPE_BOOLEAN },
     { "steps_by_epochs", G_TYPE_BOOLEAN },
   };
-  g_autoptr (JsonNode) root = parse_object (saved, NULL);
 
-  for (guint i = 0; root != NULL && i < G_N_ELEMENTS (members); i++)
+  for (guint i = 0; i < G_N_ELEMENTS (members); i++)
     {
       JsonNode *node = json_object_get_member (json_node_get_object (root), members[i].name);
 
       if (node != NULL && !JSON_NODE_HOLDS_NULL (node) && !has_type (node, members[i].type))
-        return NULL;
+        return members[i].name;
     }
-  return g_steal_pointer (&root);
+  return NULL;
+}
+
+JsonNode *
+option_table_parse_json (const char *saved)
+{
+  g_autoptr (JsonNode) root = parse_object (saved, NULL);
+
+  return root != NULL && find_mistyped (root) == NULL ? g_steal_pointer (&root) : NULL;
 }
 
 JsonNode *
@@ -262,9 +270,18 @@ option_table_take_json (OptionState *self,
                         const char *folder,
                         GError **error)
 {
-  g_autoptr (JsonNode) root = option_table_parse_json (saved);
+  g_autoptr (JsonNode) root = parse_object (saved, NULL);
   JsonObject *object = root != NULL ? json_node_get_object (root) : NULL;
+  const char *mistyped = root != NULL ? find_mistyped (root) : NULL;
 
+  if (mistyped != NULL)
+    {
+      g_autofree char *value = json_to_string (json_object_get_member (object, mistyped), FALSE);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: that state was not saved by %s: its %s is %s",
+                   folder, g_get_prgname (), mistyped, value);
+      return FALSE;
+    }
   for (guint i = 0; self->rows[i].name != NULL; i++)
     if (self->rows[i].is_saved && !self->given[i] && !self->absent[i])
       {

@@ -44,6 +44,29 @@ class Programs(unittest.TestCase):
                 self.assertEqual([line for line in done.stdout.splitlines() if len(line) > COLUMNS], [])
                 self.assertIn("--version", done.stdout)
 
+    @unittest.skipUnless(HAS_PYTHON, "the typelib is not built")
+    def test_states_with_other_types_are_refused(self):
+        script = ("import sys, json, ebb; folder, name = sys.argv[1:]; old = ebb.TrainingState.read_config(folder); "
+                  "state = ebb.TrainingState.new(ebb.Linear(2, 2), None); state.set_property('config', "
+                  "json.dumps({**json.loads(old), name: []})); state.save(folder, 1)")
+        text = os.path.join(self.folder, "text.txt")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write("The sea is wide. " * 99)
+        words = [IN_C["train_gpt"], "--data", text, "--layers", 1, "--width", 16, "--heads", 1, "--context", 16, "-q"]
+        self.assertEqual(run(*words, "--steps", 1, "--resume", "state", folder=self.folder).returncode, 0)
+        for name in "seed", "gelu", "tied", "norm_eps", "reads_bytes":
+            with self.subTest(name=name):
+                shutil.rmtree(os.path.join(self.folder, "damaged"), ignore_errors=True)
+                shutil.copytree(os.path.join(self.folder, "state"), os.path.join(self.folder, "damaged"))
+                done = run([PYTHON], "-c", script, os.path.join(self.folder, "damaged"), name,
+                           PYTHONPATH=os.path.join(SOURCE, "bindings", "python"), GI_TYPELIB_PATH=BUILD,
+                           LD_LIBRARY_PATH=BUILD)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                done = run(*words, "--resume", "damaged", folder=self.folder)
+                self.assertEqual((done.returncode, done.stderr),
+                                 (1, "train_gpt: --resume damaged: that state was not saved by train_gpt: its "
+                                  f"{name} is []\n"))
+
     def test_help_offers_the_devices_that_are_here(self):
         modules = os.listdir(os.path.join(BUILD, "ebb-1.0", "backends"))
         for name, program in {**IN_C, **IN_PYTHON}.items():
