@@ -215,6 +215,11 @@ class Run:
         return os.path.join(self.folder, *names)
 
 
+def get_kind(failure):
+    """What failures have in common that are the same: what is said, but for numbers and names of options."""
+    return re.sub(r"rank \d+( of \d+)?: |\d+|with other \[.*?\]", "", failure)[:60]
+
+
 def differ(one, other, exact):
     if exact:
         return one != other
@@ -309,7 +314,11 @@ class Matrix:
             options["--eval"] = 0.2
         if options.get("--shard") == "hybrid" or "--shard-size" in options:
             options["--shard"] = "hybrid"
-            options["--shard-size"] = rng.choice([1, options.get("--ranks", 1)])
+            options["--shard-size"] = rng.choice([1, options.get("--ranks", 1), options.get("--ranks", 1)])
+        if options.get("--shard") == "none" and (RANKS.keys() - {"--shard", "--reduce", "--nesting"}) & options.keys():
+            del options["--shard"]
+        if "--reduce" in options and rng.random() < 0.8:
+            options.setdefault("--accumulate", 2)
         n_tensor = options.get("--tensor-parallel", 1)
         if n_tensor > 1 and program in ("fsdp_gpt", "finetune"):
             options["--ranks"] = n_tensor
@@ -342,9 +351,12 @@ class Matrix:
             options.pop("--save-best", None)
         if options.get("--store-fallback", "") in options.get("--store", ""):
             options.pop("--store-fallback", None)
-        if "contiguous" == options.get("--store"):
-            options.pop("--store-limit", None)
+        if "contiguous" in options.get("--store", ""):
             options.pop("--store-fallback", None)
+            if options["--store"] == "contiguous" or rng.random() < 0.8:
+                options.pop("--store-limit", None)
+        if options.get("--store-limit") == "4KiB" and "--store-fallback" not in options and rng.random() < 0.8:
+            options["--store-limit"] = "1MiB"
         options["--save"] = rng.choice(["weights/"] if program == "finetune" else ["weights", "weights/"])
         return options
 
@@ -473,14 +485,14 @@ class Matrix:
         return None
 
     def shrink(self, way, seed, program, options, failure):
-        """Leaves out options as long as the set fails."""
+        """Leaves out options as long as the set fails in the same way."""
         smaller = True
         while smaller:
             smaller = False
             for name in sorted(options.keys() - {"--data", "--steps", "--model", "--save"}):
                 fewer = {key: value for key, value in options.items() if key != name}
                 again = self.fails(way, seed, program, fewer)
-                if again is not None:
+                if again is not None and get_kind(again) == get_kind(failure):
                     options, failure, smaller = fewer, again, True
         return failure
 
