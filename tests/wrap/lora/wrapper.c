@@ -411,6 +411,9 @@ refuses_what_is_not_there_by_its_key (void)
       g_string_append_printf (text, "%s: %s}", quoted, asked[i].value);
       test_folder_write (folder, "adapter_config.json", text->str);
       assert_load_fails (model, folder, EBB_ERROR_NOT_SUPPORTED, named);
+      ebb_push_dry_run ();
+      assert_load_fails (model, folder, EBB_ERROR_NOT_SUPPORTED, named);
+      ebb_pop_dry_run ();
     }
   test_folder_write (
       folder, "adapter_config.json",
