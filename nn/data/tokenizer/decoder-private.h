@@ -20,6 +20,8 @@ gboolean ebb_decoder_list_read (EbbDecoderList *self,
                                 const EbbJson *json,
                                 GError **error);
 void ebb_decoder_list_make_byte_level (EbbDecoderList *self);
+/* Whether blanks before signs are taken away, as in English. */
+gboolean ebb_decoder_list_cleans_up (const EbbDecoderList *self);
 void ebb_decoder_list_clear (EbbDecoderList *self);
 
 /* One text on its way through the steps. */

@@ -155,6 +155,15 @@ ebb_decoder_list_make_byte_level (EbbDecoderList *self)
   self->is_byte_level = TRUE;
 }
 
+gboolean
+ebb_decoder_list_cleans_up (const EbbDecoderList *self)
+{
+  for (guint i = 0; i < self->n_steps; i++)
+    if (self->steps[i].cleans_up)
+      return TRUE;
+  return FALSE;
+}
+
 void
 ebb_decoder_list_clear (EbbDecoderList *self)
 {

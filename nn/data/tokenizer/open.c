@@ -33,6 +33,21 @@ find_special_tokens (EbbTokenizerPipeline *self,
     }
 }
 
+/* Whether tokenizer.json puts other tokens than those for the begin and the end of a text around a text, as BERT's. */
+static gboolean
+has_own_template (const EbbTokenizerPipeline *self)
+{
+  const gint64 *special = self->special_tokens;
+
+  for (guint i = 0; i < self->n_template; i++)
+    if (self->template[i] >= 0
+        && (self->template[i] == special[EBB_SPECIAL_TOKEN_CLS] || self->template[i] == special[EBB_SPECIAL_TOKEN_SEP]
+            || (self->template[i] != special[EBB_SPECIAL_TOKEN_BOS]
+                && self->template[i] != special[EBB_SPECIAL_TOKEN_EOS])))
+      return TRUE;
+  return FALSE;
+}
+
 /* The settings say whether a text begins and ends with special tokens: they replace what tokenizer.json says. */
 static gboolean
 take_template (EbbTokenizerPipeline *self,
@@ -48,6 +63,8 @@ take_template (EbbTokenizerPipeline *self,
       || !ebb_json_part_get_boolean (config, "add_eos_token", &adds_eos, error))
     return FALSE;
   if ((bos == NULL || bos->kind == EBB_JSON_NULL) && (eos == NULL || eos->kind == EBB_JSON_NULL))
+    return TRUE;
+  if (has_own_template (self))
     return TRUE;
   if (adds_bos && self->special_tokens[EBB_SPECIAL_TOKEN_BOS] >= 0)
     template[n++] = self->special_tokens[EBB_SPECIAL_TOKEN_BOS];
@@ -79,7 +96,8 @@ read_settings (EbbTokenizerPipeline *self,
       g_prefix_error (error, "%s" G_DIR_SEPARATOR_S "tokenizer_config.json: ", shown);
       return FALSE;
     }
-  return ebb_tokenizer_settings_read_chat_template (folder, config, &self->chat_template, error);
+  return ebb_tokenizer_pipeline_note_settings (self, folder, config, error)
+         && ebb_tokenizer_settings_read_chat_template (folder, config, &self->chat_template, error);
 }
 
 /* Without tokenizer.json, which files there are says what would be right. */

@@ -44,6 +44,11 @@ EbbTokenizerPipeline *ebb_tokenizer_pipeline_new (const char *name);
 gboolean ebb_tokenizer_pipeline_read (EbbTokenizerPipeline *self,
                                       const EbbJson *json,
                                       GError **error);
+/* Prints a message that names the settings of the folder which have no effect. */
+gboolean ebb_tokenizer_pipeline_note_settings (const EbbTokenizerPipeline *self,
+                                               const char *folder,
+                                               const EbbJson *config,
+                                               GError **error);
 /* Call it when all parts are there. */
 void ebb_tokenizer_pipeline_finish (EbbTokenizerPipeline *self);
 void ebb_tokenizer_pipeline_free (EbbTokenizerPipeline *self);

@@ -184,6 +184,68 @@ bad_settings_are_named (void)
   assert_bad_setting ("chat_template.jinja", "a\xff", "chat_template.jinja: not UTF-8");
 }
 
+/* Settings that this library has no use for are named, and BERT's frame stays. */
+static void
+settings_without_effect_are_named (void)
+{
+  static const char *const settings[][2] = {
+    { "{\"bos_token\": \"<s>\", \"padding_side\": \"right\", \"eos_token\": \"b\"}",
+      "*bos_token: \"<s>\" is no token of tokenizer.json" },
+    { "{\"added_tokens_decoder\": {\"7\": {\"content\": \"<x>\"}, \"0\": {\"content\": \"a\"}, \"8\": {\"content\": "
+      "\"<y>\"}}}",
+      "*added_tokens_decoder: \"<x>\" and 1 more are no tokens of tokenizer.json" },
+    { "{\"additional_special_tokens\": [\"a\", \"<z>\"]}",
+      "*additional_special_tokens: \"<z>\" is no token of tokenizer.json" },
+    { "{\"extra_special_tokens\": {\"image\": \"<i>\"}}", "*extra_special_tokens: \"<i>\" is no token of *" },
+    { "{\"padding_side\": \"left\", \"truncation_side\": \"left\", \"split_special_tokens\": true, "
+      "\"clean_up_tokenization_spaces\": true}",
+      "*padding_side is left: *; truncation_side is left: *; split_special_tokens is true: *; "
+      "clean_up_tokenization_spaces is true: *" },
+  };
+
+  for (guint i = 0; i <= G_N_ELEMENTS (settings); i++)
+    {
+      gboolean is_last = i == G_N_ELEMENTS (settings);
+      g_autofree char *folder = write_folder ("tokenizer.json", "{" BPE "}");
+      g_autofree char *path =
+          g_build_filename (folder, is_last ? "added_tokens.json" : "tokenizer_config.json", NULL);
+      g_autoptr (EbbTokenizer) tokenizer = NULL;
+      g_autoptr (GError) error = NULL;
+
+      g_assert_true (g_file_set_contents (path, is_last ? "{\"a\": 0, \"<t>\": 9}" : settings[i][0], -1, NULL));
+      g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE,
+                             is_last ? "*added_tokens.json: \"<t>\" is no token of *" : settings[i][1]);
+      tokenizer = ebb_tokenizer_open (folder, &error);
+      g_assert_no_error (error);
+      g_test_assert_expected_messages ();
+      g_remove (path);
+      remove_folder (folder);
+    }
+}
+
+static void
+frames_of_bert_stay (void)
+{
+  g_autofree char *folder = write_folder (
+      "tokenizer.json", "{" BPE ", \"post_processor\": {\"type\": \"BertProcessing\", \"cls\": [\"a\", 0], "
+                        "\"sep\": [\"b\", 1]}}");
+  g_autofree char *path = g_build_filename (folder, "tokenizer_config.json", NULL);
+  g_autoptr (EbbTokenizer) tokenizer = NULL;
+  g_autoptr (GError) error = NULL;
+  g_autofree gint64 *tokens = NULL;
+  gsize n;
+
+  g_assert_true (g_file_set_contents (path, "{\"add_bos_token\": false, \"cls_token\": \"a\"}", -1, NULL));
+  tokenizer = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  remove_folder (folder);
+  tokens = ebb_tokenizer_encode_text_full (tokenizer, "ab", TRUE, &n, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (n, ==, 3);
+  g_assert_cmpint (tokens[0], ==, 0);
+  g_assert_cmpint (tokens[2], ==, 1);
+}
+
 /* Text that can't be encoded is refused, too: nothing is left out in silence. */
 static void
 characters_without_a_token_are_named (void)
@@ -491,6 +553,8 @@ main (int argc, char **argv)
   g_test_add_func ("/tokenizer-files/bad-files-are-refused-in-one-line", bad_files_are_refused_in_one_line);
   g_test_add_func ("/tokenizer-files/missing-files-are-named", missing_files_are_named);
   g_test_add_func ("/tokenizer-files/bad-settings-are-named", bad_settings_are_named);
+  g_test_add_func ("/tokenizer-files/settings-without-effect-are-named", settings_without_effect_are_named);
+  g_test_add_func ("/tokenizer-files/frames-of-bert-stay", frames_of_bert_stay);
   g_test_add_func ("/tokenizer-files/characters-without-a-token-are-named", characters_without_a_token_are_named);
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up", expressions_without_end_are_given_up);
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up/everywhere",
