@@ -187,6 +187,8 @@ ebb_added_token_tree_foreach (const EbbAddedTokenTree *self,
         start = (gsize) (g_utf8_prev_char (text + start) - text);
       while (token->takes_right && end < length && ebb_character_is_space (g_utf8_get_char (text + end)))
         end = (gsize) (g_utf8_next_char (text + end) - text);
+      if (token->takes_left && end <= done) /* the token before has taken these blanks */
+        continue;
       if ((done < start && !function (data, NULL, text + done, start - done, error))
           || !function (data, token, text + start, end - start, error))
         return FALSE;

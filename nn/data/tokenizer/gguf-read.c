@@ -143,7 +143,7 @@ append_vocabulary (Reading *self)
 
       if (type != EBB_GGUF_TOKEN_NORMAL && type != EBB_GGUF_TOKEN_BYTE && (gint64) i != self->unknown)
         continue;
-      text = g_strndup (self->tokens[i].text, self->tokens[i].length);
+      text = ebb_utf8_spell_nul (self->tokens[i].text, self->tokens[i].length, NULL);
       if (g_hash_table_contains (places, text))
         return fail_twice (self, GPOINTER_TO_SIZE (g_hash_table_lookup (places, text)), i, text);
       g_hash_table_insert (places, text, GSIZE_TO_POINTER (i));

@@ -295,7 +295,8 @@ static gboolean
 drop_marks (const char *text,
             gsize length,
             gboolean all,
-            GString *result)
+            GString *result,
+            gboolean *moved)
 {
   const char *next;
 
@@ -306,6 +307,8 @@ drop_marks (const char *text,
       next = g_utf8_next_char (p);
       if (c < 0x300 || !(all ? ebb_character_is_mark (c) : is_accent (c)))
         g_string_append_len (result, p, next - p);
+      else
+        *moved |= p == text;
     }
   return TRUE;
 }
@@ -342,6 +345,31 @@ prepend (const EbbNormalizer *self,
     return FALSE;
   g_string_append (result, self->content);
   g_string_append_len (result, text, (gssize) length);
+  return TRUE;
+}
+
+static gboolean
+replace (const EbbNormalizer *self,
+         EbbPatternSpace *space,
+         const char *text,
+         gsize length,
+         gsize max_length,
+         GString *result,
+         gboolean *moved,
+         GError **error)
+{
+  if (!ebb_pattern_replace (self->pattern, space, text, length, self->content, max_length, result, error))
+    return FALSE;
+  /* What replaces a character stands at its place; a character that nothing replaces is gone. */
+  if (*self->content == '\0')
+    {
+      EbbPatternSearch search = ebb_pattern_search_new (self->pattern, space, text, length);
+      gsize start = 0, end = 0;
+
+      if (!ebb_pattern_search_next (&search, &start, &end, error))
+        return FALSE;
+      *moved |= start == 0 && end > 0;
+    }
   return TRUE;
 }
 
@@ -410,7 +438,7 @@ run_bert (const EbbNormalizer *self,
       if (normalize (result->str, result->len, G_NORMALIZE_DEFAULT, scratch))
         {
           g_string_truncate (result, 0);
-          drop_marks (scratch->str, scratch->len, FALSE, result);
+          drop_marks (scratch->str, scratch->len, FALSE, result, moved);
         }
     }
   if (!self->lowers)
@@ -452,13 +480,13 @@ run_step (const EbbNormalizer *self,
     case LOWERCASE:
       return lower (text, length, result);
     case STRIP_ACCENTS:
-      return drop_marks (text, length, TRUE, result);
+      return drop_marks (text, length, TRUE, result, moved);
     case STRIP:
       return strip (self, text, length, result, moved);
     case PREPEND:
       return prepend (self, text, length, max_length, result, error);
     case REPLACE:
-      return ebb_pattern_replace (self->pattern, space, text, length, self->content, max_length, result, error);
+      return replace (self, space, text, length, max_length, result, moved, error);
     case BERT:
       return run_bert (self, scratch, text, length, result, moved);
     }

@@ -526,6 +526,49 @@ added_and_unknown_tokens_follow_their_settings (void)
                                         "626");
 }
 
+#define FIRST(normalizer)                                                                                   \
+  "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"\xe2\x96\x81\": 2}, \"merges\": []}, " \
+  "\"normalizer\": " normalizer ", \"pre_tokenizer\": {\"type\": \"Metaspace\", \"prepend_scheme\": \"first\"}}"
+
+/* A text whose first character a normalizer takes away does not begin with a blank: as tokenizers 0.23 has it. */
+static void
+a_normalizer_may_take_the_first_character (void)
+{
+  static const char *const cases[][2] = {
+    { FIRST ("{\"type\": \"StripAccents\"}"), "\xcc\x81" },
+    { FIRST ("{\"type\": \"BertNormalizer\"}"), "\xcc\x81" },
+    { FIRST ("{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"^ +\"}, \"content\": \"\"}"), "  " },
+    { FIRST ("{\"type\": \"Replace\", \"pattern\": {\"String\": \"x\"}, \"content\": \"\"}"), "x" },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbTokenizer) tokenizer = open_text (cases[i][0], &error);
+      g_autofree char *text = g_strconcat (cases[i][1], "ab", NULL);
+
+      g_assert_no_error (error);
+      assert_digits (tokenizer, text, "01");
+      assert_digits (tokenizer, "ab", "201");
+    }
+}
+
+/* A token of a blank that takes the blanks beside it stands once for all of them. */
+static void
+blanks_are_taken_once (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) tokenizer =
+      open_text ("{" BPE ", \"added_tokens\": [{\"id\": 3, \"content\": \" \", \"lstrip\": true, \"rstrip\": true}]}",
+                 &error);
+  g_autoptr (EbbTokenizer) right =
+      open_text ("{" BPE ", \"added_tokens\": [{\"id\": 3, \"content\": \" \", \"rstrip\": true}]}", &error);
+
+  g_assert_no_error (error);
+  assert_digits (tokenizer, "a   b \t a", "03130");
+  assert_digits (right, "a  b", "0331");
+}
+
 /* Numbers that a vocabulary leaves out stand for no text, and are no tokens to encode to. */
 static void
 holes_stand_for_nothing (void)
@@ -568,6 +611,9 @@ main (int argc, char **argv)
   g_test_add_func ("/tokenizer-files/empty-tokens-are-passed-over", empty_tokens_are_passed_over);
   g_test_add_func ("/tokenizer-files/added-and-unknown-tokens-follow-their-settings",
                    added_and_unknown_tokens_follow_their_settings);
+  g_test_add_func ("/tokenizer-files/a-normalizer-may-take-the-first-character",
+                   a_normalizer_may_take_the_first_character);
+  g_test_add_func ("/tokenizer-files/blanks-are-taken-once", blanks_are_taken_once);
   g_test_add_func ("/tokenizer-files/holes-stand-for-nothing", holes_stand_for_nothing);
   return g_test_run ();
 }
