@@ -97,9 +97,12 @@ master_is_equal (EbbTensor *master,
   g_autoptr (EbbTensor) rounded = ebb_cast (master, parameter->view.dtype, error);
   g_autoptr (EbbTensor) a = ebb_to_device (rounded, ebb_device_get_cpu (), error);
   g_autoptr (EbbTensor) b = ebb_to_device (parameter, ebb_device_get_cpu (), error);
-  const void *x = ebb_tensor_get_data (a, error);
-  const void *y = ebb_tensor_get_data (b, error);
+  const void *x, *y;
 
+  if (a != NULL && b != NULL && ebb_is_dry ()) /* it has no values; a step leaves them equal */
+    return *equal = TRUE;
+  x = ebb_tensor_get_data (a, error);
+  y = ebb_tensor_get_data (b, error);
   if (a == NULL || b == NULL || (x == NULL && a->n_elements > 0) || (y == NULL && b->n_elements > 0))
     return FALSE;
   *equal = a->n_elements == 0 || memcmp (x, y, ebb_tensor_get_n_bytes (a)) == 0;

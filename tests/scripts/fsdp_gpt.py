@@ -126,6 +126,12 @@ class SameLosses(FsdpGptTest):
                 self.assertEqual(self.train(2, *words, *more, "--save-best", "best")["losses"],
                                  self.train(2, *words, *more)["losses"])
 
+    def test_a_dry_run_compares_no_master(self):
+        """A flat unit's parameters have another storage in each step, by which an optimizer compares their masters."""
+        words = ["--steps", 3, "--device", "sim", "--dtype", "bf16", "--weights", "bf16", "--rounding", "master",
+                 "--offload-parameters", "--flatten"]
+        self.assertEqual(self.train(1, *words, "--memory", "100MiB")["losses"], self.train(1, *words)["losses"])
+
     def test_more_ranks_than_rows(self):
         expected = self.train(None, "--steps", 5, "--batch", 2)["losses"]
         for shard in "none", "full":
