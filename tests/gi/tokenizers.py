@@ -5,6 +5,9 @@ import pathlib
 import struct
 import sys
 import tempfile
+import unicodedata
+
+from gi.repository import GLib
 
 from support import Ebb, TestCase, main
 
@@ -262,6 +265,80 @@ class Tokenizers(TestCase):
             with self.assertRaises(kind) as caught:
                 make()
             self.assertIn(words, str(caught.exception))
+
+
+# The characters that byte-level vocabularies spell bytes in.
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTES = {**{chr(byte): byte for byte in PRINTABLE},
+         **{chr(256 + i): byte for i, byte in enumerate(byte for byte in range(256) if byte not in PRINTABLE)}}
+
+
+class Cuts(TestCase):
+    def test_parts_have_the_tokens_of_the_whole(self):
+        """Whatever adds a blank, in front of a text or of each part."""
+        vocab = {**BYTES, **{c: 256 + i for i, c in enumerate(["\u2581", "\n", " ", "\u2581a"])}}
+        bpe = {"type": "BPE", "unk_token": "?", "vocab": vocab, "merges": [["\u2581", "a"]]}
+        metaspaces = [{"type": "Metaspace", "prepend_scheme": scheme, "split": split}
+                      for scheme in ("always", "first", "never") for split in (True, False)]
+        levels = [{"type": "ByteLevel", "add_prefix_space": adds, "use_regex": regex}
+                  for adds in (True, False) for regex in (True, False)]
+        prepends = [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": "a"},
+                                                              "content": " a"}, None]
+        text, n_cuts = "a b\nab a\n b  a\nb\na b", 0
+        with tempfile.TemporaryDirectory() as folder:
+            for step in metaspaces + levels:
+                for steps in ([step], [{"type": "WhitespaceSplit"}, step]):
+                    for normalizer in prepends:
+                        content = {"model": bpe, "normalizer": normalizer,
+                                   "added_tokens": [{"id": 9, "content": "b", "lstrip": True}][:len(steps) - 1],
+                                   "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+                        if content["added_tokens"]:
+                            content["added_tokens"][0]["id"] = vocab["b"]
+                        pathlib.Path(folder, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+                        tokenizer = Ebb.open_tokenizer(folder)
+                        whole = tokenizer.encode_text(text)
+                        for start in range(len(text)):
+                            cut = tokenizer.find_cut(GLib.Bytes.new(text.encode()), start)
+                            if cut >= 0:
+                                n_cuts += 1
+                                self.assertEqual(tokenizer.encode_text(text[:cut]) + tokenizer.encode_text(text[cut:]),
+                                                 whole, (steps, normalizer, cut))
+        self.assertGreater(n_cuts, 20)
+
+
+class CharacterTables(TestCase):
+    """Each code point to U+10FFFF through each normalizer, against Python's tables."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.known = [chr(c) for c in range(1, 0x110000) if c != 10 and not 0xd800 <= c < 0xe000
+                     and unicodedata.category(chr(c)) not in ("Cn", "Co")]
+
+    def normalize(self, normalizer):
+        content = {"model": {"type": "BPE", "vocab": BYTES, "merges": []}, "normalizer": normalizer,
+                   "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}}
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+            tokenizer = Ebb.open_tokenizer(folder)
+        tokens = tokenizer.encode("\n".join(self.known).encode()).numpy()
+        return tokens.astype("uint8").tobytes().decode().split("\n")
+
+    def test_each_character_is_normalized_as_in_python(self):
+        def lower(text):
+            return "".join("σ" if c == "Σ" else c.lower() for c in text)
+
+        def strip(text):
+            return "".join(c for c in text if not unicodedata.category(c).startswith("M"))
+
+        wanted = {**{form: lambda text, form=form: unicodedata.normalize(form, text)
+                     for form in ("NFC", "NFD", "NFKC", "NFKD")},
+                  "Lowercase": lower, "StripAccents": strip}
+        for name, function in wanted.items():
+            got = self.normalize({"type": name})
+            self.assertEqual(len(got), len(self.known), name)
+            bad = [(hex(ord(c)), made, function(c)) for c, made in zip(self.known, got)
+                   if made != function(c) and GLib.unichar_isdefined(c)]  # GLib's tables may be older
+            self.assertEqual(bad, [], f"{name}: {len(bad)} of {len(self.known)}")
 
 
 if __name__ == "__main__":
