@@ -162,12 +162,12 @@ class OneLog(OutputsTest):
                               text=True) as first:
             while not first.stdout.readline().startswith("step"):
                 self.assertIsNone(first.poll())
-            for more in [], ["--resume", "state"]:
-                second = self.run_program("train_gpt", *words, 2, *more)
-                self.assertEqual((second.returncode, second.stdout, second.stderr.count("\n")), (1, "", 1))
-                self.assertIn(f"--log: the folder log is in use by process {first.pid} on ", second.stderr)
+            seconds = [self.run_program("train_gpt", *words, 2, *more) for more in ([], ["--resume", "state"])]
             first.kill()
             first.stdout.read()
+            for second in seconds:
+                self.assertEqual((second.returncode, second.stdout, second.stderr.count("\n")), (1, "", 1))
+                self.assertIn(f"--log: the folder log is in use by process {first.pid} on ", second.stderr)
         with open(self.path("log", "steps.jsonl"), encoding="utf-8") as file:
             steps = [json.loads(line)["step"] for line in file.read().rpartition("\n")[0].splitlines()]
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
