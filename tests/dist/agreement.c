@@ -74,7 +74,7 @@ add_layer (EbbModule *module, const char *name, int in, int out)
 static EbbModule *
 make_module (Difference difference)
 {
-  EbbModule *module = g_object_new (EBB_TYPE_MODULE, NULL);
+  EbbModule *module = ebb_sequential_new ();
   g_autoptr (EbbModule) scale = g_object_new (EBB_TYPE_MODULE, NULL);
 
   ebb_manual_seed (3);

@@ -107,6 +107,20 @@ can_be_called (EbbModule *module)
 }
 
 static gboolean
+has_parameters_left (EbbModule *module)
+{
+  guint n, n_left = 0;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (module, TRUE, &n);
+
+  for (guint i = 0; i < n; i++)
+    {
+      n_left += !ebb_parameter_is_sharded (parameters[i]);
+      ebb_tensor_unref (parameters[i]);
+    }
+  return n_left > 0;
+}
+
+static gboolean
 shard (EbbModule *module,
        EbbProcessGroup *group,
        EbbFullyShardOptions *options,
@@ -120,14 +134,14 @@ shard (EbbModule *module,
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s is sharded already", ebb_module_get_type_name (module));
       return FALSE;
     }
-  if (!can_be_called (module))
+  if (!can_be_called (module) && has_parameters_left (module))
     {
       g_autofree char *path = ebb_module_get_path (module);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "sharding %s (%s): it is never called, so its parameters would never be gathered: shard the module "
+                   "sharding %s%s%s: it is never called, so its parameters would never be gathered: shard the module "
                    "around it, or those in it",
-                   path, ebb_module_get_type_name (module));
+                   ebb_module_get_type_name (module), *path != '\0' ? " " : "", path);
       return FALSE;
     }
   unit = ebb_shard_unit_new (module, group != NULL ? group : ebb_process_group_get_default (),
