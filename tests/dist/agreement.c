@@ -136,6 +136,7 @@ run_rank (EbbProcessGroup *group, gpointer user_data, GError **error)
   const gboolean is_last = ebb_process_group_get_rank (group) + 1 == ebb_process_group_get_size (group);
   g_autoptr (EbbModule) module = make_module (is_last ? self->difference : N_DIFFERENCES);
   g_autoptr (EbbModule) same = make_module (N_DIFFERENCES);
+  g_autoptr (EbbModule) wrapped = NULL;
   g_autoptr (GError) local = NULL;
 
   g_assert_null (wrap (self->way, module, group, &local));
@@ -143,7 +144,8 @@ run_rank (EbbProcessGroup *group, gpointer user_data, GError **error)
                      differences[self->difference].says);
   g_assert_null (strchr (local->message, '\n'));
   /* The group still works, and modules that are alike are taken. */
-  return wrap (self->way, same, group, error) != NULL;
+  wrapped = wrap (self->way, same, group, error);
+  return wrapped != NULL;
 }
 
 static void

@@ -226,7 +226,7 @@ make_cross_attention (EbbProcessGroup *group, GError **error)
   ebb_parallel_plan_add (plan, "c_attn", EBB_PARALLEL_STYLE_COLUMN_QKV, error);
   ebb_parallel_plan_add (plan, "c_proj", EBB_PARALLEL_STYLE_ROW, error);
   g_object_set (options, "plan", plan, NULL);
-  return ebb_parallelize (attention, group, options, error) != NULL ? g_steal_pointer (&attention) : NULL;
+  return ebb_parallelize (attention, group, options, error);
 }
 
 static gboolean

@@ -51,6 +51,7 @@ make_model (const Case *self, EbbProcessGroup *group, GError **error)
 {
   g_autoptr (EbbModule) model = ebb_sequential_new ();
   g_autoptr (EbbModule) head = NULL;
+  g_autoptr (EbbModule) wrapped = NULL;
   g_autoptr (EbbLoraOptions) options = ebb_lora_options_new ();
   g_autoptr (EbbGenerator) generator = ebb_generator_new (7);
   g_autofree EbbTensor **parameters = NULL;
@@ -65,7 +66,8 @@ make_model (const Case *self, EbbProcessGroup *group, GError **error)
   if (!self->has_adapter)
     return g_steal_pointer (&model);
   g_object_set (options, "rank", 3, "alpha", 5.0, NULL);
-  if (ebb_lora_wrap (model, options, error) == NULL)
+  wrapped = ebb_lora_wrap (model, options, error);
+  if (wrapped == NULL)
     return NULL;
   parameters = ebb_module_get_parameters (model, TRUE, &n);
   ebb_push_grad_enabled (FALSE);
