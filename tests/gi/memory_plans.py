@@ -140,6 +140,20 @@ class Plans(TestCase):
         self.assertEqual(texts[0], texts[1])
         self.assertIn("no plan needs less than", texts[0])
 
+    def test_a_model_on_an_accelerator_is_planned_there(self):
+        model = Ebb.Linear(4, 4).to("sim")
+        optimizer = Ebb.AdamW(model, 1e-3)
+        x = Ebb.ones(2, 4).to("sim")
+
+        def step():
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        self.assertEqual(Ebb.estimate_memory(model, step).peak, Ebb.estimate_memory(model, step, "sim").peak)
+        plan = Ebb.plan_memory(Ebb.Sequential(model), step, "1GiB")
+        self.assertEqual(plan.props.predicted_peak_bytes, Ebb.estimate_memory(model, step).peak)
+
     def test_mistakes(self):
         model, optimizer, train = self.make()
         with self.assertRaisesRegex(Ebb.Error, "too small: the step needs at least") as raised:

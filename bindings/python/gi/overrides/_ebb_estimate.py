@@ -52,6 +52,14 @@ def run_step(caller, model, step):
     return make_step(caller, step)
 
 
+def step_device(model, device):
+    """The device of a step: the one that is given, that of a model on an accelerator, or the default one."""
+    if device is not None:
+        return to_device(device)
+    devices = [parameter.get_device() for parameter in model.get_parameters(True)]
+    return next((own for own in devices if own.get_name() not in ("cpu", "meta")), Ebb.get_default_device())
+
+
 def make_step(caller, step):
     """The same where the model is known."""
     if not callable(step):
@@ -69,11 +77,12 @@ def estimate_memory(model, step, device=None):
     allocated.
 
     step: one training step as the program does it, with the optimizer's step and zero_grad(); it reads no values.
-    device: where the step is to run; None stands for the default device. A model that was made inside dry_run() or on
-    the device "meta" is good as well. Returns an ebb.MemoryEstimate.
+    device: where the step is to run; None stands for the accelerator that the model is on, otherwise for the default
+    device. A model that was made inside dry_run() or on the device "meta" is good as well. Returns an
+    ebb.MemoryEstimate.
     """
     function = run_step("estimate_memory", model, step)
-    return _new(model, Ebb.get_default_device() if device is None else to_device(device), function, None)
+    return _new(model, step_device(model, device), function, None)
 
 
 @contextlib.contextmanager

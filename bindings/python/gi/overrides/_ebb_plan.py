@@ -6,9 +6,8 @@ from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_errors import Error, guard
-from gi.overrides._ebb_estimate import make_step, run_step
+from gi.overrides._ebb_estimate import make_step, run_step, step_device
 from gi.overrides._ebb_sizes import get_bytes
-from gi.overrides._ebb_tensor import to_device
 
 Ebb = get_introspection_module("Ebb")
 
@@ -72,14 +71,14 @@ def plan_memory(model, step, budget, device=None, group=None, measured=False, st
 
     step: one training step as the program does it, with the optimizer's step and zero_grad(); it runs dry, several
     times, and reads no values. budget: bytes of the device, or a text as "1.5GiB". device: where the step is to run;
-    None stands for the default device. group: the ranks that run the step together, which all call this and get the
-    same plan. measured: the step runs for real, so it may read values: some tens of steps, which train, and of which
-    the first ones need the memory of a step without a plan; without a group. store: an ebb.DiskStore or ebb.HostStore
-    to which blocks may move what they keep; without measured. A budget below the least that would do is
-    an ebb.Error that names it.
+    None stands for the accelerator that the model is on, otherwise for the default device. group: the ranks that run
+    the step together, which all call this and get the same plan. measured: the step runs for real, so it may read
+    values: some tens of steps, which train, and of which the first ones need the memory of a step without a plan;
+    without a group. store: an ebb.DiskStore or ebb.HostStore to which blocks may move what they keep; without
+    measured. A budget below the least that would do is an ebb.Error that names it.
     """
     function = run_step("plan_memory", model, step)
-    device = Ebb.get_default_device() if device is None else to_device(device)
+    device = step_device(model, device)
     n_bytes = get_bytes("plan_memory", budget)
     if measured and group is not None:
         raise ValueError("plan_memory: measured=True and a group: ranks plan by dry steps alone")
