@@ -20,11 +20,11 @@ note_request (int number)
   if (was_asked)
     _exit (128 + number);
   was_asked = 1;
-  note (number);
+  status = 128 + number; /* whatever has closed before */
 }
 
-/* These come once more for each line to a closed output, and from shell and kernel when a terminal closes, so a second
- * one must not keep the training from being saved. Who ignores them goes on, as under nohup. */
+/* SIGHUP and SIGPIPE can arrive repeatedly: for each line to a closed output, and from shell and kernel when a terminal
+ * closes. A second one must not keep the training from being saved. A process that ignores them goes on. */
 static void
 watch_closing (int number)
 {

@@ -22,16 +22,6 @@
 #include <gio/gio.h>
 #include <stdio.h>
 
-/* A closed output ends a training after its first step at the earliest, since the program has printed before that. */
-static gboolean
-is_interrupted (const Trainer *trainer,
-                const Progress *progress)
-{
-  const int status = trainer_get_interrupt (trainer);
-
-  return status != 0 && (status != INTERRUPT_CLOSED || progress->losses->len > 0);
-}
-
 static gboolean
 train (Trainer *trainer,
        Keep *keep,
@@ -48,7 +38,7 @@ train (Trainer *trainer,
       && (!evaluate_if_due (trainer, error) || !log_begin (log, error)))
     return FALSE;
   progress_evaluation (progress);
-  while (trainer->step < options->steps && !is_interrupted (trainer, progress))
+  while (trainer->step < options->steps && !trainer_must_stop (trainer))
     {
       gint64 began = g_get_monotonic_time ();
       double loss, seconds;

@@ -69,7 +69,13 @@ const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
     checkFails(() => model.generate({messages: []}), 'messages need the tokenizer');
     checkFails(() => tokenizer.apply_chat_template([{role: 'user'}]), 'messages[0]');
     checkFails(() => tokenizer.apply_chat_template([{role: 'user', content: 'x'}], {tools: []}), 'no option tools');
-    checkFails(() => tokenizer.apply_chat_template([{role: 'user', content: 'x', name: 'y'}]), 'messages[0].name: ');
+    for (const wrong of [{weight: 5}, {train: 'no'}, {tool_calls: [{}]}]) {
+        checkFails(() => tokenizer.apply_chat_template([{role: 'user', content: 'x', ...wrong}]),
+            `messages[0].${Object.keys(wrong)[0]} is `);
+    }
+    const harmless = {role: 'user', content: 'x', weight: 1, train: false, tool_calls: [], name: null};
+    check(tokenizer.apply_chat_template([harmless]).length > 0, 'keys without a value, and what says what is learned');
+    checkFails(() => tokenizer.apply_chat_template([{role: 'user', content: 'x', name: 'y'}]), 'messages[0].name is ');
     checkFails(() => Ebb.ByteTokenizer.new().apply_chat_template([{role: 'user', content: 'x'}]), 'no chat template');
 }
 

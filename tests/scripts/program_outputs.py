@@ -196,8 +196,8 @@ class Endings(OutputsTest):
             shutil.rmtree(self.path(name))
         os.remove(self.path("r"))
 
-    def start(self, *words, before=None, program="train_gpt"):
-        words = [os.path.join(BUILD, "examples", program), *map(str, self.words + list(words))]
+    def start(self, *words, before=None, program="train_gpt", base=None):
+        words = [os.path.join(BUILD, "examples", program), *map(str, (base or self.words) + list(words))]
         return subprocess.Popen(words, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, preexec_fn=before)
 
@@ -241,6 +241,21 @@ class Endings(OutputsTest):
             errors = process.stderr.read()
         self.assertEqual((process.returncode, errors), (1, BROKEN))
         self.check_saved()
+
+    def test_an_output_that_closes_before_a_plan_and_an_evaluation(self):
+        self.succeed("train_gpt", "--data", "text.txt", *SIZES, "--steps", 1, "--save", "model/", "--quiet")
+        tuning = ["--data", "text.txt", "--model", "model", "--context", 16, "--batch", 2, "--steps", 2000, "--save",
+                  "v", "--report", "r"]
+        for program, base, words in ("train_gpt", self.words, ["--memory", "1GiB"]), ("finetune", tuning,
+                                                                                    ["--eval", 0.1]):
+            with self.subTest(words=words), self.start(*words, program=program, base=base) as process:
+                process.stdout.close()
+                errors = process.stderr.read()
+            self.assertEqual((process.returncode, errors), (141, BROKEN.replace("train_gpt", program)))
+            with open(self.path("r"), encoding="utf-8") as file:
+                report = json.load(file)
+            self.assertGreaterEqual(report["last_step"], 1)
+            self.assertEqual([row["step"] for row in report["evaluations"]][:1], [0] if program == "finetune" else [])
 
     def test_an_output_that_is_closed_at_first_gets_into_no_file(self):
         whole = self.succeed("train_gpt", *self.words, "--steps", 20)

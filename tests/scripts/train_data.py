@@ -234,6 +234,8 @@ class Documents(DataTest):
             if not name.endswith(".jsonl"):
                 self.refuse(f"--eval {name}: {message}", "--data", "text.txt", "--eval", name)
         self.refuse("--data random: it is binary data", "--data", "text.txt", "random", "--pack")
+        self.write("letters.txt", "BZh is no word, and PAR1 is none. " * 50)
+        self.train("--data", "letters.txt", "--steps", 1)
         self.write("colors.txt", "\033[1mÜber\033[0m\tдень 海\r\n\f" * 90)
         self.train("--data", "colors.txt", "--steps", 1)
 

@@ -108,7 +108,7 @@ function _makePrompt(Ebb, prompt, tokenizer) {
     if (typeof prompt === 'string') {
         if (tokenizer === null)
             throw new TypeError(`generate: prompt ${_show(prompt)} is a text: give the tokenizer too`);
-        /* Not as a string, which would end at U+0000. */
+        // Not as a string, which would end at U+0000.
         prompt = _listTokens(tokenizer.encode_full(new imports.gi.GLib.Bytes(new TextEncoder().encode(prompt)), true));
     }
     if (!Array.isArray(prompt) || !prompt.every(Number.isSafeInteger))
@@ -122,15 +122,28 @@ function _listPrompts(Ebb, prompts, tokenizer) {
 }
 
 // The roles and the contents of a conversation.
+// What a key beside role and content may have: nothing, or what says that an answer is learned.
+function _isHarmless(key, value) {
+    if (key === 'weight')
+        return value === 0 || value === 1;
+    if (key === 'train')
+        return typeof value === 'boolean';
+    return value === null || value === undefined || value === false || value === 0 || value === ''
+        || (typeof value === 'object' && Object.keys(value).length === 0);
+}
+
 function _splitMessages(messages) {
     if (!Array.isArray(messages))
         throw new TypeError(`messages: ${_show(messages)}: must be an array, as [{role: 'user', content: 'Hello'}]`);
     messages.forEach((message, i) => {
         if (typeof message?.role !== 'string' || typeof message?.content !== 'string')
             throw new TypeError(`messages[${i}]: must be an object with the strings role and content`);
-        const other = Object.keys(message).find(key => !['role', 'content', 'weight', 'train'].includes(key));
-        if (other !== undefined)
-            throw new TypeError(`messages[${i}].${other}: templates write role and content: leave it out`);
+        for (const [key, value] of Object.entries(message)) {
+            if (!['role', 'content'].includes(key) && !_isHarmless(key, value)) {
+                throw new TypeError(`messages[${i}].${key} is ${_show(value)}: templates write role and content, and `
+                    + 'weight (0 or 1) and train (a boolean) say what is learned: leave it out');
+            }
+        }
     });
     return [messages.map(({role}) => role), messages.map(({content}) => content)];
 }

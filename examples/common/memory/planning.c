@@ -83,7 +83,9 @@ gboolean
 planning_refuse_interrupt (Ranks *ranks,
                            GError **error)
 {
-  if ((ranks != NULL ? ranks->interrupt : interrupt_get_status ()) == 0)
+  const int status = ranks != NULL ? ranks->interrupt : interrupt_get_status ();
+
+  if (status == 0 || status == INTERRUPT_CLOSED) /* a closed output lets a step finish first */
     return TRUE;
   if (ranks != NULL)
     ranks->failure_shared = TRUE; /* all have looked at the same time */

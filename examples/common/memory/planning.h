@@ -38,7 +38,7 @@ void planning_clear (Planning *self);
 gboolean planning_apply (Planning *self,
                          Trainer *trainer,
                          GError **error);
-/* FALSE with G_IO_ERROR_CANCELLED after Ctrl-C or SIGTERM; on ranks as of their last exchange. */
+/* FALSE with G_IO_ERROR_CANCELLED after Ctrl-C, SIGTERM, or SIGHUP; on ranks as of their last exchange. */
 gboolean planning_refuse_interrupt (Ranks *ranks,
                                     GError **error);
 /* An EbbStepFunc: a step of @trainer, which such a signal ends. */

@@ -25,7 +25,7 @@ measure (Trainer *self,
       n_all += (double) n;
       if (!trainer_poll (self, error))
         return FALSE;
-      if (trainer_get_interrupt (self) != 0)
+      if (trainer_must_stop (self))
         {
           *is_stopped = TRUE;
           return TRUE;

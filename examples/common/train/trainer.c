@@ -676,6 +676,14 @@ trainer_get_interrupt (const Trainer *self)
 }
 
 gboolean
+trainer_must_stop (const Trainer *self)
+{
+  const int status = trainer_get_interrupt (self);
+
+  return status != 0 && (status != INTERRUPT_CLOSED || self->step > self->first_step);
+}
+
+gboolean
 trainer_poll (Trainer *self,
               GError **error)
 {
