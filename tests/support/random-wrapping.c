@@ -111,39 +111,40 @@ random_options (TestWrapping *wrapping,
 
 /* -- wrapping ------------------------------------------------------------------------------------------------------ */
 
-static void
-wrap_module (TestWrapping *wrapping,
-             TestDice *dice,
-             EbbModule *module,
-             const char *name)
+void
+test_wrapping_wrap_module (TestWrapping *wrapping,
+                           TestDice *dice,
+                           EbbModule *module,
+                           const char *name)
 {
   g_autoptr (GError) error = NULL;
 
   do
     {
       g_autoptr (EbbCheckpointOptions) options = NULL;
+      g_autoptr (EbbModule) same = NULL;
 
       g_string_append_printf (wrapping->description, "  %s \"%s\":", G_OBJECT_TYPE_NAME (module), name);
       options = random_options (wrapping, dice);
-      g_object_unref (ebb_checkpoint_wrapper (module, options, &error));
+      same = ebb_checkpoint_wrapper (module, options, &error);
       g_assert_no_error (error);
     }
   while (test_dice_chance (dice, 12));
 }
 
-/* Offloads the module's saved tensors, so nothing is computed twice. */
-static void
-offload_module (TestWrapping *wrapping,
-                TestDice *dice,
-                EbbModule *module,
-                const char *name)
+void
+test_wrapping_offload_module (TestWrapping *wrapping,
+                              TestDice *dice,
+                              EbbModule *module,
+                              const char *name)
 {
   guint store = test_dice_roll (dice, TEST_N_STORES);
+  g_autoptr (EbbModule) same = NULL;
   g_autoptr (GError) error = NULL;
 
   g_string_append_printf (wrapping->description, "  %s \"%s\": offloaded to %s\n", G_OBJECT_TYPE_NAME (module), name,
                           wrapping->stores->names[store]);
-  g_object_unref (ebb_offload_wrapper (module, wrapping->stores->stores[store], &error));
+  same = ebb_offload_wrapper (module, wrapping->stores->stores[store], &error);
   g_assert_no_error (error);
 }
 
@@ -204,11 +205,11 @@ test_wrapping_apply (TestWrapping *wrapping,
       gboolean offloads = test_dice_chance (&dice, 20), first = test_dice_chance (&dice, 50);
 
       if (offloads && first)
-        offload_module (wrapping, &dice, modules[i], names[i]);
+        test_wrapping_offload_module (wrapping, &dice, modules[i], names[i]);
       if (test_dice_chance (&dice, percent))
-        wrap_module (wrapping, &dice, modules[i], names[i]);
+        test_wrapping_wrap_module (wrapping, &dice, modules[i], names[i]);
       if (offloads && !first)
-        offload_module (wrapping, &dice, modules[i], names[i]);
+        test_wrapping_offload_module (wrapping, &dice, modules[i], names[i]);
       if (EBB_IS_SEQUENTIAL (modules[i]) && test_dice_chance (&dice, 40))
         wrap_stack (wrapping, &dice, modules[i], names[i]);
       g_object_unref (modules[i]);
