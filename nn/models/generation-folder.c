@@ -352,6 +352,7 @@ ebb_generation_options_complete (EbbGenerationOptions *self, EbbModule *model, G
   EbbGenerationOptions *made = self != NULL ? ebb_generation_options_copy (self) : ebb_generation_options_new ();
   FolderOptions *origin = g_object_get_qdata (G_OBJECT (model), get_folder_quark ());
   const EbbGenerationOptions *folder = origin != NULL ? origin->options : NULL;
+  g_autofree char *ignored = NULL;
   gint64 end;
 
   if (origin != NULL && folder == NULL && (made->given & of_folder) != of_folder)
@@ -382,10 +383,10 @@ ebb_generation_options_complete (EbbGenerationOptions *self, EbbModule *model, G
 #undef TAKE_TOKENS
   if (folder != NULL && (made->given & EBB_GENERATION_GIVEN (stop_strings)) == 0)
     made->stop_strings = g_strdupv (folder->stop_strings);
-  if (origin != NULL && origin->ignored != NULL)
-    g_message ("%s", origin->ignored);
   if (origin != NULL)
-    g_clear_pointer (&origin->ignored, g_free);
+    ignored = __atomic_exchange_n (&origin->ignored, NULL, __ATOMIC_ACQ_REL); /* threads may share the model */
+  if (ignored != NULL)
+    g_message ("%s", ignored);
   if (made->given & EBB_GENERATION_GIVEN (stop_tokens))
     return made;
   if (folder != NULL)

@@ -448,6 +448,12 @@ ebb_module_compare_state_dict (EbbModule *self,
   Loading loading;
   gboolean done;
 
+  if (missing != NULL)
+    *missing = NULL;
+  if (unexpected != NULL)
+    *unexpected = NULL;
+  if (advice != NULL)
+    *advice = NULL;
   if (!EBB_MAY_BEGIN (error, self, state))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);

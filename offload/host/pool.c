@@ -201,12 +201,13 @@ get_dry_account (void)
   return ebb_is_dry () ? ebb_thread.account : NULL;
 }
 
-/* Dry runs take nothing from the system, and what they try says nothing about the training. */
+/* Dry runs take nothing from the system, and the buffers that they ask for say nothing about the training. */
 static void
 count_asked (EbbHostPool *self,
+             gboolean is_dry,
              gint64 n_bytes)
 {
-  if (ebb_is_dry ())
+  if (is_dry)
     return;
   self->n_asked += (guint64) n_bytes;
   self->n_most = MAX (self->n_most, self->n_asked);
@@ -457,7 +458,7 @@ end_taking (EbbHostPool *self,
       buffer->owner = ebb_host_owner_get ();
     }
   else
-    count_asked (self, -(gint64) size);
+    count_asked (self, ebb_is_dry (), -(gint64) size);
   pthread_mutex_unlock (&self->lock);
   ebb_host_announce (); /* there is room, or another thread to wait for */
 }
@@ -494,7 +495,7 @@ find_or_make_room (EbbHostPool *self,
       pthread_mutex_unlock (&self->lock);
       return FALSE;
     }
-  count_asked (self, (gint64) size);
+  count_asked (self, ebb_is_dry (), (gint64) size);
   *buffer = find_kept (self, device, size, get_largest (self, size));
   if (*buffer != NULL)
     {
@@ -561,7 +562,7 @@ ebb_host_buffer_unref (EbbHostBuffer *buffer)
   g_queue_unlink (&self->in_use, &buffer->link);
   self->n_in_use -= buffer->size;
   self->n_waste -= buffer->size - buffer->n_used;
-  count_asked (self, -(gint64) buffer->n_used);
+  count_asked (self, buffer->account != NULL, -(gint64) buffer->n_used);
   g_queue_push_tail_link (&self->kept, &buffer->link);
   self->n_kept += buffer->size;
   pthread_mutex_unlock (&self->lock);

@@ -131,7 +131,7 @@ ebb_atomic_file_make_stem (const char *path)
   g_autofree char *folder = g_path_get_dirname (path);
   g_autofree char *name = g_path_get_basename (path);
   const long limit = pathconf (folder, _PC_NAME_MAX);
-  const gsize most = (gsize) (limit > 0 ? limit : NAME_MAX) - MOST_ADDED, n_hash = 9;
+  const gsize n_hash = 9, most = (gsize) (limit > MOST_ADDED + 16 ? limit : NAME_MAX) - MOST_ADDED;
   gsize n = most - n_hash;
 
   if (strlen (name) <= most)
@@ -381,7 +381,7 @@ ebb_read_file_part (int fd,
 
 /**
  * ebb_read_file:
- * @path: the path of a file
+ * @path: (type filename): the path of a file
  * @max_size: the most bytes that the file may have
  * @size: (out): the number of bytes that were read
  * @error: return location for a #GError, or %NULL

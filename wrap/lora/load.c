@@ -322,31 +322,30 @@ static gboolean
 check_bases (Loading *loading,
              GError **error)
 {
-  gboolean ok = TRUE;
+  GError *failure = NULL; /* the first; ranks agree on it once, after all layers */
+  gboolean is_split = FALSE;
 
-  for (guint i = 0; ok && !ebb_is_dry_run () && i < loading->layers->len; i++)
+  for (guint i = 0; !ebb_is_dry_run () && i < loading->layers->len; i++)
     {
       const int index = g_array_index (loading->bases, int, i);
       EbbModule *layer = g_ptr_array_index (loading->layers, i);
       EbbTensor *weight = ((EbbLinear *) layer)->weight;
-      GError *failure = NULL;
       EbbLocalShard shard;
 
       if (index < 0)
         continue;
-      check_base (loading, layer, ebb_args_peek_tensor (loading->tensors, (guint) index),
-                  ebb_args_get_key (loading->tensors, (guint) index), &failure);
+      if (failure == NULL)
+        check_base (loading, layer, ebb_args_peek_tensor (loading->tensors, (guint) index),
+                    ebb_args_get_key (loading->tensors, (guint) index), &failure);
       if (weight != NULL)
         ebb_local_shard_init (&shard, weight);
-      if (weight != NULL && ebb_local_shard_is_split (&shard))
-        ok = ebb_agree_no_failure (ebb_process_group_get_default (), failure, error);
-      else if (failure != NULL)
-        {
-          g_propagate_error (error, failure);
-          ok = FALSE;
-        }
+      is_split = is_split || (weight != NULL && ebb_local_shard_is_split (&shard));
     }
-  return ok;
+  if (is_split)
+    return ebb_agree_no_failure (ebb_process_group_get_default (), failure, error);
+  if (failure != NULL)
+    g_propagate_error (error, failure);
+  return failure == NULL;
 }
 
 static gboolean

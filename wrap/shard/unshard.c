@@ -418,13 +418,13 @@ get_n_elements (EbbParameterOwner *owner,
   return self->layout->parameters[i].n_elements;
 }
 
-/* A full parameter begins at its first element. */
 static EbbDevice *
 get_device (EbbParameterOwner *owner)
 {
   return ((EbbShardUnit *) owner)->device;
 }
 
+/* A full parameter begins at its first element. */
 static gint64
 get_first_element (EbbParameterOwner *owner,
                    EbbTensor *parameter)

@@ -23,9 +23,10 @@ EbbPattern *ebb_pattern_read (const EbbJson *json,
                               GError **error);
 /* The expression as PCRE2 has it. @counts: with callouts around repeated characters and at the beginning of groups,
  * which have these numbers. */
-#define EBB_PATTERN_BEFORE_SCAN 1
-#define EBB_PATTERN_BEHIND_SCAN 2
-#define EBB_PATTERN_IN_GROUP 3
+#define EBB_PATTERN_BEHIND_SCAN 1
+#define EBB_PATTERN_IN_GROUP 2
+#define EBB_PATTERN_BEFORE_SCAN 3 /* plus the fewest characters that the scan takes */
+#define EBB_PATTERN_MOST_REPEATS 250
 char *ebb_pattern_translate (const char *expression,
                              gboolean counts,
                              GError **error);

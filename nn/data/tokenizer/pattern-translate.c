@@ -411,6 +411,7 @@ end_group (Translation *self)
 /* Takes "{2,5}" and "{2,}", and "{2}": other forms mean other things to both. */
 static gboolean
 translate_counts (Translation *self,
+                  guint64 *least,
                   GError **error)
 {
   const char *p = self->p, *end = p + 1 + strspn (p + 1, "0123456789");
@@ -423,6 +424,10 @@ translate_counts (Translation *self,
     }
   if (end == p + 1 || (!is_one && !is_range) || end[1] == '+' || (is_one && end[1] == '?'))
     return refuse (self, p, MIN (strcspn (p, "}") + 2, strlen (p)), "in it is not supported", error);
+  *least = g_ascii_strtoull (p + 1, NULL, 10);
+  if (*least > EBB_PATTERN_MOST_REPEATS)
+    return refuse (self, p, (gsize) (end + 1 - p), "repeats more than " G_STRINGIFY (EBB_PATTERN_MOST_REPEATS) " times",
+                   error);
   g_string_append_len (self->result, p, end + 1 - p);
   self->p = end + 1;
   return TRUE;
@@ -434,14 +439,16 @@ translate_repeat (Translation *self,
                   gsize begin,
                   GError **error)
 {
-  g_autofree char *before = g_strdup_printf ("(?C%d)", EBB_PATTERN_BEFORE_SCAN);
+  guint64 least = *self->p == '+';
+  g_autofree char *before = NULL;
 
-  if (*self->p == '{' && !translate_counts (self, error))
+  if (*self->p == '{' && !translate_counts (self, &least, error))
     return FALSE;
   while (*self->p != '\0' && strchr ("*+?", *self->p) != NULL)
     g_string_append_c (self->result, *self->p++);
   if (!self->counts)
     return TRUE;
+  before = g_strdup_printf ("(?C%d)", EBB_PATTERN_BEFORE_SCAN + (int) least);
   g_string_insert (self->result, (gssize) begin, before);
   g_string_append_printf (self->result, "(?C%d)", EBB_PATTERN_BEHIND_SCAN);
   return TRUE;
@@ -481,6 +488,7 @@ ebb_pattern_translate (const char *expression,
   g_autoptr (GString) result = g_string_new (NULL);
   g_autoptr (GString) outer = g_string_new (NULL);
   Translation self = { expression, expression, result, counts, FALSE, outer };
+  guint64 least;
   gboolean ok = TRUE;
 
   while (ok && *self.p != '\0')
@@ -493,7 +501,7 @@ ebb_pattern_translate (const char *expression,
         end_group (&self);
         break;
       case '{':
-        ok = translate_counts (&self, error);
+        ok = translate_counts (&self, &least, error);
         break;
       case '|':
       case '*':

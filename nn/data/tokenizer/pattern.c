@@ -180,12 +180,12 @@ count_step (pcre2_callout_block *block,
   EbbPatternSpace *space = data;
   guint64 steps = 1;
 
-  if (block->callout_number == EBB_PATTERN_BEFORE_SCAN)
+  if (block->callout_number >= EBB_PATTERN_BEFORE_SCAN)
     {
       space->scan_start = block->current_position;
-      return 0;
+      steps += block->callout_number - EBB_PATTERN_BEFORE_SCAN; /* a scan that fails among these gets no further */
     }
-  if (block->callout_number == EBB_PATTERN_BEHIND_SCAN && space->scan_start != PCRE2_UNSET)
+  else if (block->callout_number == EBB_PATTERN_BEHIND_SCAN && space->scan_start != PCRE2_UNSET)
     {
       if (block->current_position > space->scan_start)
         steps += block->current_position - space->scan_start;
@@ -295,7 +295,7 @@ match_in_window (const EbbPatternSearch *self,
 
   if (end >= self->length)
     return run (self, self->pattern->code, self->space->context, self->length, from, last, 0);
-  while (((guchar) self->text[end] & 0xc0) == 0x80)
+  while (end < self->length && ((guchar) self->text[end] & 0xc0) == 0x80)
     end++;
   return run (self, self->pattern->code, self->space->context, end, from, last, PCRE2_PARTIAL_HARD);
 }

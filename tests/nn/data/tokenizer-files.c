@@ -107,10 +107,10 @@ static const BadFile bad_files[] = {
   { SPLIT ("{\"Regex\": \"a{2}+\"}"), EBB_ERROR_NOT_SUPPORTED, "in it is not supported" },
   { SPLIT ("{\"Regex\": \"[a\"}"), EBB_ERROR_NOT_SUPPORTED, "is a class without an end" },
   { SPLIT ("{\"Regex\": \"a\\\\\"}"), EBB_ERROR_NOT_SUPPORTED, "in it is not supported" },
-  { SPLIT ("{\"Regex\": \"(a{65000}){65000}\"}"), EBB_ERROR_FORMAT, "regular expression is too" },
+  { SPLIT ("{\"Regex\": \"((((a{250}){250}){250}){250})\"}"), EBB_ERROR_FORMAT, "regular expression is too" },
   { SPLIT ("{\"Regex\": \"(?i:[a\\\\u00df])\"}"), EBB_ERROR_NOT_SUPPORTED,
     "\"\\\\u00df\" in a class that ignores case is not supported" },
-  { SPLIT ("{\"Regex\": \"(?<=a{300})b\"}"), EBB_ERROR_NOT_SUPPORTED,
+  { SPLIT ("{\"Regex\": \"(?<=a{200}a{100})b\"}"), EBB_ERROR_NOT_SUPPORTED,
     "looks 300 characters back: at most 255 are supported" },
   { SPLIT ("{}"), EBB_ERROR_FORMAT, "a pattern must be a Regex or a String" },
   { "{" BPE ", \"decoder\": {\"type\": \"CTC\"}}", EBB_ERROR_NOT_SUPPORTED, "decoder: \"CTC\" is not supported" },
@@ -325,6 +325,44 @@ expressions_that_scan_again_are_given_up (void)
       g_test_message ("%s", expressions[i]);
       g_assert_null (ebb_tokenizer_encode_text (tokenizer, text, &n, &error));
       test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "gives up at byte", "more than 50000000 steps");
+    }
+}
+
+static void
+expressions_that_repeat_too_often_are_refused (void)
+{
+  static const char *const expressions[] = { "a{60000}", "(?:ab){251}", "[ab]{300,400}" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (expressions); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autofree char *json = g_strdup_printf (SPLIT ("{\"Regex\": \"%s\"}"), expressions[i]);
+
+      g_assert_null (open_text (json, &error));
+      g_assert_nonnull (error);
+      g_assert_nonnull (strstr (error->message, "repeats more than 250 times"));
+    }
+}
+
+/* A text whose last character reaches over the end of a window: nothing behind the text is read. */
+static void
+windows_end_with_the_text (void)
+{
+  g_autoptr (GError) failure = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = open_text (SPLIT ("{\"Regex\": \"a+b\"}"), &failure);
+
+  g_assert_no_error (failure);
+  for (gsize n = 250; n < 340; n++)
+    {
+      char *text = g_malloc (n);
+      g_autoptr (GBytes) bytes = NULL;
+      g_autoptr (GError) error = NULL;
+
+      memset (text, 'a', n);
+      memcpy (text + n - 3, "\346\265\267", 3);
+      bytes = g_bytes_new_take (text, n);
+      g_assert_null (ebb_tokenizer_encode (tokenizer, bytes, &error)); /* the vocabulary lacks the last character */
+      test_assert_error (error, EBB_ERROR_FORMAT, "no token for U+6D77");
     }
 }
 
@@ -604,6 +642,9 @@ main (int argc, char **argv)
                    expressions_that_are_slow_everywhere_are_given_up);
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up/scans",
                    expressions_that_scan_again_are_given_up);
+  g_test_add_func ("/tokenizer-files/expressions-that-repeat-too-often-are-refused",
+                   expressions_that_repeat_too_often_are_refused);
+  g_test_add_func ("/tokenizer-files/windows-end-with-the-text", windows_end_with_the_text);
   g_test_add_func ("/tokenizer-files/long-matches-end", long_matches_end);
   g_test_add_func ("/tokenizer-files/expressions-find-what-they-find-in-tokenizers",
                    expressions_find_what_they_find_in_tokenizers);
