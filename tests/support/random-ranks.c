@@ -14,7 +14,8 @@
 #define N_ROWS 2
 #define N_TOKENS 10
 #define VOCAB 64
-#define WIDTH TEST_WIDTH /* of a sequence */
+#define LEARNING_RATE 0.01 /* great steps would magnify what bf16 rounds */
+#define WIDTH TEST_WIDTH   /* of a sequence */
 
 /* -- drawing ------------------------------------------------------------------------------------------------------- */
 
@@ -50,7 +51,11 @@ test_rank_program_draw (TestRankProgram *self, guint64 seed)
 
   *self = (TestRankProgram){ .seed = seed };
   if (test_dice_chance (&dice, 70))
-    self->decoder = test_decoder_names[test_dice_roll (&dice, n_decoders)];
+    {
+      guint i = test_dice_roll (&dice, n_decoders + 2);
+
+      self->decoder = i < n_decoders ? test_decoder_names[i] : "gpt2";
+    }
   self->n_layers = test_dice_roll (&dice, 3);
   self->dropout = test_dice_chance (&dice, 25) ? 0.2 : 0;
   draw_ranks (self, &dice);
@@ -65,20 +70,21 @@ test_rank_program_draw (TestRankProgram *self, guint64 seed)
   self->units = percentages[test_dice_roll (&dice, G_N_ELEMENTS (percentages))];
   self->checkpoints = percentages[test_dice_roll (&dice, G_N_ELEMENTS (percentages))];
   self->stores = test_dice_chance (&dice, 60);
+  self->n_passes = 1 + test_dice_chance (&dice, 25);
 }
 
 char *
 test_rank_program_describe (const TestRankProgram *self)
 {
   return g_strdup_printf ("seed %" G_GUINT64_FORMAT ": %s, layers %u, dropout %g, %s%s, frozen %u%%, %u data ranks, "
-                          "%u tensor ranks%s,%s%s%s units %u%%, checkpoints %u%%%s\n",
+                          "%u tensor ranks%s,%s%s%s units %u%%, checkpoints %u%%%s, %u passes\n",
                           self->seed, self->decoder != NULL ? self->decoder : "sequence", self->n_layers, self->dropout,
                           ebb_quantization_get_name (self->quantization), self->adapts ? ", lora" : "",
                           self->frozen, self->n_data,
                           self->n_tensor, self->sequence_parallel ? " with sequence-parallel" : "",
                           self->shards ? " sharded," : "", self->lowers ? " some in bf16," : "",
                           self->autocast ? " autocast," : "", self->units, self->checkpoints,
-                          self->stores ? ", stores" : "");
+                          self->stores ? ", stores" : "", self->n_passes);
 }
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
@@ -133,6 +139,23 @@ make_sequence (TestDice *dice, guint depth, double dropout)
   return sequence;
 }
 
+static EbbGptConfig *
+make_config (const TestRankProgram *self, TestDice *dice)
+{
+  EbbGptConfig *config;
+
+  if (!g_str_equal (self->decoder, "gpt2"))
+    return test_decoder_config (self->decoder);
+  config = ebb_gpt_config_new ();
+  config->vocab = VOCAB;
+  config->context = 16;
+  config->width = 24;
+  config->heads = 4;
+  config->layers = 2;
+  config->tied = test_dice_chance (dice, 50);
+  return config;
+}
+
 static EbbModule *
 make_model (const TestRankProgram *self, GError **error)
 {
@@ -141,7 +164,7 @@ make_model (const TestRankProgram *self, GError **error)
   ebb_manual_seed (self->seed);
   if (self->decoder != NULL)
     {
-      g_autoptr (EbbGptConfig) config = test_decoder_config (self->decoder);
+      g_autoptr (EbbGptConfig) config = make_config (self, &dice);
 
       config->dropout = self->dropout;
       if (self->n_layers > 0 && config->layers == 2)
@@ -323,11 +346,15 @@ shard_unit (Rank *self, EbbModule *module, const char *name, GError **error)
   return same != NULL;
 }
 
-/* TRUE for modules that call as others read their parameters: only the unit around them can have these. */
+/* FALSE for modules whose parameters are read outside their own calls, as those of a list and of an adapter, and the
+ * embedding's, which may be the head's, too: only the unit around them can have these. */
 static gboolean
-may_be_unit (EbbModule *module, const char *name)
+may_be_unit (const TestRankProgram *self, EbbModule *module, const char *name, gboolean is_tied)
 {
-  return !EBB_IS_MODULE_LIST (module) && !EBB_IS_EMBEDDING (module) && strstr (name, "lora_") == NULL;
+  gboolean is_embedding = self->decoder != NULL
+                          && (EBB_IS_EMBEDDING (module) || EBB_IS_VOCAB_PARALLEL_EMBEDDING (module));
+
+  return !EBB_IS_MODULE_LIST (module) && strstr (name, "lora_") == NULL && (!is_embedding || !is_tied);
 }
 
 /* Inner modules first: they come after those around them in the list. */
@@ -337,13 +364,15 @@ shard (Rank *self, GError **error)
   g_auto (GStrv) names = ebb_module_get_module_names (self->model);
   guint n;
   g_autofree EbbModule **modules = ebb_module_get_modules (self->model, &n);
-  gboolean ok = TRUE;
+  gboolean ok = TRUE, is_tied = !g_strv_contains ((const char *const *) names, "lm_head");
 
   for (guint i = n; i-- > 0;)
     {
       TestDice dice = get_dice (self->program, "unit", names[i]);
 
-      if (i == 0 || (test_dice_chance (&dice, self->program->units) && may_be_unit (modules[i], names[i])))
+      if (i == 0
+          || (test_dice_chance (&dice, self->program->units)
+              && may_be_unit (self->program, modules[i], names[i], is_tied)))
         ok = ok && shard_unit (self, modules[i], names[i], error);
       g_object_unref (modules[i]);
     }
@@ -452,29 +481,41 @@ seed_generators (Rank *self, guint step, GError **error)
   return TRUE;
 }
 
+/* The gradients of a step's passes add up; ranks exchange their sum. */
 static gboolean
-take_step (Rank *self, EbbOptimizer *optimizer, TestRankView *view, guint step, GError **error)
+run_pass (Rank *self, TestRankView *view, guint step, guint pass, GError **error)
 {
-  TestDice dice = get_dice (self->program, "outside", step == 0 ? "0" : "1");
+  const guint n_passes = self->program->n_passes, batch = step * n_passes + pass;
+  TestDice dice = get_dice (self->program, "outside", batch % 2 == 0 ? "0" : "1");
   EbbSavedTensorHooks *store = self->stores.stores[test_dice_roll (&dice, TEST_N_STORES)];
-  gboolean stores = self->program->stores && test_dice_chance (&dice, 50);
-  GPtrArray *parts = g_ptr_array_new_with_free_func ((GDestroyNotify) g_bytes_unref);
-  GPtrArray *whole = self->program->shards ? NULL : g_ptr_array_new_with_free_func ((GDestroyNotify) g_bytes_unref);
+  gboolean stores = self->program->stores && test_dice_chance (&dice, 50), ok;
   g_autoptr (EbbTensor) loss = NULL;
 
-  view->gradients[step] = parts;
-  view->whole[step] = whole;
-  if (!seed_generators (self, step, error))
-    return FALSE;
   if (stores)
     ebb_push_saved_tensor_hooks (store);
   ebb_push_autocast (self->program->autocast, EBB_DTYPE_BF16);
-  loss = compute_loss (self, step, error);
+  ebb_push_gradient_sync (pass + 1 == n_passes);
+  loss = compute_loss (self, batch, error);
   ebb_pop_autocast ();
   if (stores)
     ebb_pop_saved_tensor_hooks ();
-  if (loss == NULL || !ebb_tensor_get_item (loss, &view->losses[step], error) || !ebb_tensor_backward (loss, error)
-      || !take_gradients (self, parts, whole, error) || !ebb_optimizer_step (optimizer, error))
+  ok = loss != NULL && ebb_tensor_get_item (loss, &view->losses[step], error) && ebb_tensor_backward (loss, error);
+  ebb_pop_gradient_sync ();
+  return ok;
+}
+
+static gboolean
+take_step (Rank *self, EbbOptimizer *optimizer, TestRankView *view, guint step, GError **error)
+{
+  GPtrArray *parts = g_ptr_array_new_with_free_func ((GDestroyNotify) g_bytes_unref);
+  GPtrArray *whole = self->program->shards ? NULL : g_ptr_array_new_with_free_func ((GDestroyNotify) g_bytes_unref);
+  gboolean ok = seed_generators (self, step, error);
+
+  view->gradients[step] = parts;
+  view->whole[step] = whole;
+  for (guint pass = 0; ok && pass < self->program->n_passes; pass++)
+    ok = run_pass (self, view, step, pass, error);
+  if (!ok || !take_gradients (self, parts, whole, error) || !ebb_optimizer_step (optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (optimizer);
   return TRUE;
@@ -493,7 +534,7 @@ rank_clear (Rank *self)
 static gboolean
 run_steps (Rank *self, TestRankView *view, GError **error)
 {
-  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (self->model, 0.05, error);
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (self->model, LEARNING_RATE, error);
   gboolean ok = optimizer != NULL;
 
   for (guint i = 0; ok && i < TEST_RANK_STEPS; i++)

@@ -14,7 +14,7 @@ G_BEGIN_DECLS
 typedef struct
 {
   guint64 seed;
-  const char *decoder; /* NULL: a sequence of layers */
+  const char *decoder; /* of support/decoders.h, or "gpt2"; NULL: a sequence of layers */
   guint n_layers;      /* 0: as many as the decoder has */
   double dropout;
   EbbQuantization quantization;
@@ -25,6 +25,7 @@ typedef struct
   gboolean shards, lowers, autocast;
   guint units, checkpoints; /* percent of the modules */
   gboolean stores;          /* around forwards and on modules */
+  guint n_passes;           /* of a step */
 } TestRankProgram;
 
 /* What one rank saw. */
