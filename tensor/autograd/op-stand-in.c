@@ -87,6 +87,9 @@ stand_in (EbbOpCall *call,
 {
   g_assert (call->n_temporaries < EBB_OP_MAX_INPUTS);
 
+  /* A parameter's copy is one for all threads; what saves it keeps the parameter. */
+  if (!call->inputs[index]->is_parameter)
+    tensor->is_local_shard = call->inputs[index]->is_local_shard;
   call->inputs[index] = tensor;
   call->temporaries[call->n_temporaries++] = tensor;
 }

@@ -378,6 +378,38 @@ other_parts_are_kept_whole (void)
   test_ranks_run (N_RANKS, pack_a_part, NULL);
 }
 
+/* An op that casts its operand saves the copy, which is a part, too. */
+static gboolean
+save_a_cast_part (EbbProcessGroup *group,
+                  gpointer user_data,
+                  GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_NOTHING);
+  g_autoptr (EbbTensor) input = test_randn (1, 8, TEST_PARTITION_WIDTH, -1);
+  g_autoptr (EbbTensor) part = ebb_parallel_scatter (input, 0, group, error);
+  g_autoptr (EbbTensor) weight = test_randn (2, TEST_PARTITION_WIDTH, TEST_PARTITION_WIDTH, -1);
+  g_autoptr (EbbTensor) product = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  g_object_set (store, "least-size", (guint64) 1, "check", EBB_PARTITION_CHECK_NONE, NULL);
+  if (!ebb_tensor_set_requires_grad (weight, TRUE, error))
+    return FALSE;
+  ebb_push_saved_tensor_hooks (store);
+  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  product = ebb_linear (part, weight, NULL, error);
+  ebb_pop_autocast ();
+  ebb_pop_saved_tensor_hooks ();
+  loss = ebb_sum (product, NULL, 0, FALSE, error);
+  g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, 0);
+  return go_back (loss, error);
+}
+
+static void
+a_part_that_is_cast_is_kept_whole (void)
+{
+  test_ranks_run (N_RANKS, save_a_cast_part, NULL);
+}
+
 /* -- what can't be made -------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -425,6 +457,7 @@ main (int argc,
   g_test_add_func ("/partitioned/faults/the-reason-reaches-all-ranks", the_reason_reaches_all_ranks);
   g_test_add_func ("/partitioned/a-part-is-refused-in-the-forward", a_part_is_refused_in_the_forward);
   g_test_add_func ("/partitioned/other-parts-are-kept-whole", other_parts_are_kept_whole);
+  g_test_add_func ("/partitioned/a-part-that-is-cast-is-kept-whole", a_part_that_is_cast_is_kept_whole);
   g_test_add_func ("/partitioned/compositions-that-make-no-sense-are-refused",
                    compositions_that_make_no_sense_are_refused);
   return g_test_run ();
