@@ -23,6 +23,7 @@
 
 /* Why a model may be refused: words of the messages. */
 static const char *const refusals[] = { "lora: no linear layer of this", "quantize: Sequential has no linear layer",
+                                        "is one rank's part already, not the same on the",
                                         NULL };
 
 typedef struct
