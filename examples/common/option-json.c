@@ -177,7 +177,7 @@ has_type (JsonNode *node,
 static const char *
 find_mistyped (JsonNode *root)
 {
-  /* What programs read by itself, whether or not it is an option; json-glib complains about other types. */
+  /* Members that programs read, whether or not they are options. json-glib logs a critical message for another type. */
   static const struct
   {
     const char *name;
@@ -401,7 +401,7 @@ refuse_member (const OptionState *self,
                          member, program, program);
 }
 
-/* Whether a file has the name in @node. */
+/* Checks that the text in @node is the name of a file that exists. */
 static gboolean
 is_there (JsonNode *node)
 {

@@ -175,7 +175,7 @@ void option_table_add_given (const OptionState *self,
                              JsonBuilder *builder);
 /* Parses @saved as a JSON object; NULL if it is not one, or not one that these programs saved. */
 JsonNode *option_table_parse_json (const char *saved);
-/* Reads the JSON object in a regular file; NULL if there is none. */
+/* Reads the JSON object in a regular file. Returns NULL if the file has no object. */
 JsonNode *option_table_read_json (const char *path);
 /* Returns the text that the object @root has as @name; @fallback if it has none. Owned by @root. */
 const char *option_table_get_text (JsonNode *root,

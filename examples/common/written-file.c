@@ -28,7 +28,7 @@ fail (GError **error,
 /* The longest name that a program or the library puts into a folder, with those of unfinished files. */
 #define ROOM_INSIDE 128
 
-/* What is written at the end of the work would fail there, so a name must not be too long. */
+/* Refuses names that are too long before the work begins: writing the file would fail at its end. */
 static gboolean
 check_names (const char *option,
              const char *path,
@@ -163,7 +163,7 @@ name_unfinished (const char *path)
 }
 
 /* The unfinished file always has the same name, so that the next run takes over what one that was killed has left of
- * it; a lock keeps out those that live. */
+ * it. A lock keeps out runs that are alive. */
 static int
 open_unfinished (const char *path)
 {
@@ -181,7 +181,7 @@ open_unfinished (const char *path)
           errno = EBUSY;
           return -1;
         }
-      /* The one that had it may have given it its name. */
+      /* The process that held the lock may have renamed the file. */
       if (fstat (fd, &here) == 0 && stat (path, &there) == 0 && here.st_ino == there.st_ino)
         return fd;
       close (fd);

@@ -7,7 +7,7 @@
 
 G_BEGIN_DECLS
 
-/* Whether a file can be written at @path, which the option @option names; NULL can. */
+/* Checks that a file can be written at @path, the value of the option @option. A path of NULL passes. */
 gboolean written_file_check (const char *option,
                              const char *path,
                              GError **error);

@@ -430,6 +430,7 @@ ebb_generation_options_check_values (EbbGenerationOptions *self, gboolean has_te
   return check_tokens ("stop", self->stop_tokens, error) && check_tokens ("suppressed", self->suppress_tokens, error)
          && check_tokens ("suppressed first", self->begin_suppress_tokens, error);
 }
+
 /**
  * ebb_generation_options_check:
  * @self: options

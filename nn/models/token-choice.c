@@ -75,7 +75,7 @@ penalize (EbbTokenChoice *self, const gint64 *earlier, gsize n_earlier)
 static void
 rule_out (EbbTokenChoice *self, gint64 token)
 {
-  if (token < self->vocab) /* others are chosen never */
+  if (token < self->vocab) /* a token beyond the vocabulary is never chosen */
     self->scores[token] = -INFINITY;
 }
 

@@ -267,7 +267,7 @@ is_of_now (const Buffer *self)
   return self->kind.account == (ebb_is_dry () ? ebb_thread.account : NULL);
 }
 
-/* In a dry run, which has buffers of its own: those outside of it would do the same. */
+/* A dry run has buffers of its own. They replace the idle buffers outside of the run, which a real step would use. */
 static void
 replace_idle_buffers (EbbBufferPool *self)
 {

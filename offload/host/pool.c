@@ -11,8 +11,8 @@
 /* A buffer of up to 1 + 1 / LARGER times the size will do, where memory is not limited. */
 #define LARGER 4
 
-/* The bytes that a pool may have beyond the most that were in use at one time: this part of that, or SPARE if that is
- * more. Batches of ever other lengths would else leave buffers of ever other sizes behind. */
+/* Bytes that a pool may have beyond its peak use: 1 / PART_SPARE of the peak, at least SPARE. Without this bound each
+ * new length of a batch would leave buffers of its own size behind. */
 #define PART_SPARE 20
 #define SPARE ((guint64) 96 << 20)
 

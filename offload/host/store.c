@@ -17,9 +17,9 @@
  * The source of a copy is freed at a fixed point of the program, see #EbbActivationStore:in-flight, so that the peak of
  * the device's memory is the same in every run; if backward asks for it before that, it gets the source itself.
  *
- * Host memory is taken from the system once and used again, so a step whose sizes repeat takes none. Tensors of ever
- * other sizes don't add up: a store has at most 96 MiB, or 5 % if that is more, beyond the most bytes that it has held
- * at one time. ebb_host_store_trim() gives back all that holds nothing.
+ * Host memory is taken from the system once and used again, so a step whose sizes repeat takes none. Tensors whose
+ * sizes keep changing don't add up: a store has at most 96 MiB, or 5 % if that is more, beyond the most bytes that it
+ * has held at one time. ebb_host_store_trim() gives back all that holds nothing.
  */
 struct _EbbHostStore
 {

@@ -169,7 +169,6 @@ void ebb_lora_model_drop_last (EbbModule *model,
 /* The architecture whose files name the modules of @model; NULL: its own names are all there are. */
 const EbbArchitecture *ebb_lora_find_architecture (EbbModule *model);
 /* PEFT's keys of a linear layer's factors, owned; FALSE: folders have no form for it. */
-
 gboolean ebb_lora_get_keys (const EbbArchitecture *architecture,
                             EbbModule *layer,
                             const char *path,

@@ -145,7 +145,7 @@ count_strange (const char *text,
   return count;
 }
 
-/* Whether the beginning of a file may be text. Some bytes of a text may be broken. */
+/* Checks that the beginning of a file may be text, in which some bytes may be broken. */
 static gboolean
 check_format (const char *option,
               const char *path,

@@ -62,7 +62,7 @@ EbbTensor *model_loss (EbbModule *model,
 /* Whether weights at @path are a model's folder, or a GGUF file, and not a file of weights alone. */
 gboolean model_is_saved_whole (const Options *options,
                                const char *path);
-/* What the weights in that folder are to be: an EbbDType, or EBB_MODEL_KEEP_DTYPE. */
+/* The dtype of the weights in the saved folder: an EbbDType, or EBB_MODEL_KEEP_DTYPE. */
 int model_get_saved_dtype (const Options *options);
 /* As a file or as a folder, with --model of the dtype of its folder's weights. All ranks call it for a folder of a
  * model of --model that they share. */

@@ -41,7 +41,7 @@ check_weights (const Options *options,
   return written_file_check (option, path, error);
 }
 
-/* Whether nobody's files are in a folder but the training's own. */
+/* Checks that a folder has no files except those of a training. */
 static gboolean
 is_free (const char *path)
 {

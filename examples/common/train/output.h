@@ -18,7 +18,7 @@ typedef enum
 /* Whether a program that tunes saves elsewhere than in the folder or file of --model. */
 gboolean output_check_base (const Options *options,
                             GError **error);
-/* Whether --save and --save-best name a place where they replace no other model, or --overwrite is given. @model: with
+/* Checks that --save and --save-best replace no other model, unless --overwrite is given. @model: with
  * full parameters, or with the adapter that is saved. */
 gboolean output_check_replaced (const Options *options,
                                 EbbModule *model,

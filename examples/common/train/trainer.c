@@ -146,7 +146,7 @@ make_optimizer (Trainer *self,
   return trainer_set_optimizer (self, error);
 }
 
-/* What is added to the model once its layers are as they stay. */
+/* Adds what is trained, after the last change to the model's layers. */
 static gboolean
 add_trained (Trainer *self,
              GError **error)

@@ -57,8 +57,8 @@ gboolean trainer_init (Trainer *self,
 void trainer_clear (Trainer *self);
 /* The exit status that a signal asks for; of all ranks, as of the last step or trainer_poll(). 0: none. */
 int trainer_get_interrupt (const Trainer *self);
-/* Whether a signal ends the training now. A closed output ends a training after its first step at the earliest, since
- * the program has printed before that. */
+/* Returns TRUE if a signal ends the training now. A closed output ends a training after its first step at the earliest,
+ * since the program has printed before that. */
 gboolean trainer_must_stop (const Trainer *self);
 gboolean trainer_poll (Trainer *self,
                        GError **error);

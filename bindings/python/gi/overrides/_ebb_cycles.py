@@ -57,7 +57,7 @@ def _find_roots():
 
 
 def _find_attributes(module):
-    """The dict of a module, which reading __dict__ would make; None if there is none."""
+    """The dict of a module, or None. Reading __dict__ would make one."""
     return next((value for value in gc.get_referents(module) if type(value) is dict), None)
 
 

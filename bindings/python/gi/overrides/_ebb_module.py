@@ -538,7 +538,7 @@ class Module(Ebb.Module):
 
 
 _load_state_dict, _compare = guard(Ebb.Module.load_state_dict), guard(Ebb.Module.compare_state_dict)
-# The names that a state dict lacks, and those that only it has.
+# Names of the module that a state dict lacks, and names of the state dict that the module lacks.
 IncompatibleKeys = collections.namedtuple("IncompatibleKeys", "missing_keys unexpected_keys")
 
 

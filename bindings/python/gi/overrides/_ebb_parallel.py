@@ -133,7 +133,7 @@ _load_full_state_dict = guard(Ebb.load_full_state_dict)
 
 
 def load_full_state_dict(module, state, broadcast=False, strict=True):
-    """Copies full tensors into a module, of which each rank takes its shards; returns the names that did not fit, as
+    """Copies full tensors into a sharded module: each rank takes its shards. Returns the names that did not fit, as
     load_state_dict() does, or None on a rank without a state.
 
     broadcast: rank 0 has the state for all ranks.

@@ -73,8 +73,8 @@ def plan_memory(model, step, budget, device=None, group=None, measured=False, st
     times, and reads no values. budget: bytes of the device, or a text as "1.5GiB". device: where the step is to run;
     None stands for the accelerator that the model is on, otherwise for the default device. group: the ranks that run
     the step together, which all call this and get the same plan. measured: the step runs for real, so it may read
-    values: some tens of steps, which train, and of which the first ones need the memory of a step without a plan;
-    without a group. store: an ebb.DiskStore or ebb.HostStore to which blocks may move what they keep; without
+    values: some tens of steps, which train. The first steps need the memory of a step without a plan. No group is
+    allowed. store: an ebb.DiskStore or ebb.HostStore to which blocks may move what they keep; without
     measured. A budget below the least that would do is an ebb.Error that names it.
     """
     function = run_step("plan_memory", model, step)

@@ -733,7 +733,7 @@ class Tensor(Ebb.Tensor):
         return Found(*(_transpose(found, dim, -1) for found in _topk(_transpose(self, dim, -1), k, largest)[1:]))
 
     def clamp(self, min=None, max=None):
-        """The elements bounded by two numbers, of which one may be left out."""
+        """The elements bounded by two numbers; one number may be left out."""
         x = self
         for bound in (min, max):
             if bound is not None and not isinstance(bound, numbers.Real):
