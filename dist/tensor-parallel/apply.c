@@ -6,7 +6,6 @@
 #include "nn/layers/mlp.h"
 #include "nn/layers/multi-head-attention.h"
 #include "nn/module-instance-private.h"
-#include "nn/layers/rms-norm.h"
 #include "tensor/tensor-private.h"
 
 static void
@@ -215,12 +214,6 @@ exchange_children (EbbModule *module, const char *path, gpointer user_data)
   return TRUE;
 }
 
-static gboolean
-is_norm (EbbModule *module)
-{
-  return EBB_IS_LAYER_NORM (module) || EBB_IS_RMS_NORM (module);
-}
-
 /* A norm applies its parameters to this rank's shard of the sequence; inside attention, to its heads. */
 static gboolean
 share_norm (EbbModule *module, const char *path, gpointer user_data)
@@ -228,7 +221,7 @@ share_norm (EbbModule *module, const char *path, gpointer user_data)
   EbbParallelJob *self = user_data;
   EbbModule *parent = ebb_module_get_private (module)->parent;
 
-  if (is_norm (module) && !(parent != NULL && ebb_parallel_attention_is_installed (parent)))
+  if (ebb_module_is_norm (module) && !(parent != NULL && ebb_parallel_attention_is_installed (parent)))
     ebb_parallel_sequence_share (module, self->model);
   return TRUE;
 }

@@ -8,7 +8,6 @@
 #include "nn/layers/mlp.h"
 #include "nn/layers/module-list.h"
 #include "nn/layers/multi-head-attention.h"
-#include "nn/layers/rms-norm.h"
 #include "nn/layers/sequential.h"
 #include "tensor/tensor-private.h"
 
@@ -403,8 +402,7 @@ check_inside (EbbModule *module, const char *path, gpointer user_data)
                  "the plan shards the sequence inside \"%s\", where it is sharded already", inside->path);
   for (guint i = 0; i < parameters->n_items; i++)
     has_parameters = has_parameters || parameters->items[i].tensor != NULL;
-  if (!has_parameters || is_for_parts (job, module) || G_OBJECT_TYPE (module) == EBB_TYPE_LAYER_NORM
-      || G_OBJECT_TYPE (module) == EBB_TYPE_RMS_NORM)
+  if (!has_parameters || is_for_parts (job, module) || ebb_module_is_norm (module))
     return TRUE;
   return fail (inside->error, EBB_ERROR_NOT_SUPPORTED, full,
                "a %s %s can't have parameters where the sequence is sharded, between the boundaries of \"%s\": "

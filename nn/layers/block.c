@@ -1,10 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/layers/block-private.h"
 
-#include "nn/layers/layer-norm.h"
-#include "nn/layers/layer-private.h"
-#include "nn/layers/rms-norm.h"
-
 /* The choices of a transformer block, and its inputs as arguments. */
 
 EbbBlockConfig *
@@ -30,19 +26,6 @@ void
 ebb_block_config_unref (EbbBlockConfig *self)
 {
   g_atomic_rc_box_release (self);
-}
-
-EbbModule *
-ebb_block_config_new_norm (const EbbBlockConfig *self, int width, GError **error)
-{
-  switch (self->norm)
-    {
-    case EBB_NORM_LAYER: return ebb_layer_norm_new (width, self->norm_eps, self->bias, error);
-    case EBB_NORM_RMS: return ebb_rms_norm_new (width, self->norm_eps, error);
-    case EBB_NORM_RMS_UNIT:
-      return ebb_layer_new (EBB_TYPE_RMS_NORM, error, "width", width, "eps", self->norm_eps, "unit-offset", TRUE, NULL);
-    }
-  g_assert_not_reached ();
 }
 
 EbbArgs *

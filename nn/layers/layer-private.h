@@ -3,10 +3,9 @@
 
 #include "nn/layers/activations.h"
 #include "nn/layers/embedding.h"
-#include "nn/layers/layer-norm.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/quantize.h"
-#include "nn/layers/rms-norm.h"
+#include "nn/layers/norm.h"
 #include "nn/module-instance-private.h"
 #include "nn/module-private.h"
 #include "tensor/quantization-private.h"
@@ -174,27 +173,6 @@ struct _EbbEmbedding
   EbbTensor *weight; /* [num, dim] */
 };
 
-struct _EbbLayerNorm
-{
-  EbbModule parent_instance;
-
-  int width;
-  double eps;
-  gboolean has_bias;
-  EbbTensor *weight; /* [width] */
-  EbbTensor *bias;   /* [width] or NULL */
-};
-
-struct _EbbRmsNorm
-{
-  EbbModule parent_instance;
-
-  int width;
-  double eps;
-  gboolean unit_offset;
-  EbbTensor *weight; /* [width] */
-};
-
 /* Whether the op that comes next may add the bias: nobody looks at the layer's result, and the bias stays available
  * after the layer's own call. It depends on how modules are wrapped, never on the elements that a rank holds. */
 gboolean ebb_linear_lends_bias (EbbModule *module);
@@ -210,45 +188,53 @@ EbbTensor *ebb_linear_call_for_loss (EbbModule *module,
                                      double softcap,
                                      GError **error);
 
-/* *sum = residual + dropout (x), and returns its norm by @norm, which is any module; x is normalized by @branch_norm
- * before, unless that is NULL. In one pass over memory if @norm is a layer norm or an RMS norm that nobody looks at. */
+/* A norm: a layer whose parameters may be shared, and which may normalize a residual connection's sum in the pass that
+ * computes the sum. A type of norms implements the interface beside its properties. */
+
+#define EBB_TYPE_NORM (ebb_norm_get_type ())
+G_DECLARE_INTERFACE (EbbNorm, ebb_norm, EBB, NORM, EbbModule)
+
+/* A residual connection: residual + dropout (x). */
+typedef struct
+{
+  EbbTensor *x, *residual;
+  double dropout;
+  gboolean training;
+} EbbResidual;
+
+struct _EbbNormInterface
+{
+  GTypeInterface parent_interface;
+
+  /* @parameters: the weight and the bias, NULL where there is none. */
+  EbbTensor *(*normalize) (EbbNorm *self,
+                           EbbTensor *x,
+                           EbbTensor *const *parameters,
+                           GError **error);
+  /* Sets @sum and @normalized in one pass over memory. @branch: the parameters of a norm by which x is normalized
+   * before; NULL: it isn't. NULL: the sum is computed by itself. */
+  gboolean (*add) (EbbNorm *self,
+                   const EbbResidual *residual,
+                   EbbTensor *const *parameters,
+                   EbbTensor *const *branch,
+                   EbbTensor **sum,
+                   EbbTensor **normalized,
+                   GError **error);
+  /* Whether add () normalizes x by @branch_norm, which is of the same type. NULL: no. */
+  gboolean (*adds_after) (EbbNorm *self,
+                          EbbNorm *branch_norm);
+};
+
+/* TRUE if @module's own type is one of norms, and not a type that derives from one, with a forward of its own. */
+gboolean ebb_module_is_norm (EbbModule *module);
+
+/* Sets @sum, and returns its norm by @norm, which is any module; x is normalized by @branch_norm before, unless that is
+ * NULL. In one pass over memory if the norms can and nobody looks at them. */
 EbbTensor *ebb_norm_call_after_residual (EbbModule *norm,
                                          EbbModule *branch_norm,
-                                         EbbTensor *x,
-                                         EbbTensor *residual,
-                                         double dropout,
-                                         gboolean training,
+                                         const EbbResidual *residual,
                                          EbbTensor **sum,
                                          GError **error);
-/* The forward of a norm that is called with x, residual=, dropout= and training=, by @add; returns its norm and the
- * sum. */
-typedef EbbTensor *(*EbbNormAddFunc) (EbbModule *self,
-                                      EbbTensor *x,
-                                      EbbTensor *residual,
-                                      double dropout,
-                                      gboolean training,
-                                      EbbTensor **sum,
-                                      GError **error);
-EbbArgs *ebb_norm_forward_after_residual (EbbModule *module,
-                                          EbbArgs *args,
-                                          EbbNormAddFunc add,
-                                          GError **error);
-EbbTensor *ebb_layer_norm_add (EbbModule *module,
-                               EbbTensor *x,
-                               EbbTensor *residual,
-                               double dropout,
-                               gboolean training,
-                               EbbTensor **sum,
-                               GError **error);
-/* The same after a norm of x by @branch_norm, an RMS norm with the same choices, or NULL. */
-EbbTensor *ebb_rms_norm_add (EbbModule *module,
-                             EbbModule *branch_norm,
-                             EbbTensor *x,
-                             EbbTensor *residual,
-                             double dropout,
-                             gboolean training,
-                             EbbTensor **sum,
-                             GError **error);
 
 /* A layer with a weight [classes, width] whose product with x [..., width] the caller processes further: it adds
  * another bias, or takes the loss of it as logits, which are then never all held. EbbLinear and EbbEmbedding, whose

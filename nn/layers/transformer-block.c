@@ -230,10 +230,10 @@ add_and_normalize (EbbTransformerBlock *self,
                    EbbTensor **sum,
                    GError **error)
 {
-  gboolean training = ebb_module_get_training (EBB_MODULE (self));
+  const EbbResidual connection = { x, residual, self->dropout, ebb_module_get_training (EBB_MODULE (self)) };
   g_autoptr (EbbTensor) consumed = x;
 
-  return ebb_norm_call_after_residual (norm, branch_norm, x, residual, self->dropout, training, sum, error);
+  return ebb_norm_call_after_residual (norm, branch_norm, &connection, sum, error);
 }
 
 static EbbTensor *

@@ -9,6 +9,17 @@
 
 G_BEGIN_DECLS
 
+#define EBB_TYPE_LAYER_NORM (ebb_layer_norm_get_type ())
+
+EBB_AVAILABLE_IN_ALL
+G_DECLARE_FINAL_TYPE (EbbLayerNorm, ebb_layer_norm, EBB, LAYER_NORM, EbbModule)
+
+EBB_AVAILABLE_IN_ALL
+EbbModule *ebb_layer_norm_new (int width,
+                               double eps,
+                               gboolean bias,
+                               GError **error);
+
 #define EBB_TYPE_RMS_NORM (ebb_rms_norm_get_type ())
 
 EBB_AVAILABLE_IN_ALL
