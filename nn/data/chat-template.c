@@ -138,6 +138,7 @@ ebb_chat_template_open (const char *folder,
   g_autofree char *shown = NULL;
   g_autofree char *text = NULL;
   g_autoptr (EbbJson) config = NULL;
+  g_autoptr (EbbJson) map = NULL;
   EbbChatTemplate *self;
 
   if (!EBB_MAY_BEGIN (error, folder))
@@ -154,6 +155,7 @@ ebb_chat_template_open (const char *folder,
     }
   else if (!ebb_check_folder (folder, error)
            || !ebb_tokenizer_settings_read (folder, "tokenizer_config.json", &config, error)
+           || !ebb_tokenizer_settings_read (folder, "special_tokens_map.json", &map, error)
            || !ebb_tokenizer_settings_read_chat_template (folder, config, &text, error))
     return NULL;
   shown = ebb_escape_text (folder);
@@ -166,8 +168,8 @@ ebb_chat_template_open (const char *folder,
                                                "tokenizer_config.json");
       return NULL;
     }
-  self = ebb_chat_template_new_from_text (text, ebb_tokenizer_settings_get_token (config, "bos_token"),
-                                          ebb_tokenizer_settings_get_token (config, "eos_token"), error);
+  self = ebb_chat_template_new_from_text (text, ebb_tokenizer_settings_find_token (config, map, "bos_token"),
+                                          ebb_tokenizer_settings_find_token (config, map, "eos_token"), error);
   if (self == NULL)
     g_prefix_error (error, "%s: ", shown);
   return self;

@@ -13,9 +13,11 @@ gboolean ebb_tokenizer_settings_read (const char *folder,
                                       const char *name,
                                       EbbJson **json,
                                       GError **error);
-/* A token that the file names by @key; NULL if it names none. */
-const char *ebb_tokenizer_settings_get_token (const EbbJson *json,
-                                              const char *key);
+/* The token that @key names in @config, the tokenizer_config.json, or where it lacks the key in @map, the older
+ * special_tokens_map.json; NULL if there is none. */
+const char *ebb_tokenizer_settings_find_token (const EbbJson *config,
+                                               const EbbJson *map,
+                                               const char *key);
 /* The text of chat_template.jinja, or that in @config, the tokenizer_config.json. @text is NULL if there is none. */
 gboolean ebb_tokenizer_settings_read_chat_template (const char *folder,
                                                     const EbbJson *config,

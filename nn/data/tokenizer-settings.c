@@ -35,9 +35,8 @@ ebb_tokenizer_settings_read (const char *folder,
 }
 
 /* A token is a string, or an object with its content. */
-const char *
-ebb_tokenizer_settings_get_token (const EbbJson *json,
-                                  const char *key)
+static const char *
+get_token (const EbbJson *json, const char *key)
 {
   const EbbJson *member = ebb_json_get (json, key);
   const char *text = NULL;
@@ -45,6 +44,14 @@ ebb_tokenizer_settings_get_token (const EbbJson *json,
   if (!ebb_json_as_string (member, &text))
     ebb_json_as_string (ebb_json_get (member, "content"), &text);
   return text;
+}
+
+const char *
+ebb_tokenizer_settings_find_token (const EbbJson *config,
+                                   const EbbJson *map,
+                                   const char *key)
+{
+  return get_token (ebb_json_get (config, key) != NULL ? config : map, key);
 }
 
 /* The template in the settings: a string, or the one of a list that is called "default". */

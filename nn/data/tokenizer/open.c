@@ -23,11 +23,8 @@ find_special_tokens (EbbTokenizerPipeline *self,
 
   for (guint i = 0; i < G_N_ELEMENTS (keys); i++)
     {
-      const char *text = ebb_tokenizer_settings_get_token (config, keys[i]);
+      const char *text = ebb_tokenizer_settings_find_token (config, map, keys[i]);
 
-      /* An older file, which the newer one replaces. */
-      if (text == NULL && ebb_json_get (config, keys[i]) == NULL)
-        text = ebb_tokenizer_settings_get_token (map, keys[i]);
       if (text != NULL)
         self->special_tokens[i] = ebb_tokenizer_pipeline_find_token (self, text);
     }
@@ -80,6 +77,7 @@ take_template (EbbTokenizerPipeline *self,
 static gboolean
 read_settings (EbbTokenizerPipeline *self,
                const char *folder,
+               const EbbJson *json,
                GError **error)
 {
   g_autoptr (EbbJson) config = NULL;
@@ -96,7 +94,7 @@ read_settings (EbbTokenizerPipeline *self,
       g_prefix_error (error, "%s" G_DIR_SEPARATOR_S "tokenizer_config.json: ", shown);
       return FALSE;
     }
-  return ebb_tokenizer_pipeline_note_settings (self, folder, config, error)
+  return ebb_tokenizer_pipeline_note_settings (self, folder, json, config, map, error)
          && ebb_tokenizer_settings_read_chat_template (folder, config, &self->chat_template, error);
 }
 
@@ -153,7 +151,7 @@ read_folder (EbbTokenizerPipeline *self,
                                  ? ebb_json_read_file_with_nul (self->name, MAX_FILE_SIZE, error)
                                  : NULL;
 
-  return json != NULL && ebb_tokenizer_pipeline_read (self, json, error) && read_settings (self, folder, error);
+  return json != NULL && ebb_tokenizer_pipeline_read (self, json, error) && read_settings (self, folder, json, error);
 }
 
 static gboolean

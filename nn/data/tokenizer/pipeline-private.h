@@ -44,10 +44,13 @@ EbbTokenizerPipeline *ebb_tokenizer_pipeline_new (const char *name);
 gboolean ebb_tokenizer_pipeline_read (EbbTokenizerPipeline *self,
                                       const EbbJson *json,
                                       GError **error);
-/* Prints a message that names the settings of the folder which have no effect. */
+/* Prints a message that names the settings without effect in the folder's files: tokenizer.json, tokenizer_config.json
+ * and special_tokens_map.json. */
 gboolean ebb_tokenizer_pipeline_note_settings (const EbbTokenizerPipeline *self,
                                                const char *folder,
+                                               const EbbJson *json,
                                                const EbbJson *config,
+                                               const EbbJson *map,
                                                GError **error);
 /* Call it when all parts are there. */
 void ebb_tokenizer_pipeline_finish (EbbTokenizerPipeline *self);

@@ -263,6 +263,32 @@ folders_have_templates_in_three_places (void)
     }
 }
 
+/* An older folder names the special tokens that the template writes in a file of their own. */
+static void
+special_tokens_come_from_either_file (void)
+{
+  g_autofree char *folder = g_dir_make_tmp ("ebb-chat-XXXXXX", NULL);
+  g_autofree char *jinja = read_template ("mistral");
+  g_autofree char *path = g_build_filename (folder, "chat_template.jinja", NULL);
+  g_autofree char *map = g_build_filename (folder, "special_tokens_map.json", NULL);
+  g_autoptr (EbbChatTemplate) template = NULL;
+  g_autofree char *text = NULL;
+  GError *error = NULL;
+
+  g_assert_true (g_file_set_contents (path, jinja, -1, NULL));
+  g_assert_true (g_file_set_contents (map, "{\"bos_token\": \"<begin>\", \"eos_token\": \"<end>\"}", -1, NULL));
+  template = ebb_chat_template_open (folder, &error);
+  g_assert_no_error (error);
+  text = ebb_chat_template_render (template, (const char *const[]){ "user", "assistant", NULL },
+                                   (const char *const[]){ "a", "b", NULL }, FALSE, NULL, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_true (g_str_has_prefix (text, "<begin>"));
+  g_assert_true (g_str_has_suffix (text, "<end>"));
+  g_remove (path);
+  g_remove (map);
+  g_rmdir (folder);
+}
+
 /* A pipe without a writer is refused, not waited for, and so is a file without end; the folder's name stays on the
  * error's line. */
 static void
@@ -526,6 +552,7 @@ main (int argc, char **argv)
   g_test_add_func ("/nn/data/chat-template/changed", changed_templates_are_refused);
   g_test_add_func ("/nn/data/chat-template/conversations", bad_conversations_are_named);
   g_test_add_func ("/nn/data/chat-template/folders", folders_have_templates_in_three_places);
+  g_test_add_func ("/nn/data/chat-template/special-tokens-come-from-either-file", special_tokens_come_from_either_file);
   g_test_add_func ("/nn/data/chat-template/tokenizers", tokenizers_have_the_template_of_their_folder);
   g_test_add_func ("/nn/data/chat-template/files", templates_are_regular_files_of_a_bounded_size);
   g_test_add_func ("/nn/data/chat-template/answers", answers_are_marked_among_tokens);

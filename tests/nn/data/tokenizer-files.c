@@ -223,6 +223,46 @@ settings_without_effect_are_named (void)
     }
 }
 
+/* What tokenizer.json and special_tokens_map.json say without effect is named, too. */
+static void
+settings_of_other_files_are_named (void)
+{
+  static const struct
+  {
+    const char *tokenizer, *config, *map, *note;
+  } cases[] = {
+    { "{" BPE "}", "{\"eos_token\": \"b\"}",
+      "{\"bos_token\": \"<m>\", \"eos_token\": \"<n>\", \"additional_special_tokens\": [\"<o>\"]}",
+      "*effect: bos_token: \"<m>\" is no token of tokenizer.json; additional_special_tokens: \"<o>\" is no *" },
+    { "{" BPE ", \"padding\": {\"direction\": \"Left\"}, \"truncation\": {\"direction\": \"Left\"}}",
+      "{\"truncation_side\": \"right\"}", "{}",
+      "*effect: the direction of padding in tokenizer.json is Left: rows are padded on the right unless a call says "
+      "otherwise" },
+    { "{" BPE ", \"post_processor\": {\"type\": \"BertProcessing\", \"cls\": [\"a\", 0], \"sep\": [\"b\", 1]}}",
+      "{\"add_bos_token\": true, \"add_eos_token\": false, \"bos_token\": \"ab\", \"eos_token\": \"b\"}", "{}",
+      "*effect: add_bos_token is true: the special tokens that tokenizer.json puts around a text stay; "
+      "add_eos_token is false: the special tokens that *" },
+    { "{" BPE "}", "{\"add_bos_token\": true}", "{}", "*effect: add_bos_token is true: there is no such token" },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autofree char *folder = write_folder ("tokenizer.json", cases[i].tokenizer);
+      g_autofree char *config = g_build_filename (folder, "tokenizer_config.json", NULL);
+      g_autofree char *map = g_build_filename (folder, "special_tokens_map.json", NULL);
+      g_autoptr (EbbTokenizer) tokenizer = NULL;
+      g_autoptr (GError) error = NULL;
+
+      g_assert_true (g_file_set_contents (config, cases[i].config, -1, NULL));
+      g_assert_true (g_file_set_contents (map, cases[i].map, -1, NULL));
+      g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, cases[i].note);
+      tokenizer = ebb_tokenizer_open (folder, &error);
+      g_assert_no_error (error);
+      g_test_assert_expected_messages ();
+      remove_folder (folder);
+    }
+}
+
 static void
 frames_of_bert_stay (void)
 {
@@ -635,6 +675,7 @@ main (int argc, char **argv)
   g_test_add_func ("/tokenizer-files/missing-files-are-named", missing_files_are_named);
   g_test_add_func ("/tokenizer-files/bad-settings-are-named", bad_settings_are_named);
   g_test_add_func ("/tokenizer-files/settings-without-effect-are-named", settings_without_effect_are_named);
+  g_test_add_func ("/tokenizer-files/settings-of-other-files-are-named", settings_of_other_files_are_named);
   g_test_add_func ("/tokenizer-files/frames-of-bert-stay", frames_of_bert_stay);
   g_test_add_func ("/tokenizer-files/characters-without-a-token-are-named", characters_without_a_token_are_named);
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up", expressions_without_end_are_given_up);
