@@ -110,6 +110,13 @@ class Keep(unittest.TestCase):
             self.check(lines, report, rf"step {step}: the training took [\d.]+ MiB more than its budget of [\d.]+ MiB; "
                        r"it (was planned again|goes on with the plan that needs least), whose peak is [\d.]+ MiB")
 
+    def test_a_plan_that_goes_on_shows_the_budget_that_is_left(self):
+        budget = self.plain["rss_peak_bytes"] + (16 << 20)
+        lines, report = self.train("--memory", budget, EBB_GPT_JOB_FAULT="0:forward:1:grow")
+        self.check(lines, report, "step 1: .*; it goes on with the plan that needs least, whose peak is .*")
+        plan = report["plan"]
+        self.assertEqual(plan["budget_bytes"], plan["predicted_peak_bytes"])
+
     def test_another_step_is_named(self):
         lines, report = self.train(*SIM, "--memory", "1G", EBB_GPT_JOB_FAULT="0:backward:2:op")
         self.check(lines, report, r"step 2: the step isn't as it was planned: op \d+ is fill \(16384 bytes\) in .*, "

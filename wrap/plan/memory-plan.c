@@ -476,9 +476,12 @@ ebb_memory_plan_class_init (EbbMemoryPlanClass *klass)
   /**
    * EbbMemoryPlan:budget-bytes:
    *
-   * The bytes that the step may take at most.
+   * The bytes that the step may take at most. Set it where a plan goes on with another budget than it was made for: the
+   * plan's printed form and its file then show that budget.
    */
-  install_bytes (object_class, offsetof (EbbMemoryPlan, budget_bytes), "budget-bytes");
+  g_object_class_install_property (object_class, offsetof (EbbMemoryPlan, budget_bytes),
+                                   g_param_spec_uint64 ("budget-bytes", NULL, NULL, 0, G_MAXINT64, 0,
+                                                        G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
   /**
    * EbbMemoryPlan:predicted-peak-bytes:
    *

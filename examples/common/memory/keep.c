@@ -171,6 +171,7 @@ plan_again (Keep *self,
     return FALSE;
   g_object_get (trainer->plan, "predicted-peak-bytes", &peak, NULL);
   trainer->limit = MAX (limit, peak);
+  g_object_set (trainer->plan, "budget-bytes", trainer->limit, NULL);
   trainer->heap = MAX (subtract (trainer->heap, too_much), peak);
   ebb_memory_set_limit (trainer->device, trainer->heap);
   note (trainer, g_strdup_printf ("step %" G_GINT64_FORMAT ": the training took %.1f MiB more than its budget of %.1f "
