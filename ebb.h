@@ -28,6 +28,7 @@
 #include "tensor/profile/profiler.h"
 #include "tensor/profile/stream-trace.h"
 #include "tensor/profile/timeline.h"
+#include "tensor/profile/timing.h"
 #include "tensor/quantization.h"
 #include "tensor/random.h"
 #include "tensor/tensor.h"

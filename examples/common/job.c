@@ -9,6 +9,7 @@
 #include "common/memory/keep.h"
 #include "common/memory/memory-timeline.h"
 #include "common/memory/planning.h"
+#include "common/memory/timing.h"
 #include "common/ranks/launch.h"
 #include "common/report/log.h"
 #include "common/report/profile.h"
@@ -314,6 +315,7 @@ run_job (Options *options,
   gboolean ok;
 
   interrupt_watch ();
+  timing_show (options);
   status = 0;
   if (options->merge != NULL)
     ok = merge (options, &error);

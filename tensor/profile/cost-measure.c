@@ -328,8 +328,6 @@ typedef struct
 {
   EbbCostMemory memory;
   double end;
-  EbbCostProgress progress;
-  gpointer user_data;
   gboolean changes_file;
 } Measuring;
 
@@ -371,8 +369,7 @@ measure_candidates (EbbCostTable *self,
                                       ebb_kernel_get_name (launch->kernel));
           return FALSE;
         }
-      if (measuring->progress != NULL)
-        measuring->progress (ebb_cost_table_get_n_measured (self), self->launches->len, measuring->user_data);
+      ebb_timing_notify (ebb_cost_table_get_n_measured (self), self->launches->len);
       if (disturbed && figure.is_disturbed)
         break;
     }
@@ -391,7 +388,9 @@ measure_all (EbbCostTable *self,
     return TRUE;
   if (!ebb_cost_memory_init (&measuring->memory, self->device, self->cache_bytes, max_bytes, error))
     return FALSE;
+  ebb_timing_notify (ebb_cost_table_get_n_measured (self), self->launches->len);
   ok = measure_candidates (self, measuring, FALSE, error) && measure_candidates (self, measuring, TRUE, error);
+  ebb_timing_notify (0, 0);
   ebb_cost_memory_clear (&measuring->memory);
   return ok;
 }
@@ -400,8 +399,6 @@ gboolean
 ebb_cost_table_measure (EbbCostTable *self,
                         double max_seconds,
                         guint64 max_bytes,
-                        EbbCostProgress progress,
-                        gpointer user_data,
                         GError **error)
 {
   const EbbModes outer = ebb_modes_enter_internal ();
@@ -409,7 +406,7 @@ ebb_cost_table_measure (EbbCostTable *self,
   struct _EbbProfiler *profiler = ebb_thread.profiler;
   const int n_threads = ebb_cpu_get_n_threads ();
   const double host_seconds = self->host_seconds;
-  Measuring measuring = { .end = get_now () + max_seconds, .progress = progress, .user_data = user_data };
+  Measuring measuring = { .end = get_now () + max_seconds };
   gboolean ok;
 
   /* Neither a dry run's account nor a profiler is to see any of it. */

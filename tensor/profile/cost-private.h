@@ -13,11 +13,6 @@ typedef struct _EbbCostTable EbbCostTable;
 
 #define EBB_COST_MAX_BYTES (256 * 1024 * 1024)
 
-/* @n_measured of @n_launches have a figure of their own. */
-typedef void (*EbbCostProgress) (guint n_measured,
-                                 guint n_launches,
-                                 gpointer user_data);
-
 /* For @device and the calling thread's number of threads. Reads the file of costs that earlier processes have kept. */
 EbbCostTable *ebb_cost_table_new (EbbDevice *device);
 void ebb_cost_table_free (EbbCostTable *self);
@@ -41,9 +36,11 @@ guint ebb_cost_table_get_n_disturbed (EbbCostTable *self);
 gboolean ebb_cost_table_measure (EbbCostTable *self,
                                  double max_seconds,
                                  guint64 max_bytes,
-                                 EbbCostProgress progress,
-                                 gpointer user_data,
                                  GError **error);
+
+/* timing.c: calls the function of ebb_timing_set_func (). */
+void ebb_timing_notify (guint n_timed,
+                        guint n_kernels);
 
 /* The seconds so far that other programs kept cores from this process; a test has its own. */
 extern double (*ebb_cost_get_lost_seconds) (void);

@@ -160,7 +160,7 @@ show (BenchTraining *training, GError **error)
   if (!take_steps (training, times, N_LEFT_OUT, error) || !record_step (&recorder, training, error))
     return FALSE;
   began = (double) g_get_monotonic_time () * 1e-6;
-  if (!ebb_cost_table_measure (table, seconds_at_most, 0, NULL, NULL, error))
+  if (!ebb_cost_table_measure (table, seconds_at_most, 0, error))
     return FALSE;
   took = (double) g_get_monotonic_time () * 1e-6 - began;
   if (!take_steps (training, times, 1, error))

@@ -437,6 +437,18 @@ class Terminals(ProgramsTest):
         self.assertEqual(len(re.findall(r"^step +\d+/20  loss \d+\.\d{4}  \d+ tokens/s  \d+:\d\d left  MiB: parameters "
                                         r"[\d.]+ gradients .* peak [\d.]+$", done.stdout, re.MULTILINE)), 11)
 
+    def test_a_terminal_shows_that_kernels_are_timed(self):
+        """Not again where their times are known. Other programs don't disturb the times of sim."""
+        words = ["train_gpt", *SMALL, "--layers", "1", "--device", "sim", "--estimate"]
+        first, again = (self.run_on_terminal(60, *words)[1] for _ in range(2))
+        counts = re.findall(r"\rTiming kernels, once on this machine: (\d+) of (\d+)\033\[K", first)
+        self.assertGreater(len(counts), 10, first)
+        self.assertEqual((counts[0][0], counts[1][0]), ("0", "1"))
+        self.assertIn("\r\033[KA step needs", first)
+        self.assertTrue(again.startswith("A step needs"), again)
+        self.assertIn("\rTiming kernels, once \033[K", self.run_on_terminal(22, *words, EBB_COST_FILE="")[1])
+        self.assertEqual(self.run_on_terminal(60, *words, "--quiet", EBB_COST_FILE="")[1], "")
+
     def test_help_fits_any_terminal(self):
         for columns, most in ((40, 40), (60, 60), (80, 80), (200, 100)):
             for option in "--help", "--help-all":

@@ -409,8 +409,8 @@ ebb_memory_estimate_get_leak (EbbMemoryEstimate *self)
  * @error: return location for an error
  *
  * Adds up the time of each kernel that a step launches. A kernel that wasn't launched with such operands on this
- * machine before is measured alone, on random data; the figures are kept for the next time. The timeline of the
- * estimate gets these times.
+ * machine before is measured alone, on random data; the figures are kept for the next time. ebb_timing_set_func() shows
+ * how far that is. The timeline of the estimate gets these times.
  *
  * Returns: the seconds of a step; 0 with @error set
  */
@@ -425,7 +425,7 @@ ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
   g_return_val_if_fail (EBB_IS_MEMORY_ESTIMATE (self), 0);
 
   if (max_seconds > 0
-      && !ebb_cost_table_measure (self->costs, max_seconds, EBB_ESTIMATE_MEASURED_BYTES, NULL, NULL, error))
+      && !ebb_cost_table_measure (self->costs, max_seconds, EBB_ESTIMATE_MEASURED_BYTES, error))
     return 0;
   times = g_new0 (double, self->launches->len + 1);
   for (guint i = 0; i < self->launches->len; i++)

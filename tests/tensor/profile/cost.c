@@ -173,20 +173,32 @@ measure (EbbCostTable *table)
 {
   g_autoptr (GError) error = NULL;
 
-  ebb_cost_table_measure (table, LONG, FEW_BYTES, NULL, NULL, &error);
+  ebb_cost_table_measure (table, LONG, FEW_BYTES, &error);
   g_assert_no_error (error);
 }
 
+typedef struct
+{
+  guint n_calls, n_timed, n_ends;
+} Progress;
+
 /* A launch that other programs disturbed is measured once more, and counts once. */
 static void
-count_progress (guint n_measured, guint n_launches, gpointer user_data)
+count_progress (guint n_timed, guint n_kernels, gpointer user_data)
 {
-  guint *n = user_data;
+  Progress *self = user_data;
 
-  g_assert_cmpuint (n_measured, >=, *n);
-  g_assert_cmpuint (n_measured, <=, *n + 1);
-  g_assert_cmpuint (n_measured, <=, n_launches);
-  *n = n_measured;
+  g_assert_cmpuint (self->n_ends, ==, 0);
+  if (n_kernels == 0)
+    {
+      self->n_ends++;
+      return;
+    }
+  g_assert_cmpuint (n_timed, >=, self->n_timed);
+  g_assert_cmpuint (n_timed, <=, self->n_calls == 0 ? 0 : self->n_timed + 1); /* the first call is before the first */
+  g_assert_cmpuint (n_timed, <=, n_kernels);
+  self->n_timed = n_timed;
+  self->n_calls++;
 }
 
 static void
@@ -194,7 +206,8 @@ every_kernel_is_measured (void)
 {
   g_autoptr (EbbCostTable) table = make_table_of_all ();
   g_autoptr (GError) error = NULL;
-  guint counts[EBB_N_KERNELS] = { 0 }, n = 0;
+  guint counts[EBB_N_KERNELS] = { 0 }, n;
+  Progress progress = { 0 };
 
   for (guint i = 0; i < ebb_cost_table_get_n_launches (table); i++)
     {
@@ -205,10 +218,18 @@ every_kernel_is_measured (void)
     if (counts[k] == 0)
       g_error ("no launch of kernel %s", ebb_kernel_get_name ((EbbKernel) k));
   g_assert_cmpuint (ebb_cost_table_get_n_measured (table), ==, 0);
-  g_assert_true (ebb_cost_table_measure (table, 0, FEW_BYTES, NULL, NULL, &error));
+  g_assert_true (ebb_cost_table_measure (table, 0, FEW_BYTES, &error));
   g_assert_cmpuint (ebb_cost_table_get_n_measured (table), ==, 0); /* no time for any */
-  ebb_cost_table_measure (table, LONG, FEW_BYTES, count_progress, &n, &error);
+  ebb_timing_set_func (count_progress, &progress, NULL);
+  ebb_cost_table_measure (table, LONG, FEW_BYTES, &error);
   g_assert_no_error (error);
+  n = progress.n_timed;
+  g_assert_cmpuint (progress.n_ends, ==, 1);
+  progress = (Progress){ 0 };
+  if (ebb_cost_table_get_n_disturbed (table) == 0)
+    measure (table); /* nothing is left to be timed */
+  g_assert_cmpuint (progress.n_calls + progress.n_ends, ==, 0);
+  ebb_timing_set_func (NULL, NULL, NULL);
   g_assert_cmpuint (n, ==, ebb_cost_table_get_n_launches (table));
   g_assert_cmpuint (ebb_cost_table_get_n_measured (table), ==, n);
   for (guint i = 0; i < n; i++)

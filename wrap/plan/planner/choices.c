@@ -426,7 +426,7 @@ measure_launches (EbbPlanChoices *self,
                   GError **error)
 {
   ebb_probe_trim (self->probe);
-  return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, NULL, NULL, error)
+  return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, error)
          && measure_place (self, max_bytes, error);
 }
 
