@@ -51,6 +51,7 @@
 #include "nn/layers/activations.h"
 #include "nn/layers/batch-norm1d.h"
 #include "nn/layers/block-parts.h"
+#include "nn/layers/block.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/embedding.h"
 #include "nn/layers/key-value-cache.h"

@@ -174,7 +174,7 @@ ebb_offload_wrapper (EbbModule *module,
 /**
  * ebb_offload_wrap_each:
  * @root: where to look
- * @type: a type of modules, as %EBB_TYPE_TRANSFORMER_BLOCK
+ * @type: a type of modules, as %EBB_TYPE_BLOCK
  * @store: (nullable): where to; %NULL for one host store for all, see ebb_offload_wrapper()
  * @error: return location for an error
  *

@@ -2,9 +2,12 @@
 /* Plans: which modules are sharded and in which style. And the options of ebb_parallelize (). */
 #include "dist/tensor-parallel/plan-private.h"
 
+#include "nn/layers/block.h"
+#include "nn/layers/module-list.h"
+#include "nn/layers/sequential.h"
 #include "nn/models/bert.h"
 #include "nn/models/gpt.h"
-#include "nn/module-private.h"
+#include "nn/module-instance-private.h"
 #include "tensor/error-private.h"
 #include "tensor/error.h"
 #include "tensor/util/property-private.h"
@@ -14,7 +17,9 @@
 G_DEFINE_BOXED_TYPE (EbbParallelPlan, ebb_parallel_plan, ebb_parallel_plan_copy, ebb_parallel_plan_free)
 
 static const char *const style_names[] = { "column", "column_qkv", "column_gathered", "row", "row_scattered",
-                                           "vocab", "parameter", "attention", "sequence" };
+                                           "vocab", "parameter", "attention", "sequence", NULL };
+
+#define N_STYLES (G_N_ELEMENTS (style_names) - 1)
 
 static void
 rule_clear (gpointer data)
@@ -119,7 +124,7 @@ ebb_parallel_plan_add (EbbParallelPlan *self, const char *pattern, EbbParallelSt
 
   if (!EBB_MAY_BEGIN (error, self, pattern))
     return FALSE;
-  if ((guint) style >= G_N_ELEMENTS (style_names))
+  if ((guint) style >= N_STYLES)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the pattern \"%s\": %d is no style", pattern,
                    (int) style);
@@ -190,70 +195,118 @@ ebb_parallel_rule_matches (const EbbParallelRule *self, const char *path)
 
 typedef struct
 {
-  const char *pattern;
+  const char *path;
   EbbParallelStyle style;
 } KnownRule;
 
+/* The parts of models outside of their blocks, where a model has them. */
 static const KnownRule gpt_rules[] = {
   { "wte", EBB_PARALLEL_STYLE_VOCAB },
-  { "h", EBB_PARALLEL_STYLE_SEQUENCE },
-  { "h.*.attn", EBB_PARALLEL_STYLE_ATTENTION },
-  { "h.*.attn.c_attn", EBB_PARALLEL_STYLE_COLUMN_QKV },
-  { "h.*.attn.c_proj", EBB_PARALLEL_STYLE_ROW },
-  { "h.*.mlp.c_fc", EBB_PARALLEL_STYLE_COLUMN },
-  { "h.*.mlp.c_proj", EBB_PARALLEL_STYLE_ROW },
-  { "lm_head", EBB_PARALLEL_STYLE_COLUMN_GATHERED }, /* last: where there is one */
-};
-
-/* Gates and heads only where there are any. */
-static const KnownRule llama_rules[] = {
   { "embed_tokens", EBB_PARALLEL_STYLE_VOCAB },
-  { "layers", EBB_PARALLEL_STYLE_SEQUENCE },
-  { "layers.*.self_attn", EBB_PARALLEL_STYLE_ATTENTION },
-  { "layers.*.self_attn.q_proj", EBB_PARALLEL_STYLE_COLUMN },
-  { "layers.*.self_attn.k_proj", EBB_PARALLEL_STYLE_COLUMN },
-  { "layers.*.self_attn.v_proj", EBB_PARALLEL_STYLE_COLUMN },
-  { "layers.*.self_attn.o_proj", EBB_PARALLEL_STYLE_ROW },
-  { "layers.*.mlp.gate_proj", EBB_PARALLEL_STYLE_COLUMN },
-  { "layers.*.mlp.up_proj", EBB_PARALLEL_STYLE_COLUMN },
-  { "layers.*.mlp.down_proj", EBB_PARALLEL_STYLE_ROW },
   { "lm_head", EBB_PARALLEL_STYLE_COLUMN_GATHERED },
 };
 
 static const KnownRule bert_rules[] = {
   { "word_embeddings", EBB_PARALLEL_STYLE_VOCAB },
   { "output_bias", EBB_PARALLEL_STYLE_PARAMETER },
-  { "layer", EBB_PARALLEL_STYLE_SEQUENCE },
-  { "layer.*.attn", EBB_PARALLEL_STYLE_ATTENTION },
-  { "layer.*.attn.c_attn", EBB_PARALLEL_STYLE_COLUMN_QKV },
-  { "layer.*.attn.c_proj", EBB_PARALLEL_STYLE_ROW },
-  { "layer.*.mlp.c_fc", EBB_PARALLEL_STYLE_COLUMN },
-  { "layer.*.mlp.c_proj", EBB_PARALLEL_STYLE_ROW },
 };
 
-static EbbParallelPlan *
-new_from (const KnownRule *rules, guint n)
+static void
+add_known (EbbParallelPlan *self, EbbModule *model, const KnownRule *rules, guint n_rules)
 {
-  EbbParallelPlan *plan = ebb_parallel_plan_new ();
+  for (guint i = 0; i < n_rules; i++)
+    {
+      g_autoptr (EbbModule) child = ebb_module_get_child (model, rules[i].path);
+      g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (model, rules[i].path);
 
-  for (guint i = 0; i < n; i++)
-    ebb_parallel_plan_add (plan, rules[i].pattern, rules[i].style, NULL);
-  return plan;
+      if (child != NULL || parameter != NULL)
+        ebb_parallel_plan_add (self, rules[i].path, rules[i].style, NULL);
+    }
 }
 
-static EbbParallelPlan *
-new_for_gpt (EbbGpt *gpt)
+static gboolean
+has_rule (const EbbParallelPlan *self, const char *prefix, const char *path, EbbParallelStyle style)
 {
-  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (gpt);
-  EbbParallelPlan *plan;
+  g_autofree char *pattern = g_strconcat (prefix, path, NULL);
 
-  if (config->layout == EBB_GPT_LAYOUT_GPT2)
-    return new_from (gpt_rules, G_N_ELEMENTS (gpt_rules) - (config->tied ? 1 : 0));
-  plan = ebb_parallel_plan_new ();
-  for (guint i = 0; i < G_N_ELEMENTS (llama_rules) - (config->tied ? 1 : 0); i++)
-    if (config->gated || !g_str_has_suffix (llama_rules[i].pattern, ".gate_proj"))
-      ebb_parallel_plan_add (plan, llama_rules[i].pattern, llama_rules[i].style, NULL);
-  return plan;
+  for (guint i = 0; i < self->rules->len; i++)
+    if (ebb_parallel_plan_get_rule (self, i)->style == style
+        && strcmp (ebb_parallel_plan_get_rule (self, i)->pattern, pattern) == 0)
+      return TRUE;
+  return FALSE;
+}
+
+/* Adds a rule of a block, "mlp.c_fc: column", below @prefix, "h.3.", unless it is there below @instead, "h.*.". */
+static gboolean
+add_text (EbbParallelPlan *self,
+          EbbModule *block,
+          const char *prefix,
+          const char *instead,
+          const char *text,
+          GError **error)
+{
+  g_auto (GStrv) parts = g_strsplit (text, ": ", 2);
+  g_autofree char *styles = NULL;
+  g_autofree char *pattern = g_strconcat (prefix, parts[0], NULL);
+
+  for (guint style = 0; g_strv_length (parts) == 2 && style < N_STYLES; style++)
+    if (strcmp (parts[1], style_names[style]) == 0)
+      return (instead != NULL && has_rule (self, instead, parts[0], (EbbParallelStyle) style))
+             || ebb_parallel_plan_add (self, pattern, (EbbParallelStyle) style, error);
+  styles = g_strjoinv (", ", (char **) style_names);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%s: list_parallel_rules: \"%s\" must be a path and a style, as \"mlp.c_fc: column\"; styles are %s",
+               ebb_module_get_type_name (block), text, styles);
+  return FALSE;
+}
+
+/* The rules that all modules of a list have in common; NULL if @module is no list of blocks that ranks divide alike. */
+static char **
+get_common_rules (EbbModule *module)
+{
+  const guint n = EBB_IS_MODULE_LIST (module) || EBB_IS_SEQUENTIAL (module) ? ebb_module_get_n_children (module) : 0;
+  g_auto (GStrv) common = NULL;
+
+  for (guint i = 0; i < n; i++)
+    {
+      EbbModule *child = ebb_module_peek_child (module, i);
+      g_auto (GStrv) rules = EBB_IS_BLOCK (child) ? ebb_block_list_parallel_rules (EBB_BLOCK (child)) : NULL;
+
+      if (rules == NULL || rules[0] == NULL
+          || (common != NULL && !g_strv_equal ((const char *const *) rules, (const char *const *) common)))
+        return NULL;
+      if (common == NULL)
+        common = g_steal_pointer (&rules);
+    }
+  return g_steal_pointer (&common);
+}
+
+typedef struct
+{
+  EbbParallelPlan *plan;
+  GError **error;
+} Making;
+
+/* A list of blocks that are alike has one rule for all of them, and its sequence may be sharded. */
+static gboolean
+add_blocks (EbbModule *module, const char *path, gpointer user_data)
+{
+  Making *making = user_data;
+  const char *name = strrchr (path, '.') != NULL ? strrchr (path, '.') + 1 : path;
+  g_auto (GStrv) common = get_common_rules (module);
+  g_auto (GStrv) own = EBB_IS_BLOCK (module) ? ebb_block_list_parallel_rules (EBB_BLOCK (module)) : NULL;
+  g_autofree char *below = ebb_module_join_path (path, "*.");
+  g_autofree char *beside = g_strdup_printf ("%.*s*.", (int) (name - path), path);
+  g_autofree char *itself = *path != '\0' ? g_strconcat (path, ".", NULL) : g_strdup ("");
+  gboolean ok = TRUE;
+
+  if (common != NULL && *path != '\0')
+    ok = ebb_parallel_plan_add (making->plan, path, EBB_PARALLEL_STYLE_SEQUENCE, making->error);
+  for (guint i = 0; ok && common != NULL && common[i] != NULL; i++)
+    ok = add_text (making->plan, ebb_module_peek_child (module, 0), below, NULL, common[i], making->error);
+  for (guint i = 0; ok && own != NULL && own[i] != NULL; i++)
+    ok = add_text (making->plan, module, itself, beside, own[i], making->error);
+  return ok;
 }
 
 /**
@@ -261,26 +314,40 @@ new_for_gpt (EbbGpt *gpt)
  * @module: a model
  * @error: return location for an error
  *
- * The plan that ebb_parallelize() has for a model of Ebb's own, #EbbGpt or #EbbBert: attention is sharded by heads, the
- * feed-forward parts by their hidden elements, the embedding of tokens and the output by the vocabulary (Shoeybi et
- * al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3); the
- * rest is the same on all ranks.
+ * The plan that ebb_parallelize() has for a model: each #EbbBlock is divided as it says, see
+ * ebb_block_list_parallel_rules(). In those of #EbbGpt and #EbbBert attention is sharded by heads, the feed-forward
+ * parts by their hidden elements, and beside the blocks the embedding of tokens and the output by the vocabulary
+ * (Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019,
+ * section 3); the rest is the same on all ranks.
  *
- * Returns: (transfer full) (nullable): the plan, or %NULL with @error set to %EBB_ERROR_NOT_SUPPORTED for other models
+ * Returns: (transfer full) (nullable): the plan, or %NULL with @error set to %EBB_ERROR_NOT_SUPPORTED for a model whose
+ *   blocks have no rules, and to %EBB_ERROR_INVALID_ARGUMENT for a rule that is none
  */
 EbbParallelPlan *
 ebb_parallel_plan_new_for (EbbModule *module, GError **error)
 {
+  g_autoptr (EbbParallelPlan) plan = NULL;
+  GError *failure = NULL;
+
   if (!EBB_MAY_BEGIN (error, module))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
+  plan = ebb_parallel_plan_new ();
   if (EBB_IS_GPT (module))
-    return new_for_gpt (EBB_GPT (module));
-  if (EBB_IS_BERT (module))
-    return new_from (bert_rules, G_N_ELEMENTS (bert_rules));
+    add_known (plan, module, gpt_rules, G_N_ELEMENTS (gpt_rules));
+  else if (EBB_IS_BERT (module))
+    add_known (plan, module, bert_rules, G_N_ELEMENTS (bert_rules));
+  if (!ebb_module_visit (module, add_blocks, &(Making){ plan, &failure }))
+    {
+      g_propagate_error (error, failure);
+      return NULL;
+    }
+  if (plan->rules->len > 0)
+    return g_steal_pointer (&plan);
   g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "no plan is known for a %s: name the layers to shard by an EbbParallelPlan in the options",
+               "no plan is known for a %s, which has no blocks with rules: name the layers to shard by an "
+               "EbbParallelPlan in the options",
                ebb_module_get_type_name (module));
   return NULL;
 }

@@ -1,7 +1,46 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The interface of blocks, the choices of which transformer blocks are made, and the inputs of a block as arguments. */
+#include "nn/layers/block.h"
+
 #include "nn/layers/block-private.h"
 
-/* The choices of a transformer block, and its inputs as arguments. */
+/**
+ * EbbBlock:
+ *
+ * A block: a module that a model is a stack of, as #EbbTransformerBlock. Memory plans choose for each block, and
+ * ebb_checkpoint_wrap_each(), ebb_fully_shard_wrap_each() and their like wrap each with %EBB_TYPE_BLOCK. Configurations
+ * of other systems and the programs find blocks in the same way. A class of your own takes part as soon as it
+ * implements the interface, which has no function that it must have.
+ */
+G_DEFINE_INTERFACE (EbbBlock, ebb_block, EBB_TYPE_MODULE)
+
+static void
+ebb_block_default_init (EbbBlockInterface *interface)
+{
+}
+
+/**
+ * ebb_block_list_parallel_rules: (virtual list_parallel_rules)
+ * @self: a block
+ *
+ * Lists how tensor ranks divide the block: rules as ebb_parallel_plan_to_string() writes them, `mlp.c_fc: column`, with
+ * the path from the block on. ebb_parallel_plan_new_for() makes the plan of a model of the rules of its blocks.
+ *
+ * Returns: (transfer full) (array zero-terminated=1): the rules; none if each rank has all of the block
+ */
+char **
+ebb_block_list_parallel_rules (EbbBlock *self)
+{
+  EbbBlockInterface *interface;
+  char **rules = NULL;
+
+  g_return_val_if_fail (EBB_IS_BLOCK (self), NULL);
+
+  interface = EBB_BLOCK_GET_IFACE (self);
+  if (interface->list_parallel_rules != NULL)
+    rules = interface->list_parallel_rules (self);
+  return rules != NULL ? rules : g_new0 (char *, 1);
+}
 
 EbbBlockConfig *
 ebb_block_config_new (void)

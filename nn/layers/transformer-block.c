@@ -2,6 +2,7 @@
 #include "nn/layers/transformer-block.h"
 
 #include "nn/args-private.h"
+#include "nn/layers/block.h"
 #include "nn/layers/block-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/layers/mlp.h"
@@ -43,7 +44,12 @@ struct _EbbTransformerBlock
   EbbModule *after_mlp;
 };
 
-G_DEFINE_TYPE (EbbTransformerBlock, ebb_transformer_block, EBB_TYPE_MODULE)
+static void block_interface_init (EbbBlockInterface *interface);
+
+G_DEFINE_TYPE_WITH_CODE (EbbTransformerBlock,
+                         ebb_transformer_block,
+                         EBB_TYPE_MODULE,
+                         G_IMPLEMENT_INTERFACE (EBB_TYPE_BLOCK, block_interface_init))
 
 /**
  * EbbTransformerBlock:width:
@@ -310,6 +316,29 @@ ebb_transformer_block_forward (EbbModule *module, EbbArgs *args, GError **error)
     return NULL;
   result = run_block (EBB_TRANSFORMER_BLOCK (module), x, &inputs, error);
   return result != NULL ? ebb_args_new_for_tensor (result) : NULL;
+}
+
+/* By layout. A gate's rule is the first and left out where there is no gate. */
+static const char *const parallel_rules[][9] = {
+  [EBB_GPT_LAYOUT_GPT2] = { NULL, "attn: attention", "attn.c_attn: column_qkv", "attn.c_proj: row",
+                            "mlp.c_fc: column", "mlp.c_proj: row" },
+  [EBB_GPT_LAYOUT_LLAMA] = { "mlp.gate_proj: column", "self_attn: attention", "self_attn.q_proj: column",
+                             "self_attn.k_proj: column", "self_attn.v_proj: column", "self_attn.o_proj: row",
+                             "mlp.up_proj: column", "mlp.down_proj: row" },
+};
+
+static char **
+ebb_transformer_block_list_parallel_rules (EbbBlock *block)
+{
+  const EbbBlockConfig *config = EBB_TRANSFORMER_BLOCK (block)->config;
+
+  return g_strdupv ((char **) parallel_rules[config->layout] + (config->gated ? 0 : 1));
+}
+
+static void
+block_interface_init (EbbBlockInterface *interface)
+{
+  interface->list_parallel_rules = ebb_transformer_block_list_parallel_rules;
 }
 
 static void

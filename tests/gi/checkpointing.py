@@ -231,7 +231,7 @@ class Switch(TestCase):
             self.assertEqual([Ebb.checkpoint_is_wrapped(m) for m in model.h], [True] * 3)
         model.gradient_checkpointing_disable()
         self.assertFalse(any(map(Ebb.checkpoint_is_wrapped, model.modules())))
-        with self.assertRaisesRegex(ValueError, "Sequential has no ebb.TransformerBlock.*checkpoint_wrap_each"):
+        with self.assertRaisesRegex(ValueError, "Sequential has no ebb.Block.*checkpoint_wrap_each"):
             make_mlp().gradient_checkpointing_enable()
 
     def test_a_list_is_not_switched_on(self):

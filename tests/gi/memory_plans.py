@@ -5,6 +5,22 @@ import tempfile
 from support import Ebb, TestCase, main
 
 
+class OwnBlock(Ebb.Module, Ebb.Block):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = Ebb.Linear(width, 4 * width), Ebb.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).tanh())
+
+    def do_list_parallel_rules(self):
+        return ["up: column", "down: row"]
+
+
+class OtherBlock(OwnBlock, Ebb.Block):
+    """The interface may be named again."""
+
+
 class Plans(TestCase):
     def make(self):
         """A model, its optimizer, and its step, which returns the loss."""
@@ -56,6 +72,39 @@ class Plans(TestCase):
             Ebb.plan_memory(model, train, "1GiB", measured=True, store=Ebb.HostStore())
         with self.assertRaisesRegex(Ebb.Error, "to a host store or a disk store, not to an EbbKeepStore"):
             Ebb.plan_memory(model, train, "1GiB", store=Ebb.KeepStore())
+
+    def test_blocks_of_a_class_of_ones_own_are_planned_and_wrapped(self):
+        def make():
+            Ebb.manual_seed(2)
+            model = Ebb.Sequential(Ebb.Sequential(*(Ebb.Linear(16, 16) for _ in range(5))),
+                                   Ebb.Sequential(OwnBlock(16), OtherBlock(16), Ebb.TransformerBlock(16, 2)))
+            return model, lambda: model(Ebb.ones(2, 8, 16)).sum().backward()
+
+        model, train = make()
+        self.assertTrue(issubclass(Ebb.TransformerBlock, Ebb.Block))
+        self.assertEqual([isinstance(module, Ebb.Block) for module in model[1]], [True] * 3)
+        least = Ebb.plan_memory(model, train, "1GiB").props.least_bytes
+        plan = Ebb.plan_memory(model, train, least)
+        self.assertEqual([block["block"] for block in plan.as_dict()["blocks"]], ["1.0", "1.1", "1.2"])
+        plan.apply()
+        train()
+        planned = [parameter.grad for parameter in model.parameters()]
+        for which in Ebb.Block, (Ebb.Block, Ebb.Embedding), lambda module: isinstance(module, Ebb.Block):
+            model, train = make()
+            Ebb.checkpoint_wrap_each(model, which)
+            self.assertEqual([module for module in model.modules() if Ebb.checkpoint_is_wrapped(module)],
+                             list(model[1]))
+            train()
+            for parameter, grad in zip(model.parameters(), planned):
+                self.assert_same(parameter.grad, grad)
+        model, _ = make()
+        model.gradient_checkpointing_enable()
+        self.assertTrue(all(map(Ebb.checkpoint_is_wrapped, model[1])))
+        self.assertEqual(model[1][0].list_parallel_rules(), ["up: column", "down: row"])
+        with self.assertRaisesRegex(TypeError, r"class Turned: .*\(ebb.Module, ebb.Block\)"):
+            class Turned(Ebb.Block, Ebb.Module):
+                pass
+        self.assertIn("1.0.up: column\n1.0.down: row\n", Ebb.ParallelPlan.new_for(model).to_string())
 
     def test_planning_changes_nothing(self):
         model, optimizer, train = self.make()

@@ -165,7 +165,7 @@ ebb_checkpoint_wrap_if (EbbModule *root,
 /**
  * ebb_checkpoint_wrap_each:
  * @root: where to look
- * @type: a type of modules, as %EBB_TYPE_TRANSFORMER_BLOCK
+ * @type: a type of modules, as %EBB_TYPE_BLOCK
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *

@@ -2,7 +2,7 @@
 /* The configuration of LiBai, OneFlow's library of models: its switch of activation checkpointing. */
 #include "wrap/compat/libai.h"
 
-#include "nn/layers/transformer-block.h"
+#include "nn/layers/block.h"
 #include "tensor/error-private.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/compat/json-config-private.h"
@@ -50,7 +50,7 @@ read_config (const EbbJsonConfig *json,
  * @json: a configuration of LiBai as JSON: text, which begins with "{", or else the path of a file
  * @error: return location for an error
  *
- * Does to a model what LiBai's `train.activation_checkpoint.enabled` does: with true every #EbbTransformerBlock is
+ * Does to a model what LiBai's `train.activation_checkpoint.enabled` does: with true every #EbbBlock is
  * checkpointed, with false nothing happens. All other sections, and all other keys of `train`, are ignored.
  *
  * Returns: %FALSE with an error that names the key, its value and what it may be, and then nothing has changed:
@@ -76,7 +76,7 @@ ebb_apply_libai_config (EbbModule *model,
   if (!config.enabled)
     return TRUE;
   if (ebb_model_blocks_count (model, error) > 0)
-    return ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, NULL, error);
+    return ebb_checkpoint_wrap_each (model, EBB_TYPE_BLOCK, NULL, error);
   g_prefix_error_literal (error, TRAIN "." CHECKPOINT "." ENABLED " is true: ");
   return FALSE;
 }

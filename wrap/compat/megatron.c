@@ -3,7 +3,7 @@
 
 #include "dist/tensor-parallel/parallelize.h"
 #include "nn/module-private.h"
-#include "nn/layers/transformer-block.h"
+#include "nn/layers/block.h"
 #include "tensor/error-private.h"
 #include "wrap/checkpoint/stack.h"
 #include "wrap/checkpoint/wrapper.h"
@@ -199,12 +199,12 @@ wrap_selective (EbbModule *model,
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
 
   ebb_checkpoint_options_set_policy_core_attention (options);
-  return ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, options, error);
+  return ebb_checkpoint_wrap_each (model, EBB_TYPE_BLOCK, options, error);
 }
 
 /**
  * ebb_recompute_configure:
- * @model: a model of #EbbTransformerBlock's, as #EbbGpt or #EbbBert; none of them checkpointed
+ * @model: a model of #EbbBlock, as #EbbGpt or #EbbBert; none of them checkpointed
  * @json: Megatron-LM's options, as an object: text, which begins with "{", or else the path of a file
  * @mpu: (nullable): an object that knows the tensor-parallel ranks, as in ebb_checkpointing_configure(); %NULL for
  * those that ebb_parallelize() has divided @model among

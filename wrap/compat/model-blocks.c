@@ -1,11 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Finds the transformer blocks of a model for configurations that checkpoint all of them. */
+/* Finds the blocks of a model for configurations that checkpoint all of them. */
 #include "wrap/compat/model-blocks-private.h"
 
+#include "nn/layers/block.h"
 #include "nn/layers/module-list.h"
 #include "nn/module-private.h"
 #include "nn/layers/sequential.h"
-#include "nn/layers/transformer-block.h"
 #include "wrap/checkpoint/wrapper.h"
 
 /* How many blocks are children of @module. */
@@ -15,7 +15,7 @@ count_blocks_in (EbbModule *module)
   guint n_children = ebb_module_get_n_children (module), n_blocks = 0;
 
   for (guint i = 0; i < n_children; i++)
-    n_blocks += EBB_IS_TRANSFORMER_BLOCK (ebb_module_peek_child (module, i));
+    n_blocks += EBB_IS_BLOCK (ebb_module_peek_child (module, i));
   return n_blocks;
 }
 
@@ -49,7 +49,7 @@ ebb_model_blocks_count (EbbModule *model,
 
   for (guint i = 0; i < n_modules; i++)
     {
-      gboolean is_block = EBB_IS_TRANSFORMER_BLOCK (modules[i]);
+      gboolean is_block = EBB_IS_BLOCK (modules[i]);
 
       n_blocks += is_block;
       if (ok && (is_block || is_stack (modules[i])))
@@ -60,7 +60,7 @@ ebb_model_blocks_count (EbbModule *model,
     return 0;
   if (n_blocks == 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s has no TransformerBlock to checkpoint; ebb_checkpoint_wrapper () takes any module",
+                 "%s has no Block, as TransformerBlock is, to checkpoint; ebb_checkpoint_wrapper () takes any module",
                  ebb_module_get_type_name (model));
   return n_blocks;
 }
@@ -86,7 +86,7 @@ ebb_model_blocks_get_stack (EbbModule *model,
     return stack;
   g_set_error (
       error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-      "%s has %u stacks of TransformerBlocks alone: layers are counted in one stack, so there must be "
+      "%s has %u stacks of Blocks alone: layers are counted in one stack, so there must be "
       "exactly one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
       ebb_module_get_type_name (model), n_stacks == 1 ? 0 : n_stacks);
   return NULL;

@@ -5,7 +5,7 @@
 #include "dist/tensor-parallel/parallelize.h"
 #include "dist/agree-private.h"
 #include "nn/module-private.h"
-#include "nn/layers/transformer-block.h"
+#include "nn/layers/block.h"
 #include "tensor/error-private.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/compat/oslo-config-private.h"
@@ -134,7 +134,7 @@ initialize (EbbModule *model,
       return FALSE;
     }
   return !config->checkpoints
-         || ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, made->options, error);
+         || ebb_checkpoint_wrap_each (model, EBB_TYPE_BLOCK, made->options, error);
 }
 
 /**
@@ -149,7 +149,7 @@ initialize (EbbModule *model,
  *   `tensor_parallel_size` (1), and the model among each of them, by ebb_parallelize(); ebb_initialize_get_mesh() has
  *   both these groups ("tensor") and those across them ("data"). If there is no group yet, ebb_init_process_group()
  *   makes it, as "auto". `pipeline_parallel_size` must be 1.
- * - `activation_checkpointing`: with `enable` true every #EbbTransformerBlock is checkpointed, and its inputs are
+ * - `activation_checkpointing`: with `enable` true every #EbbBlock is checkpointed, and its inputs are
  * stored: with `partitioned_checkpointing` a part on each tensor-parallel rank; with `contiguous_checkpointing` in a
  * buffer for as many checkpoints as there are blocks, and another one when it is full; with `cpu_checkpointing` in host
  * memory. ebb_initialize_get_options() has the store.

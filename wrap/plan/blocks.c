@@ -2,9 +2,9 @@
 /* Finds the blocks of a model. */
 #include "wrap/plan/blocks-private.h"
 
+#include "nn/layers/block.h"
 #include "nn/layers/module-list.h"
 #include "nn/layers/sequential.h"
-#include "nn/layers/transformer-block.h"
 #include "nn/module-private.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/offload-wrapper.h"
@@ -53,16 +53,16 @@ add_block (GArray *blocks,
   g_array_append_val (blocks, block);
 }
 
-/* Appends the transformer blocks at @module and below. @is_inside: the user has wrapped something around them. */
+/* Appends the blocks at @module and below. @is_inside: the user has wrapped something around them. */
 static void
-collect_transformer_blocks (EbbModule *module,
-                            const char *path,
-                            gboolean is_inside,
-                            GArray *blocks)
+collect_blocks (EbbModule *module,
+                const char *path,
+                gboolean is_inside,
+                GArray *blocks)
 {
   g_auto (GStrv) names = NULL;
 
-  if (EBB_IS_TRANSFORMER_BLOCK (module))
+  if (EBB_IS_BLOCK (module))
     {
       add_block (blocks, module, path, is_inside);
       return;
@@ -72,7 +72,7 @@ collect_transformer_blocks (EbbModule *module,
     {
       g_autofree char *below = join (path, names[i]);
 
-      collect_transformer_blocks (ebb_module_peek_child (module, i), below, is_inside || is_wrapped (module), blocks);
+      collect_blocks (ebb_module_peek_child (module, i), below, is_inside || is_wrapped (module), blocks);
     }
 }
 
@@ -115,7 +115,7 @@ ebb_plan_find_blocks (EbbModule *model)
   Longest longest = { 0 };
 
   g_array_set_clear_func (blocks, block_clear);
-  collect_transformer_blocks (model, "", FALSE, blocks);
+  collect_blocks (model, "", FALSE, blocks);
   if (blocks->len > 0)
     return blocks;
   find_longest (model, "", FALSE, &longest);

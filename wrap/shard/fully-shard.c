@@ -310,7 +310,7 @@ ebb_fully_shard_wrap_if (EbbModule *root,
 /**
  * ebb_fully_shard_wrap_each:
  * @root: where to look
- * @type: a type of modules, as %EBB_TYPE_TRANSFORMER_BLOCK
+ * @type: a type of modules, as %EBB_TYPE_BLOCK
  * @group: (nullable): the ranks among which to split; %NULL for the default group
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error

@@ -210,10 +210,10 @@ def _explain(name):
 
 
 def _list_names():
-    """All but the structures of classes, as ModuleClass, and what is private."""
+    """All but the structures of classes and interfaces, as ModuleClass and BlockInterface, and what is private."""
     names = dir(_Ebb)
-    return [name for name in names
-            if not name.startswith("_") and not (name.endswith("Class") and name.removesuffix("Class") in names)]
+    structures = {name + ending for name in names for ending in ("Class", "Interface")}
+    return [name for name in names if not name.startswith("_") and name not in structures]
 
 
 # PyTorch's short names of dtypes, which `from ebb import *` leaves out, as they are Python's own.

@@ -91,7 +91,7 @@ shard_wrap (EbbModule *model,
     return FALSE;
   group = ranks->mesh != NULL ? ebb_mesh_get_group (ranks->mesh, "shard") : ranks->data;
   if (self->wraps_blocks)
-    return ebb_fully_shard_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, group, how, error);
+    return ebb_fully_shard_wrap_each (model, EBB_TYPE_BLOCK, group, how, error);
   if (self->wrap_least > 0)
     {
       if (!ebb_fully_shard_auto_wrap (model, self->wrap_least, group, how, error))

@@ -20,7 +20,7 @@ wrapping_apply (EbbModule *model,
                                                          : ebb_checkpoint_options_new ();
   if (options->store_kind != STORE_KEEP || options->ranks.partition)
     ebb_checkpoint_options_set_store (how, store);
-  return ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, how, error);
+  return ebb_checkpoint_wrap_each (model, EBB_TYPE_BLOCK, how, error);
 }
 
 guint64

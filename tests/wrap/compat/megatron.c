@@ -140,7 +140,7 @@ models_that_it_is_not_for_are_refused (void)
   g_autoptr (GError) error = NULL;
 
   g_assert_false (ebb_recompute_configure (mlp, block, NULL, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "Sequential has no TransformerBlock");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "Sequential has no Block");
   g_clear_error (&error);
   g_assert_false (ebb_recompute_configure (model, block, G_OBJECT (mlp), &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "mpu is a EbbSequential", "EbbMesh", "world-size");

@@ -5,7 +5,7 @@ import os
 import types
 
 from gi import docstring
-from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
+from gi._gi import Direction, FunctionInfo, InterfaceInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import EXAMPLE_NAMES, enum_default, visible_arguments
 from gi.overrides._ebb_infos import closure_of, length_of, type_of
@@ -256,7 +256,7 @@ def _generate(info):
     if info.get_namespace() != "Ebb":
         return _others(info)
     name = info.get_name()
-    if isinstance(info, (ObjectInfo, StructInfo)):
+    if isinstance(info, (InterfaceInfo, ObjectInfo, StructInfo)):
         cls = getattr(Ebb, name)
         arguments = _list_arguments(cls) if issubclass(cls, GObject.Object) else ()
         return "\n\n".join(filter(None, (DOCS.get(name), "\n".join(arguments))))

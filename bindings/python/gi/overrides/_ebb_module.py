@@ -248,6 +248,9 @@ class Module(Ebb.Module):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        if cls.__bases__[0] is Ebb.Block:  # which PyGObject would call a type without a class
+            raise TypeError(f"class {cls.__name__}: the interface is its first base: write "
+                            f"class {cls.__name__}(ebb.Module, ebb.Block)")
         # On the class itself and nowhere above: a vfunc of this class would be one for all that derive from it.
         if "forward" in cls.__dict__ and "do_forward" not in cls.__dict__:
             cls.do_forward = _do_forward
@@ -449,7 +452,7 @@ class Module(Ebb.Module):
         _set_activation_checkpointing(self, enabled)
 
     def gradient_checkpointing_enable(self):
-        """Makes each ebb.TransformerBlock below keep only its inputs for backward; for others see
+        """Makes each ebb.Block below, as ebb.TransformerBlock is, keep only its inputs for backward; for others see
         ebb.checkpoint_wrap_each()."""
         blocks = self._blocks("gradient_checkpointing_enable")
         for block in blocks:
@@ -461,9 +464,9 @@ class Module(Ebb.Module):
             _set_activation_checkpointing(block, False)
 
     def _blocks(self, function):
-        blocks = [module for module in self.get_modules() if isinstance(module, Ebb.TransformerBlock)]
+        blocks = [module for module in self.get_modules() if isinstance(module, Ebb.Block)]
         if not blocks:
-            raise ValueError(f"{function}(): {type(self).__name__} has no ebb.TransformerBlock below it: write "
+            raise ValueError(f"{function}(): {type(self).__name__} has no ebb.Block below it: write "
                              "ebb.checkpoint_wrap_each(model, YourBlock)")
         return blocks
 

@@ -193,7 +193,7 @@ def checkpoint_report(root, as_dict=False):
 
 
 def _is_module_type(value):
-    return isinstance(value, type) and issubclass(value, Ebb.Module)
+    return isinstance(value, type) and issubclass(value, (Ebb.Module, Ebb.Block))
 
 
 def picker(function, which):
