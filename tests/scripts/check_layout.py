@@ -26,9 +26,9 @@ SUBFOLDERS = {
 }
 # Folders that know nothing of each other, whatever their order: they meet at the owner of a parameter.
 STRANGERS = {"wrap": [("checkpoint", "shard")]}
-MAX_FILES = 40
+MAX_FILES = 45
 SKIPPED = {"build", ".git", ".venv", "__pycache__"}
-MAX_LINES = 800
+MAX_LINES = 1200
 MAX_COLUMNS = 120
 # C++ and CUDA: of the library its kernels, of the tests what stands in for CUDA.
 C_ENDINGS = (".c", ".h")
