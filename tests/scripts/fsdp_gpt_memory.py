@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """--memory of fsdp_gpt and of train_gpt on tensor ranks: one plan for all ranks keeps the budget and the bits."""
 import json
+import math
 import os
 import re
 import shutil
@@ -53,6 +54,7 @@ class RanksTest(unittest.TestCase):
         done = self.run_program(*words, **keywords)
         self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (status, "", 1), done.stderr)
         self.assertRegex(done.stderr, message)
+        return done.stderr
 
     def find(self, pattern, budget, **keywords):
         done = self.run_program("--memory", budget, **keywords)
@@ -83,8 +85,11 @@ class Threads(RanksTest):
         least = self.train(*SIM, "--memory", n * peak, program=program)["least_bytes"]
         for budget in n * (peak + least) // 2, n * least:
             self.check(self.train(*SIM, "--memory", budget, program=program), plain, budget)
-        self.refuse(rf"--memory \d+, shared by {n} ranks: a budget of [\d.]+ MiB is too small: the step needs at least",
-                    *SIM, "--memory", n * least - n, program=program)
+        said = self.refuse(
+            rf"--memory \d+, shared by {n} ranks: a budget of [\d.]+ MiB is too small: the step needs at least", *SIM,
+            "--memory", n * least - n, program=program)
+        total = re.search(rf"\); {n} ranks together need --memory ([\d.]+)MiB", said)
+        self.assertEqual(total[1] if total else said, f"{math.ceil(n * least / (1 << 20) * 10) / 10:.1f}")
 
     def test_sharded(self):
         self.check_budgets(2, ("fsdp_gpt", "--ranks", 2))

@@ -301,6 +301,18 @@ plan_with_gaps (Planning *self,
   return plan_least (self, trainer, error);
 }
 
+/* Ranks that are threads share a budget, and the planner names the least bytes of one rank: this adds the budget. */
+static void
+add_least_budget (const Planning *self,
+                  guint64 least,
+                  GError **error)
+{
+  g_autofree char *message = (*error)->message;
+
+  (*error)->message = g_strdup_printf ("%s; %u ranks together need --memory %.1fMiB", message, self->n_here,
+                                       ceil (count_mib (self, least) * 10) / 10);
+}
+
 /* Memory that runs out while kernels are timed is another failure than a budget that no plan keeps. */
 static EbbMemoryPlan *
 plan_for_device (Planning *self,
@@ -308,10 +320,12 @@ plan_for_device (Planning *self,
                  GError **error)
 {
   EbbMemoryPlan *plan = plan_limit (trainer, self->limit, error);
-  guint64 least;
+  guint64 least = 0;
 
   if (plan == NULL && g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
     self->is_too_little = find_least (trainer, self->limit, &least, NULL) && least > self->limit;
+  if (self->is_too_little && self->n_here > 1)
+    add_least_budget (self, least, error);
   return plan;
 }
 
