@@ -287,6 +287,13 @@ class Bert(DataTest):
         again = self.train("--steps", 0, "--eval", 0.1, "--load", "weights")
         self.assertEqual(again["evaluations"][0]["loss"], trained["evaluations"][-1]["loss"])
 
+    def test_the_default_preset_may_be_named(self):
+        """Its vocabulary is the tokenizer's."""
+        for program, words in ("train_bert", []), ("train_gpt", ["--tokenizer", CHAT_MODEL]):
+            reports = [self.train("--steps", 1, *words, *preset, program=program)
+                       for preset in ([], ["--preset", "tiny"])]
+            self.assertEqual(*[(report["losses"], report["config"]["vocab"]) for report in reports])
+
     def test_tensor_ranks_share_the_model(self):
         one = self.train("--steps", 4, *EVEN)
         two = self.train("--steps", 4, *EVEN, "--tensor-parallel", 2)

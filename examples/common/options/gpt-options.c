@@ -54,7 +54,7 @@ const OptionRow gpt_options[] = {
   { OPTION_RAW, "model", AT (model), READ, BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "",
     SAVED, .late = "",
     .help = "Train the model of a folder in Hugging Face's format, with its tokenizer; --save writes such a folder" },
-  { OPTION_TEXT, "preset", AT (preset), BASIC, .metavar = "NAME", .shown = "tiny",
+  { OPTION_TEXT, "preset", AT (preset), BASIC, .metavar = "NAME", .shown = DEFAULT_PRESET,
     .get_names = ebb_gpt_config_get_preset_names,
     .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
   { OPTION_INT, "layers", AT (layers), BASIC, .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
@@ -66,7 +66,7 @@ const OptionRow gpt_options[] = {
   { OPTION_INT, "context", AT (context), BASIC, .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
     .help = "Tokens in a row of text" },
   { OPTION_INT, "vocab", AT (vocab), .metavar = "N", .fallback = "0", POSITIVE,
-    .shown = "the preset's, or else the tokenizer's: 256", .help = "Size of the vocabulary" },
+    .shown = "the preset's; of tiny the tokenizer's, 256", .help = "Size of the vocabulary" },
   { OPTION_DOUBLE, "dropout", AT (dropout), .metavar = "P", .fallback = "0.1", SAVED,
     .shown = "0.1, with --model its own", .help = "Probability of dropout" },
 

@@ -13,6 +13,8 @@
 
 G_BEGIN_DECLS
 
+#define DEFAULT_PRESET "tiny"
+
 typedef enum
 {
   CHECKPOINT_NONE,

@@ -169,6 +169,13 @@ check_vocab (const Options *options,
   return FALSE;
 }
 
+/* The model of the default preset has the vocabulary of its tokenizer, whether --preset names it or not. */
+static gboolean
+is_default_preset (const Options *options)
+{
+  return options->preset == NULL || strcmp (options->preset, DEFAULT_PRESET) == 0;
+}
+
 static EbbGptConfig *
 find_gpt (const Options *options,
           guint n_tokens,
@@ -181,11 +188,11 @@ find_gpt (const Options *options,
   Sizes sizes = { 0 };
 
   config = weights != NULL ? read_weights (options, weights, metadata, error)
-                           : ebb_gpt_config_new_preset (options->preset != NULL ? options->preset : "tiny");
+                           : ebb_gpt_config_new_preset (options->preset != NULL ? options->preset : DEFAULT_PRESET);
   if (config == NULL || (saved != NULL && !read_saved_sizes (saved, options, &sizes, config, error)))
     return NULL;
   take_preset (options, config);
-  if (options->preset == NULL && options->vocab == 0 && sizes.vocab == 0 && weights == NULL)
+  if (is_default_preset (options) && options->vocab == 0 && sizes.vocab == 0 && weights == NULL)
     config->vocab = (int) n_tokens;
   TAKE (layers);
   TAKE (width);
@@ -210,12 +217,13 @@ find_bert (const Options *options,
            const char *saved,
            GError **error)
 {
-  g_autoptr (EbbBertConfig) config = ebb_bert_config_new_preset (options->preset != NULL ? options->preset : "tiny");
+  g_autoptr (EbbBertConfig) config =
+      ebb_bert_config_new_preset (options->preset != NULL ? options->preset : DEFAULT_PRESET);
   Sizes sizes = { 0 };
 
   if (saved != NULL && !read_saved_sizes (saved, options, &sizes, NULL, error))
     return NULL;
-  if (options->preset == NULL && options->vocab == 0 && sizes.vocab == 0)
+  if (is_default_preset (options) && options->vocab == 0 && sizes.vocab == 0)
     config->vocab = (int) n_tokens;
   TAKE (layers);
   TAKE (width);
