@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The built library exports the functions in debian/libebb-1.0-0.symbols and no others, under the SONAME that is there.
+"""The built library exports the functions in debian/libebb-1.0-1.symbols and no others, under the SONAME that is there.
 
 A public function that is new is added to that file; --add does it. One that is gone, or a SONAME that changed, breaks
 the programs that are linked with the library: EBB_SO_VERSION in CMakeLists.txt and the name of the package change then.
@@ -12,7 +12,7 @@ import sys
 SOURCE = os.environ.get("EBB_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
 BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(SOURCE, "build", "release"))
 LIBRARY = os.path.join(BUILD, "libebb-1.0.so")
-FILE = os.path.join(SOURCE, "debian", "libebb-1.0-0.symbols")
+FILE = os.path.join(SOURCE, "debian", "libebb-1.0-1.symbols")
 
 
 def run(*command):
@@ -38,7 +38,7 @@ def main():
                  for name in sorted(set(listed) - exported)]
     problems += [f"{name} is a public name that doesn't begin with ebb_" for name in sorted(exported)
                  if not name.startswith("ebb_")]
-    if lines[0] != f"{soname} libebb-1.0-0 #MINVER#":
+    if lines[0] != f"{soname} libebb-1.0-1 #MINVER#":
         problems.append(f"the SONAME is {soname}, not that of {lines[0]!r}")
     print("\n".join(problems) or f"{soname}: {len(exported)} symbols")
     return 1 if problems else 0

@@ -82,7 +82,7 @@ if nm:
 VENDORS = re.compile(r"lib(cu\w+|nccl|nv\w+|mpi\w*|open-\w+)\.so")
 for namespace in tree.iter(CORE + "namespace"):
     for library in (namespace.get("shared-library") or "").split(","):
-        if os.path.basename(library) != "libebb-1.0.so.0":
+        if os.path.basename(library) != "libebb-1.0.so.1":
             problems.append(f"the typelib loads {library}")
 readelf = shutil.which("readelf")
 if readelf:

@@ -11,7 +11,7 @@ import os
 from gi._gi import Repository
 from gi.module import get_introspection_module
 
-_LIBRARY = "libebb-1.0.so.0"
+_LIBRARY = "libebb-1.0.so.1"
 
 
 def _open_library():
