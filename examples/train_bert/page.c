@@ -10,7 +10,8 @@ static const OptionChange changes[] = {
   { "weights", .is_absent = TRUE },
   { "rounding", .is_absent = TRUE },
   { "residual", .is_absent = TRUE },
-  { "load", .help = "Start from these weights: safetensors with BERT's published names" },
+  { "load", .help = "Start from these weights: safetensors with BERT's published names; the config.json beside them "
+                    "gives the sizes that you don't" },
   { "sample", .is_absent = TRUE },
   { "prompt", .is_absent = TRUE },
   { "temperature", .is_absent = TRUE },

@@ -287,6 +287,38 @@ class Bert(DataTest):
         again = self.train("--steps", 0, "--eval", 0.1, "--load", "weights")
         self.assertEqual(again["evaluations"][0]["loss"], trained["evaluations"][-1]["loss"])
 
+    def test_the_configuration_beside_the_weights_is_used(self):
+        """Shapes of weights tell nothing of heads."""
+        def run(*words):
+            return self.run_program("--data", "text.txt", "--eval", 0.1, "--batch", 3, "--threads", 1, "--report",
+                                    "report.json", "--quiet", *words, program="train_bert")
+
+        def train(*words):
+            done = run(*words)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            return json.loads(self.read("report.json"))
+        trained = self.train("--steps", 2, "--eval", 0.1, "--heads", 4, "--save", "model/")
+        load = ["--load", "model/model.safetensors", "--tokenizer", "model"]
+        again = train(*load, "--steps", 0)
+        self.assertEqual(again["evaluations"][0]["loss"], trained["evaluations"][-1]["loss"])
+        config = json.loads(self.read("model/config.json"))
+        config["layer_norm_eps"] = 0.1
+        self.write("model/config.json", json.dumps(config))
+        straight = train(*load, "--steps", 2)
+        self.assertNotEqual(straight["evaluations"][0]["loss"], trained["evaluations"][-1]["loss"])
+        begun = train(*load, "--steps", 1, "--resume", "state")
+        rest = train(*load[2:], "--steps", 2, "--resume", "state")
+        self.assertEqual(begun["losses"] + rest["losses"], straight["losses"])
+        os.remove(self.path("model/config.json"))
+        done = run(*load, "--steps", 0)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        self.assertIn("nothing says how many heads there are", done.stderr)
+        write_gpt2_folder(self.path("gpt2"))
+        os.rename(self.path("gpt2/config.json"), self.path("model/config.json"))
+        os.rename(self.path("model/model.safetensors"), self.path("model/bert"))
+        self.assertIn("--load model/bert: model/config.json: it is of no masked language model",
+                      run("--load", "model/bert", *load[2:], "--steps", 0).stderr)
+
     def test_the_default_preset_may_be_named(self):
         """Its vocabulary is the tokenizer's."""
         for program, words in ("train_bert", []), ("train_gpt", ["--tokenizer", CHAT_MODEL]):

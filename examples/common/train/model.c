@@ -15,6 +15,7 @@
 typedef struct
 {
   int layers, width, heads, context, vocab;
+  double norm_eps; /* 0: an old state doesn't say */
 } Sizes;
 
 gboolean
@@ -48,6 +49,30 @@ model_check_remembered (const Options *options,
 
 /* -- sizes --------------------------------------------------------------------------------------------------------- */
 
+/* The config.json beside the file of --load; NULL: there is none. */
+static char *
+find_beside (const Options *options)
+{
+  g_autofree char *folder = g_path_get_dirname (options->load);
+  g_autofree char *path = g_build_filename (folder, "config.json", NULL);
+
+  return access (path, F_OK) == 0 || errno != ENOENT ? g_steal_pointer (&path) : NULL;
+}
+
+/* Weights have the same shapes with any number of heads. */
+static gboolean
+check_heads (const Options *options,
+             int heads,
+             GError **error)
+{
+  if (heads > 0 || options->heads > 0 || options->preset != NULL)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "--load %s: nothing says how many heads there are: --heads, or a config.json beside it, must",
+               options->load);
+  return FALSE;
+}
+
 /* The configuration in the file of --load and in a config.json beside it. */
 static EbbGptConfig *
 read_weights (const Options *options,
@@ -55,22 +80,47 @@ read_weights (const Options *options,
               EbbArgs *metadata,
               GError **error)
 {
-  g_autofree char *folder = g_path_get_dirname (options->load);
-  g_autofree char *path = g_build_filename (folder, "config.json", NULL);
-  gboolean is_there = access (path, F_OK) == 0 || errno != ENOENT;
-  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_from_gpt2 (weights, metadata, is_there ? path : NULL, error);
+  g_autofree char *path = find_beside (options);
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_from_gpt2 (weights, metadata, path, error);
 
   if (config == NULL)
+    g_prefix_error (error, "--load %s: ", options->load);
+  return config != NULL && check_heads (options, config->heads, error) ? g_steal_pointer (&config) : NULL;
+}
+
+/* Takes what a config.json beside the file of --load says, for a file of BERT's weights says nothing. */
+static gboolean
+take_beside (const Options *options,
+             EbbBertConfig *config,
+             GError **error)
+{
+  g_autofree char *path = find_beside (options);
+  g_autofree char *folder = path != NULL ? g_path_get_dirname (path) : NULL;
+  g_autoptr (EbbModule) model = NULL;
+  g_autoptr (EbbBertConfig) beside = NULL;
+
+  if (path == NULL)
+    return check_heads (options, 0, error);
+  ebb_push_dry_run (); /* reads no weight */
+  model = ebb_model_open (folder, error);
+  ebb_pop_dry_run ();
+  if (model != NULL && !EBB_IS_BERT (model))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: it is of no masked language model", path);
+  if (model == NULL || !EBB_IS_BERT (model))
     {
       g_prefix_error (error, "--load %s: ", options->load);
-      return NULL;
+      return FALSE;
     }
-  if (config->heads > 0 || options->heads > 0 || options->preset != NULL)
-    return g_steal_pointer (&config);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "--load %s: nothing says how many heads there are: --heads, or a config.json beside it, must",
-               options->load);
-  return NULL;
+  beside = ebb_bert_get_config (EBB_BERT (model));
+  config->norm_eps = beside->norm_eps;
+  if (options->preset != NULL)
+    return TRUE;
+  config->layers = beside->layers;
+  config->width = beside->width;
+  config->heads = beside->heads;
+  config->context = beside->context;
+  config->vocab = beside->vocab;
+  return TRUE;
 }
 
 /* Sizes of the preset replace the file's. */
@@ -143,6 +193,7 @@ read_saved_sizes (const char *saved,
           return FALSE;
         }
     }
+  sizes->norm_eps = json_object_get_double_member_with_default (object, "norm_eps", 0);
   if (config != NULL)
     take_saved_form (config, object);
   return TRUE;
@@ -214,6 +265,7 @@ find_gpt (const Options *options,
 static EbbBertConfig *
 find_bert (const Options *options,
            guint n_tokens,
+           gboolean is_loaded,
            const char *saved,
            GError **error)
 {
@@ -223,8 +275,12 @@ find_bert (const Options *options,
 
   if (saved != NULL && !read_saved_sizes (saved, options, &sizes, NULL, error))
     return NULL;
+  if (sizes.norm_eps > 0)
+    config->norm_eps = sizes.norm_eps;
   if (is_default_preset (options) && options->vocab == 0 && sizes.vocab == 0)
     config->vocab = (int) n_tokens;
+  if (is_loaded && !take_beside (options, config, error))
+    return NULL;
   TAKE (layers);
   TAKE (width);
   TAKE (heads);
@@ -468,7 +524,7 @@ model_find (Options *options,
         return FALSE;
     }
   else if (options->program->is_masked)
-    source->bert = find_bert (options, n_tokens, saved, error);
+    source->bert = find_bert (options, n_tokens, weights != NULL, saved, error);
   else
     source->gpt = find_gpt (options, n_tokens, weights, metadata, saved, error);
   if (source->bert != NULL)
