@@ -191,12 +191,10 @@ ebb_device_get_cpu (void)
   if (G_LIKELY (device != NULL))
     return device;
 
+  ebb_backend_register (&ebb_cpu_backend);
   pthread_mutex_lock (&lock);
   if (cpu_device == NULL)
-    {
-      register_locked (&ebb_cpu_backend);
-      __atomic_store_n (&cpu_device, device_new_locked (&ebb_cpu_backend, 0), __ATOMIC_RELEASE);
-    }
+    __atomic_store_n (&cpu_device, device_new_locked (&ebb_cpu_backend, 0), __ATOMIC_RELEASE);
   pthread_mutex_unlock (&lock);
   return cpu_device;
 }

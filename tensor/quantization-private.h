@@ -66,8 +66,7 @@ gboolean ebb_quantized_weight_encode (EbbQuantizedWeight *self,
                                       EbbTensor *values,
                                       GError **error);
 
-/* The published code book of nf4, and bitsandbytes' map of scales. */
+/* The published code book of nf4. */
 extern const float ebb_nf4_codes[16];
-const float *ebb_nf4_get_map (void);
 
 G_END_DECLS

@@ -271,13 +271,6 @@ make_tables (void)
     bounds[i] = (ebb_nf4_codes[i] + ebb_nf4_codes[i + 1]) / 2.0f;
 }
 
-const float *
-ebb_nf4_get_map (void)
-{
-  pthread_once (&made_tables, make_tables);
-  return map;
-}
-
 /* -- encoding ------------------------------------------------------------------------------------------------------ */
 
 typedef struct

@@ -4,7 +4,7 @@
 #include "dist/group/process-group.h"
 #include "tensor/partition-private.h"
 
-/* Parameters that the ranks of a group shard, and how shards become full tensors and back. */
+/* Parameters that the ranks of a group shard, and how full tensors become shards. */
 
 G_BEGIN_DECLS
 
@@ -32,11 +32,6 @@ EbbCut *ebb_cut_ref (EbbCut *self);
 void ebb_cut_unref (EbbCut *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbCut, ebb_cut_unref)
 
-/* The full tensor of @part, which has the shape of this rank's shard: of a parameter, its gradient or a moment.
- * Collective over the partition's ranks; new memory, no graph. */
-EbbTensor *ebb_partition_gather (EbbTensor *part,
-                                 const EbbPartition *partition,
-                                 GError **error);
 /* This rank's shard of @full, which has the partition's shape: new memory, no graph. Nothing is sent. */
 EbbTensor *ebb_partition_take (EbbTensor *full,
                                const EbbPartition *partition,

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Cuts parameters into shards, gathers full tensors from shards, and takes shards of full tensors. */
+/* Cuts parameters into shards, and takes shards of full tensors. */
 #include "dist/tensor-parallel/partition-private.h"
 
 #include "dist/group/group-private.h"
@@ -94,47 +94,6 @@ check_shape (EbbTensor *tensor, const gint64 *shape, guint n_dims, const char *w
   right = ebb_shape_to_string (shape, n_dims);
   g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s %s; it must be %s", which, given, right);
   return FALSE;
-}
-
-static EbbTensor *
-gather (EbbTensor *part, const EbbPartition *partition, GError **error)
-{
-  g_autoptr (EbbTensor) alias = ebb_tensor_alias (part);
-  g_autoptr (EbbTensor) dense = ebb_contiguous (alias, error);
-  g_autoptr (EbbTensor) shard = dense != NULL ? view_sections (dense, partition, error) : NULL;
-  g_autoptr (EbbTensor) full =
-      ebb_tensor_new_uninitialized (partition->shape, partition->n_dims, part->view.dtype, part->storage->device,
-                                    error);
-  g_autoptr (EbbTensor) target = shard != NULL && full != NULL ? view_sections (full, partition, error) : NULL;
-
-  if (target == NULL
-      || !ebb_parallel_move (EBB_COLLECTIVE_ALL_GATHER, target, shard, get_sharded_dim (partition), partition->ranks,
-                             "the full parameter", error))
-    return NULL;
-  return g_steal_pointer (&full);
-}
-
-EbbTensor *
-ebb_partition_gather (EbbTensor *part, const EbbPartition *partition, GError **error)
-{
-  gint64 shape[EBB_MAX_DIMS];
-  EbbTensor *full;
-
-  ebb_partition_get_part_shape (partition, shape);
-  if ((error != NULL && *error != NULL)
-      || !check_shape (part, shape, partition->n_dims, "this rank's shard of a parameter is", error))
-    return NULL;
-  ebb_push_grad_enabled (FALSE);
-  if (partition->n_parts == 1)
-    {
-      g_autoptr (EbbTensor) alias = ebb_tensor_alias (part);
-
-      full = ebb_copy (alias, error);
-    }
-  else
-    full = gather (part, partition, error);
-  ebb_pop_grad_enabled ();
-  return full;
 }
 
 static EbbTensor *

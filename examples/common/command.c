@@ -213,17 +213,6 @@ command_print_version (void)
   printf ("%s (Ebb) %s\n", g_get_prgname (), ebb_get_version_string ());
 }
 
-const char *
-command_describe_devices (const char *text,
-                          const char *default_name)
-{
-  g_auto (GStrv) kinds = ebb_list_device_kinds ();
-  g_autofree char *names = g_strjoinv (", ", kinds);
-  g_autofree char *description = g_strdup_printf ("%s: %s (%s)", text, names, default_name);
-
-  return g_intern_string (description);
-}
-
 /* -- failures ------------------------------------------------------------------------------------------------------ */
 
 int

@@ -37,9 +37,4 @@ gboolean command_parse_size (const char *option,
                              guint64 *n_bytes,
                              GError **error);
 
-/* "Device to train on: cpu, sim (DEFAULT)": @text, the available kinds of devices and the default. Owned by the
- * program. */
-const char *command_describe_devices (const char *text,
-                                      const char *default_name);
-
 G_END_DECLS

@@ -24,11 +24,6 @@ gint64 ebb_token_choice_choose (EbbTokenChoice *self,
                                 gsize n_earlier,
                                 gsize n_prompt,
                                 double uniform);
-/* The candidates of the last call: tokens in ascending order, with weights that add up to *total. */
-gsize ebb_token_choice_get_candidates (EbbTokenChoice *self,
-                                       const guint32 **tokens,
-                                       const double **weights,
-                                       double *total);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbTokenChoice, ebb_token_choice_free)
 

@@ -292,15 +292,3 @@ ebb_token_choice_choose (EbbTokenChoice *self,
     keep_weights (self, self->min_p); /* the largest weight is 1 */
   return draw (self, uniform);
 }
-
-gsize
-ebb_token_choice_get_candidates (EbbTokenChoice *self,
-                                 const guint32 **tokens,
-                                 const double **weights,
-                                 double *total)
-{
-  *tokens = self->tokens;
-  *weights = self->weights;
-  *total = self->total;
-  return self->n_candidates;
-}

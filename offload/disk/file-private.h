@@ -32,8 +32,7 @@ extern int (*ebb_disk_fault) (EbbDiskOperation operation);
 
 EbbDiskFile *ebb_disk_file_new (const char *folder,
                                 GError **error);
-EbbDiskFile *ebb_disk_file_ref (EbbDiskFile *file);
-void ebb_disk_file_unref (EbbDiskFile *file);
+void ebb_disk_file_free (EbbDiskFile *file);
 /* FALSE in a child of the process that made it. */
 gboolean ebb_disk_file_is_own (EbbDiskFile *file);
 

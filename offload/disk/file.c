@@ -19,7 +19,6 @@
 
 struct _EbbDiskFile
 {
-  int ref_count;
   int fd;
   pid_t owner;
   char *folder;
@@ -115,7 +114,6 @@ ebb_disk_file_new (const char *folder,
       return NULL;
     }
   self = g_new0 (EbbDiskFile, 1);
-  self->ref_count = 1;
   self->fd = fd;
   self->owner = getpid ();
   self->folder = g_strdup (folder);
@@ -125,18 +123,9 @@ ebb_disk_file_new (const char *folder,
   return self;
 }
 
-EbbDiskFile *
-ebb_disk_file_ref (EbbDiskFile *self)
-{
-  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
-  return self;
-}
-
 void
-ebb_disk_file_unref (EbbDiskFile *self)
+ebb_disk_file_free (EbbDiskFile *self)
 {
-  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
-    return;
   close (self->fd);
   if (self->path != NULL && ebb_disk_file_is_own (self))
     unlink (self->path);

@@ -39,7 +39,7 @@ ebb_disk_queue_unref (EbbDiskQueue *self)
     return;
   ebb_worker_stop (&self->worker);
   ebb_disk_queue_end_lingering (self, 0);
-  ebb_disk_file_unref (self->file);
+  ebb_disk_file_free (self->file);
   ebb_worker_clear (&self->worker);
   g_aligned_free (self->sector);
   g_free (self);

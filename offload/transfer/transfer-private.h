@@ -79,16 +79,11 @@ void ebb_transfer_get_times (EbbTransfer *transfer,
                              double *seconds,
                              double *waited);
 
-/* At once: done when the function returns. The host memory may be any. */
+/* Copies at once: done when the function returns. The host memory may be any. */
 gboolean ebb_transfer_to_host (EbbDevice *device,
                                void *host,
                                const void *data,
                                gsize size,
                                GError **error);
-gboolean ebb_transfer_from_host (EbbDevice *device,
-                                 void *data,
-                                 const void *host,
-                                 gsize size,
-                                 GError **error);
 
 G_END_DECLS

@@ -115,16 +115,6 @@ ebb_transfer_to_host (EbbDevice *device,
   return copy_now (device, host, data, size, TRUE, error);
 }
 
-gboolean
-ebb_transfer_from_host (EbbDevice *device,
-                        void *data,
-                        const void *host,
-                        gsize size,
-                        GError **error)
-{
-  return copy_now (device, data, host, size, FALSE, error);
-}
-
 /* -- queued copies ---------------------------------------------------------------------------------------------- */
 
 static gboolean

@@ -12,13 +12,6 @@
 
 #define N_VARIANTS 4
 
-typedef struct
-{
-  const char *name;
-  const EbbKernelFunc *kernels;
-  const EbbCpuWorkspaceFunc *workspaces;
-} Variant;
-
 #define VARIANT(name)                                        \
   {                                                          \
 #name, ebb_cpu_kernels_##name, ebb_cpu_workspaces_##name \
@@ -30,7 +23,7 @@ static EbbCpuWorkspaceFunc workspaces_in_use[EBB_N_KERNELS], few_rows_workspace_
 
 /* Lists the instruction sets that the processor runs, the best first. */
 static guint
-list_variants (Variant variants[N_VARIANTS])
+list_variants (EbbCpuVariant variants[N_VARIANTS])
 {
   guint n = 0;
 
@@ -39,67 +32,48 @@ list_variants (Variant variants[N_VARIANTS])
       && __builtin_cpu_supports ("avx512vl") && __builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma"))
     {
       if (__builtin_cpu_supports ("avx512bf16"))
-        variants[n++] = (Variant) VARIANT (avx512bf16);
-      variants[n++] = (Variant) VARIANT (avx512);
+        variants[n++] = (EbbCpuVariant) VARIANT (avx512bf16);
+      variants[n++] = (EbbCpuVariant) VARIANT (avx512);
     }
 #endif
 #if EBB_HAVE_SIMD_AVX2
   if (__builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma"))
-    variants[n++] = (Variant) VARIANT (avx2);
+    variants[n++] = (EbbCpuVariant) VARIANT (avx2);
 #endif
-  variants[n++] = (Variant) VARIANT (portable);
+  variants[n++] = (EbbCpuVariant) VARIANT (portable);
   return n;
 }
 
-static Variant
-find_variant (const char *simd_name)
+EbbCpuVariant
+ebb_cpu_find_variant (const char *simd_name)
 {
-  Variant variants[N_VARIANTS];
+  EbbCpuVariant variants[N_VARIANTS];
   guint n = list_variants (variants);
 
+  if (simd_name == NULL)
+    return variants[0];
   for (guint k = 0; k < n; k++)
     if (strcmp (variants[k].name, simd_name) == 0)
       return variants[k];
-  return (Variant){ NULL };
-}
-
-const EbbKernelFunc *
-ebb_cpu_get_kernels_of (const char *simd_name)
-{
-  return find_variant (simd_name).kernels;
-}
-
-const EbbCpuWorkspaceFunc *
-ebb_cpu_get_workspaces_of (const char *simd_name)
-{
-  return find_variant (simd_name).workspaces;
+  return (EbbCpuVariant){ NULL };
 }
 
 static void
 pick_kernels (void)
 {
   const char *wanted = g_getenv ("EBB_CPU_SIMD");
-  Variant variants[N_VARIANTS];
-  guint n = list_variants (variants);
-  guint picked = 0;
+  EbbCpuVariant picked = ebb_cpu_find_variant (wanted != NULL && *wanted != '\0' ? wanted : NULL);
 
-  if (wanted != NULL && *wanted != '\0')
+  if (picked.name == NULL)
     {
-      for (picked = 0; picked < n; picked++)
-        if (strcmp (variants[picked].name, wanted) == 0)
-          break;
-      if (picked == n)
-        {
-          picked = 0;
-          g_warning ("EBB_CPU_SIMD is \"%s\", which this processor or build does not have; using %s", wanted,
-                     variants[0].name);
-        }
+      picked = ebb_cpu_find_variant (NULL);
+      g_warning ("EBB_CPU_SIMD is \"%s\", which this processor or build does not have; using %s", wanted, picked.name);
     }
-  name_in_use = variants[picked].name;
-  memcpy (kernels_in_use, variants[picked].kernels, sizeof kernels_in_use);
+  name_in_use = picked.name;
+  memcpy (kernels_in_use, picked.kernels, sizeof kernels_in_use);
   few_rows_in_use = kernels_in_use[EBB_KERNEL_MATMUL];
   kernels_in_use[EBB_KERNEL_MATMUL] = ebb_cpu_matmul;
-  memcpy (workspaces_in_use, variants[picked].workspaces, sizeof workspaces_in_use);
+  memcpy (workspaces_in_use, picked.workspaces, sizeof workspaces_in_use);
   few_rows_workspace_in_use = workspaces_in_use[EBB_KERNEL_MATMUL];
   workspaces_in_use[EBB_KERNEL_MATMUL] = ebb_cpu_matmul_workspace;
 }

@@ -29,11 +29,17 @@ extern const EbbKernelFunc ebb_cpu_kernels_avx512bf16[EBB_N_KERNELS];
 extern const EbbCpuWorkspaceFunc ebb_cpu_workspaces_avx512bf16[EBB_N_KERNELS];
 #endif
 
-/* The table of one instruction set, or NULL if the processor or the build does not have it. Its kernel of products
- * takes those with few rows alone, see simd/few-rows.c. */
-const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);
-/* How many bytes of workspace each of them needs; an entry that is NULL: none. */
-const EbbCpuWorkspaceFunc *ebb_cpu_get_workspaces_of (const char *simd_name);
+/* The kernels of one instruction set. Its kernel of products takes only products with few rows, see simd/few-rows.c. */
+typedef struct
+{
+  const char *name; /* "avx2" */
+  const EbbKernelFunc *kernels;
+  const EbbCpuWorkspaceFunc
+      *workspaces; /* the bytes of workspace that each kernel needs; an entry that is NULL: none */
+} EbbCpuVariant;
+
+/* All NULL if the processor or the build does not have it. @simd_name NULL: the best that there is. */
+EbbCpuVariant ebb_cpu_find_variant (const char *simd_name);
 
 /* The instruction set in use: "avx2". */
 const char *ebb_cpu_get_simd_name (void);

@@ -51,8 +51,6 @@ gboolean ebb_host_heap_map (EbbHostHeap *heap,
  * an allocation would pass it. At first there is no bound. */
 void ebb_host_heap_set_bound (EbbHostHeap *heap,
                               guint64 n_bytes);
-/* Bytes that may be resident: the huge pages in which blocks lie, or lay and which weren't given back since. */
-guint64 ebb_host_heap_get_resident (EbbHostHeap *heap);
 /* Gives the huge pages of free blocks back to the system. */
 void ebb_host_heap_trim (EbbHostHeap *heap);
 /* The most bytes that were needed at one time: of the huge pages in which blocks lay. */

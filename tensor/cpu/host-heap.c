@@ -189,17 +189,6 @@ ebb_host_heap_set_bound (EbbHostHeap *self,
 }
 
 guint64
-ebb_host_heap_get_resident (EbbHostHeap *self)
-{
-  guint64 n_bytes;
-
-  pthread_mutex_lock (&self->lock);
-  n_bytes = self->n_resident * HUGE_PAGE + self->n_chunks * EBB_HOST_SMALL_CHUNK;
-  pthread_mutex_unlock (&self->lock);
-  return n_bytes;
-}
-
-guint64
 ebb_host_heap_get_extent (EbbHostHeap *self)
 {
   guint64 n_bytes;

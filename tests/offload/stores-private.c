@@ -76,12 +76,9 @@ static EbbTensor *
 send (EbbTensor *tensor)
 {
   GError *error = NULL;
-  EbbTensor *there = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
-                                                   remote, &error);
+  EbbTensor *there = ebb_to_device (tensor, remote, &error);
 
   g_assert_no_error (error);
-  g_assert_true (
-      ebb_transfer_from_host (remote, there->view.data, tensor->view.data, ebb_tensor_get_n_bytes (tensor), &error));
   return there;
 }
 

@@ -22,10 +22,10 @@ find_workspace (EbbKernelFunc func,
     return ebb_cpu_matmul_workspace;
   for (guint i = 0; i < G_N_ELEMENTS (simd_names); i++)
     {
-      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[i]);
+      const EbbCpuVariant variant = ebb_cpu_find_variant (simd_names[i]);
 
-      if (kernels != NULL && kernels[kernel] == func)
-        return ebb_cpu_get_workspaces_of (simd_names[i])[kernel];
+      if (variant.kernels != NULL && variant.kernels[kernel] == func)
+        return variant.workspaces[kernel];
     }
   return NULL;
 }
@@ -85,7 +85,7 @@ test_kernels_of (const char *simd)
   static EbbKernelFunc kernels[EBB_N_KERNELS];
 
   if (test_device_is_cpu ())
-    return ebb_cpu_get_kernels_of (simd);
+    return ebb_cpu_find_variant (simd).kernels;
   for (guint i = 0; i < EBB_N_KERNELS; i++)
     kernels[i] = run_on_device;
   return strcmp (simd, "portable") == 0 ? kernels : NULL;

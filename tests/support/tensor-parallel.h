@@ -53,6 +53,13 @@ struct _TestParallelResult
   guint64 n_calls[EBB_N_COLLECTIVES]; /* of the passes, of rank 0 */
 };
 
+struct _EbbPartition;
+/* The full tensor of which @shard is this rank's shard: of a parameter, its gradient or a moment. Collective over the
+ * ranks of @partition, an EbbPartition; new memory, no graph. */
+EbbTensor *test_parallel_gather (EbbTensor *shard,
+                                 const struct _EbbPartition *partition,
+                                 GError **error);
+
 /* The whole model: the same for the same settings. */
 EbbModule *test_parallel_model (const TestParallel *self,
                                 GError **error);

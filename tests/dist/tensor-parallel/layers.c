@@ -4,6 +4,7 @@
 #include "nn/module-private.h"
 #include "support/device.h"
 #include "support/ranks.h"
+#include "support/tensor-parallel.h"
 #include "support/tensors.h"
 #include "tensor/tensor-private.h"
 
@@ -76,8 +77,8 @@ assert_gradients (EbbModule *layer, EbbModule *whole, GError **error)
       g_assert_true (parameter->is_local_shard == (parameter->partition != NULL));
       if (parameter->partition != NULL)
         {
-          values = ebb_partition_gather (parameter, parameter->partition, error);
-          gradient = ebb_partition_gather (parameter->grad, parameter->partition, error);
+          values = test_parallel_gather (parameter, parameter->partition, error);
+          gradient = test_parallel_gather (parameter->grad, parameter->partition, error);
         }
       else
         {
@@ -334,7 +335,7 @@ take_and_gather (EbbProcessGroup *group, gpointer user_data, GError **error)
       ebb_partition_get_part_shape (partition, shape);
       g_assert_cmpint (shape[cases[i].dim], ==, ebb_tensor_get_dim (parameter, (int) cases[i].dim));
       part = ebb_partition_take (whole, partition, error);
-      again = ebb_partition_gather (parameter, partition, error);
+      again = test_parallel_gather (parameter, partition, error);
       if (part == NULL || again == NULL)
         return FALSE;
       test_assert_near (part, parameter, 0);

@@ -113,7 +113,7 @@ run_conversion (EbbProcessGroup *group, gpointer user_data, GError **error)
       || !ebb_module_to_device (model, device, error))
     return FALSE;
   g_assert_cmpint (weight->grad->view.dtype, ==, EBB_DTYPE_F32);
-  gathered = ebb_partition_gather (weight, weight->partition, error);
+  gathered = test_parallel_gather (weight, weight->partition, error);
   if (gathered == NULL)
     return FALSE;
   test_assert_near (gathered, before, 1e-2);
@@ -144,7 +144,7 @@ run_gradient (EbbProcessGroup *group, gpointer user_data, GError **error)
   if (!test_parallel_divide (&settings, model, group, error))
     return FALSE;
   g_assert_cmpint (ebb_tensor_get_dim (weight->grad, 0), ==, 48);
-  gathered = ebb_partition_gather (weight->grad, weight->partition, error);
+  gathered = test_parallel_gather (weight->grad, weight->partition, error);
   if (gathered == NULL)
     return FALSE;
   test_assert_near (gathered, gradient, 0);

@@ -40,6 +40,46 @@ read_options (const EbbJson *json)
   return options;
 }
 
+typedef struct
+{
+  EbbTokenChoice *choice;
+  const float *logits;
+  const gint64 *earlier;
+  gsize n_earlier;
+} Position;
+
+static gint64
+choose (const Position *self, double uniform)
+{
+  return ebb_token_choice_choose (self->choice, self->logits, self->earlier, self->n_earlier, self->n_earlier, uniform);
+}
+
+/* Sets @have to the length of the part of [0, 1) in which the numbers lie that choose each token. */
+static void
+measure (const Position *self, double *have)
+{
+  const double last = nextafter (1, 0);
+  double begin = 0, next;
+
+  for (gint64 before = -1, token; begin <= last; before = token, begin = next)
+    {
+      double inside = begin;
+
+      token = choose (self, begin);
+      g_assert_cmpint (token, >, before); /* the parts are in the order of the tokens */
+      next = last;
+      while (nextafter (inside, 1) < next)
+        {
+          const double middle = inside + (next - inside) / 2;
+
+          *(choose (self, middle) == token ? &inside : &next) = middle;
+        }
+      if (choose (self, next) == token)
+        next = 1;
+      have[token] = next - begin;
+    }
+}
+
 static void
 check_case (const EbbJson *json)
 {
@@ -53,32 +93,17 @@ check_case (const EbbJson *json)
   g_autofree gint64 *tokens = g_new (gint64, n_earlier);
   g_autoptr (EbbGenerationOptions) options = read_options (ebb_json_get (json, "options"));
   g_autoptr (EbbTokenChoice) choice = ebb_token_choice_new (options, (gint64) n);
-  const guint32 *candidates;
-  const double *weights;
-  double total, sum = 0;
-  gsize n_candidates;
+  const Position position = { choice, floats, tokens, n_earlier };
 
   for (gsize i = 0; i < n; i++)
     floats[i] = (float) logits[i];
   for (gsize i = 0; i < n_earlier; i++)
     tokens[i] = (gint64) earlier[i];
-  ebb_token_choice_choose (choice, floats, tokens, n_earlier, n_earlier, 0.5);
-  n_candidates = ebb_token_choice_get_candidates (choice, &candidates, &weights, &total);
-  for (gsize i = 0; i < n_candidates; i++)
-    have[candidates[i]] = weights[i] / total;
+  measure (&position, have);
   for (gsize i = 0; i < n; i++)
     {
       g_assert_cmpint (have[i] > 0, ==, expected[i] > 0);
       g_assert_cmpfloat_with_epsilon (have[i], expected[i], 1e-6);
-    }
-  /* A draw is the token in whose part of [0, 1) the number lies. */
-  for (gsize i = 0; i < n_candidates; i++)
-    {
-      const double middle = sum + weights[i] / total / 2;
-
-      g_assert_cmpint (ebb_token_choice_choose (choice, floats, tokens, n_earlier, n_earlier, middle), ==,
-                       candidates[i]);
-      sum += weights[i] / total;
     }
 }
 

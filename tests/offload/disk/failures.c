@@ -378,7 +378,7 @@ refused_room_is_free_again (void)
   g_assert_no_error (error);
   g_assert_cmpuint (offset, ==, 0);
   g_atomic_pointer_set (&ebb_disk_fault, NULL);
-  ebb_disk_file_unref (file);
+  ebb_disk_file_free (file);
 }
 
 static int

@@ -162,7 +162,7 @@ draws_go_by_the_place_in_the_full_parameter (void)
       Rounded expected = { { 0 } };
       guint n_up = 0;
 
-      round_some (ebb_cpu_get_kernels_of ("portable"), which[k], 0, N_ROUNDED, &expected);
+      round_some (ebb_cpu_find_variant ("portable").kernels, which[k], 0, N_ROUNDED, &expected);
       for (guint s = 0; s < G_N_ELEMENTS (simd_names); s++)
         for (guint c = 0; c < G_N_ELEMENTS (cuts); c++)
           {
