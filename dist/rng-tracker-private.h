@@ -20,4 +20,8 @@ gboolean ebb_rng_tracker_check_parallel (EbbGeneratorTracker *self,
 void ebb_rng_tracker_begin_parallel (EbbGeneratorTracker *self,
                                      guint64 seed);
 
+/* Makes the default generator outside of the forks to %EBB_MODEL_PARALLEL_RNG this thread's default one until
+ * ebb_generator_tracker_join (): for a tensor that all tensor ranks have, within code that works on local shards. */
+void ebb_rng_tracker_fork_shared (EbbGeneratorTracker *self);
+
 G_END_DECLS

@@ -475,6 +475,7 @@ static pthread_once_t default_once = PTHREAD_ONCE_INIT;
 
 static __thread EbbGeneratorTracker *own; /* of the thread, made at first use */
 static guint slot;                        /* a recompute's: the tracker of the forward's thread; NULL: own */
+static guint shared_slot; /* a recompute's: the generator that tensor ranks shared in the forward; NULL: none captured */
 
 static void
 drop_default (gpointer tracker)
@@ -520,10 +521,42 @@ capture_default (void)
   return tracker != NULL ? g_object_ref (tracker) : NULL;
 }
 
+/* The default generator outside of the forks to %EBB_MODEL_PARALLEL_RNG. A recompute begins without the forks of its
+ * forward. */
+static EbbGenerator *
+get_shared (EbbGeneratorTracker *self)
+{
+  const Entry *parallel = self != NULL ? find_any (self, EBB_MODEL_PARALLEL_RNG) : NULL;
+  EbbGeneratorFork *const innermost = ebb_modes.forks;
+  EbbGenerator *shared;
+
+  while (parallel != NULL && ebb_modes.forks != NULL && ebb_modes.forks->generator == parallel->generator)
+    ebb_modes.forks = ebb_modes.forks->outer;
+  if (ebb_modes.forks == NULL && ebb_modes.slots[shared_slot] != NULL)
+    shared = ebb_modes.slots[shared_slot];
+  else
+    shared = ebb_generator_get_default ();
+  ebb_modes.forks = innermost;
+  return shared;
+}
+
+void
+ebb_rng_tracker_fork_shared (EbbGeneratorTracker *self)
+{
+  ebb_generator_push_default (get_shared (self), self);
+}
+
+static gpointer
+capture_shared (void)
+{
+  return g_object_ref (get_shared (ebb_modes.slots[slot] != NULL ? ebb_modes.slots[slot] : own));
+}
+
 static void __attribute__ ((constructor))
 register_slot (void)
 {
   slot = ebb_modes_register_slot (capture_default, g_object_unref);
+  shared_slot = ebb_modes_register_slot (capture_shared, g_object_unref);
 }
 
 /* -- sharded models ------------------------------------------------------------------------------------------------ */

@@ -2,7 +2,7 @@
 /* Branches of layers that tensor ranks share: which factor they divide, and how its product enters and leaves. */
 #include "wrap/lora/lora-private.h"
 
-#include "dist/rng-tracker.h"
+#include "dist/rng-tracker-private.h"
 #include "dist/tensor-parallel/layer-private.h"
 #include "dist/tensor-parallel/ops-private.h"
 #include "dist/tensor-parallel/vocab-loss.h"
@@ -108,7 +108,9 @@ ebb_lora_operands_clear (EbbLoraOperands *self)
   g_clear_pointer (&self->factors[1], ebb_tensor_unref);
 }
 
-/* A rank's features of a row layer's input are others than those of its neighbours, and so are the draws. */
+/* Each rank has other features of a row layer's input, and draws for these. All ranks have the whole input of a column
+ * layer and draw the same for it, also where the default generator is each rank's own: in attention and inside a sharded
+ * sequence. */
 EbbTensor *
 ebb_lora_ranks_drop (EbbModule *module,
                      EbbTensor *x,
@@ -116,14 +118,16 @@ ebb_lora_ranks_drop (EbbModule *module,
                      GError **error)
 {
   EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
-  const gboolean forks = EBB_IS_ROW_PARALLEL_LINEAR (module);
   EbbTensor *dropped;
 
-  if (forks && !ebb_generator_tracker_fork (tracker, EBB_MODEL_PARALLEL_RNG, error))
+  if (get_layer (module) == NULL)
+    return ebb_dropout (x, dropout, TRUE, NULL, error);
+  if (EBB_IS_COLUMN_PARALLEL_LINEAR (module))
+    ebb_rng_tracker_fork_shared (tracker);
+  else if (!ebb_generator_tracker_fork (tracker, EBB_MODEL_PARALLEL_RNG, error))
     return NULL;
   dropped = ebb_dropout (x, dropout, TRUE, NULL, error);
-  if (forks)
-    ebb_generator_tracker_join (tracker);
+  ebb_generator_tracker_join (tracker);
   return dropped;
 }
 

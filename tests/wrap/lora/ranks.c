@@ -37,10 +37,10 @@ draw_factor (EbbTensor *factor,
 static gboolean
 add (EbbModule *model,
      const char *adapter,
-     const char *target,
+     const char *const *targets,
+     double dropout,
      GError **error)
 {
-  const char *targets[] = { target, NULL };
   g_autoptr (EbbLoraOptions) options = ebb_lora_options_new ();
   g_autoptr (EbbGenerator) generator = ebb_generator_new (5);
   g_autoptr (EbbModule) same = NULL;
@@ -48,7 +48,8 @@ add (EbbModule *model,
   g_autofree EbbTensor **parameters = NULL;
   gboolean ok;
 
-  g_object_set (options, "rank", RANK, "alpha", 5.0, "targets", targets, "adapter", adapter, NULL);
+  g_object_set (options, "rank", RANK, "alpha", 5.0, "targets", targets, "adapter", adapter, "dropout", dropout,
+                NULL);
   same = ebb_lora_wrap (model, options, error);
   ok = same != NULL;
   parameters = ebb_module_get_parameters (model, TRUE, &n);
@@ -67,7 +68,7 @@ adapt (EbbModule *model,
        const char *target,
        GError **error)
 {
-  return add (model, "default", target, error);
+  return add (model, "default", (const char *[]){ target, NULL }, 0, error);
 }
 
 static guint64
@@ -141,6 +142,26 @@ joined_products_and_the_head_are_divided (void)
   check_divided ((TestParallel){ .is_untied = TRUE, .prepare = adapt_divided, .data = "*" });
 }
 
+static gboolean
+adapt_columns (const TestParallel *self,
+               EbbModule *model,
+               EbbProcessGroup *group,
+               GError **error)
+{
+  static const char *const joined[] = { "c_attn", "c_fc", NULL };
+  static const char *const separate[] = { "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", NULL };
+
+  return add (model, "default", self->decoder != NULL ? separate : joined, 0.5, error);
+}
+
+/* All ranks have the whole input of a column layer, so they drop the same elements of it as one rank does: within
+ * attention and a sharded sequence, too. */
+static void
+dropout_of_column_layers_is_that_of_one_rank (gconstpointer data)
+{
+  check_divided ((TestParallel){ .decoder = data, .prepare = adapt_columns });
+}
+
 /* Codes and scales are divided as they are: of a column layer by rows, of a row layer by columns, of queries, keys and
  * values in one by rows of each. */
 static void
@@ -190,7 +211,8 @@ adapt_twice (const TestParallel *self,
              EbbProcessGroup *group,
              GError **error)
 {
-  return add (model, "first", "*", error) && add (model, "second", "h.0.attn.c_attn", error);
+  return add (model, "first", (const char *[]){ "*", NULL }, 0, error)
+         && add (model, "second", (const char *[]){ "h.0.attn.c_attn", NULL }, 0, error);
 }
 
 /* The second adapter is chosen: layers with a branch in the first alone compute what they did without. */
@@ -722,6 +744,10 @@ main (int argc,
       g_test_add_data_func (path, decoders[i], tensor_ranks_compute_what_one_does);
     }
   g_test_add_func ("/lora/joined-products-and-the-head-are-divided", joined_products_and_the_head_are_divided);
+  g_test_add_data_func ("/lora/dropout-of-column-layers-is-that-of-one-rank/gpt2", NULL,
+                        dropout_of_column_layers_is_that_of_one_rank);
+  g_test_add_data_func ("/lora/dropout-of-column-layers-is-that-of-one-rank/llama3", "llama3",
+                        dropout_of_column_layers_is_that_of_one_rank);
   g_test_add_data_func ("/lora/quantised-products-are-divided/gpt2", NULL, quantised_products_are_divided);
   g_test_add_data_func ("/lora/quantised-products-are-divided/llama3", "llama3", quantised_products_are_divided);
   g_test_add_func ("/lora/blocks-are-not-divided", blocks_are_not_divided);
