@@ -415,13 +415,16 @@ call_wrapped (EbbModule *norm, const EbbResidual *residual, EbbTensor **sum, GEr
   return ebb_args_get_tensor (result, 0);
 }
 
-/* Whether one kernel normalizes both the branch and the sum. */
+/* Whether one kernel normalizes both the branch and the sum. The kernel works in the dtype of the sum and rounds the
+ * normalized branch to this dtype. The branch norm by itself rounds to the dtype of the branch, so both dtypes must be
+ * the same: then a wrapper around one of the norms changes no bit. */
 static gboolean
-are_alike (EbbModule *norm, EbbModule *branch_norm)
+are_alike (EbbModule *norm, EbbModule *branch_norm, const EbbResidual *residual)
 {
+  const EbbDType dtype = residual->x->view.dtype;
   const GType type = G_OBJECT_TYPE (norm);
 
-  return ebb_module_is_norm (norm) && EBB_NORM_GET_IFACE (norm)->adds_after != NULL
+  return ebb_dtype_promote (dtype, residual->residual->view.dtype) == dtype && ebb_module_is_norm (norm) && EBB_NORM_GET_IFACE (norm)->adds_after != NULL
          && ebb_module_is_plain (norm, type) && ebb_module_is_plain (branch_norm, type)
          && EBB_NORM_GET_IFACE (norm)->adds_after (EBB_NORM (norm), EBB_NORM (branch_norm));
 }
@@ -455,7 +458,7 @@ ebb_norm_call_after_residual (EbbModule *norm,
 
   if (rest.x == NULL || rest.residual == NULL) /* which the op reports, unless an error has been reported */
     return ebb_residual_dropout (rest.x, rest.residual, rest.dropout, rest.training, NULL, error);
-  if (branch_norm == NULL || are_alike (norm, branch_norm))
+  if (branch_norm == NULL || are_alike (norm, branch_norm, &rest))
     return add_and_normalize (norm, branch_norm, residual, sum, error);
   rest.x = branch = ebb_module_call1 (branch_norm, rest.x, error);
   return branch != NULL ? add_and_normalize (norm, NULL, &rest, sum, error) : NULL;

@@ -293,15 +293,6 @@ draw_time (const TestRankProgram *self, TestDice *dice)
   return time == BEFORE_ADAPTERS && self->n_tensor > 1 ? BEFORE_UNITS : time;
 }
 
-/* One kernel normalizes a branch and the sum with it, unless one of both norms is wrapped: then the branch is rounded
- * in between, where it is bf16. */
-static gboolean
-is_fused (const TestRankProgram *self, EbbModule *module, const char *name)
-{
-  return (self->autocast || self->lowers) && EBB_IS_RMS_NORM (module) && self->decoder != NULL
-         && g_str_has_prefix (self->decoder, "gemma");
-}
-
 static void
 wrap_modules (Rank *self, guint when)
 {
@@ -316,12 +307,10 @@ wrap_modules (Rank *self, guint when)
 
       if (EBB_IS_MODULE_LIST (modules[i])) /* never called, so neither wrapper takes it */
         is_now = FALSE;
-      if (is_fused (self->program, modules[i], names[i]))
-        is_now = FALSE;
       if (is_now && test_dice_chance (&dice, self->program->checkpoints))
         test_wrapping_wrap_module (&self->wrapping, &dice, modules[i], names[i]);
       dice = get_dice (self->program, "offload", names[i]);
-      is_now = draw_time (self->program, &dice) == when && !is_fused (self->program, modules[i], names[i]);
+      is_now = draw_time (self->program, &dice) == when;
       if (is_now && !EBB_IS_MODULE_LIST (modules[i]) && self->program->stores && test_dice_chance (&dice, 10))
         test_wrapping_offload_module (&self->wrapping, &dice, modules[i], names[i]);
       g_object_unref (modules[i]);
@@ -543,15 +532,6 @@ run_steps (Rank *self, TestRankView *view, GError **error)
   return ok;
 }
 
-/* An adapter of a column-parallel layer inside attention draws its dropout as attention does, other numbers on each
- * rank, but its dropped input is not marked as a rank's own: stores that divide refuse it, or without checks take it
- * for the same. */
-static gboolean
-has_other_masks (const TestRankProgram *self)
-{
-  return self->adapts && self->dropout > 0;
-}
-
 static gboolean
 run_rank (EbbProcessGroup *group, gpointer user_data, GError **error)
 {
@@ -571,7 +551,7 @@ run_rank (EbbProcessGroup *group, gpointer user_data, GError **error)
   /* Stores that divide want ranks with the same tensors: those that divide a model, or have the same rows. */
   if (program->n_tensor == 1)
     self.stores.group = program->n_data > 1 ? self.data : NULL;
-  else if (test_dice_chance (&dice, 30) && !has_other_masks (program))
+  else if (test_dice_chance (&dice, 30))
     self.stores.group = self.tensor;
   test_stores_open (&self.stores);
   self.wrapping = (TestWrapping){ .stores = &self.stores, .device = test_device (), .description = g_string_new ("") };
