@@ -381,15 +381,15 @@ a_block_keeps_what_it_must (void)
   {
     const char *name;
     guint64 width, queries, keys, hidden, heads;
-    guint64 norms;   /* f32 numbers that norms keep of a token; in Gemma also what attention gives, cast for the sum */
+    guint64 norms;   /* f32 numbers that norms keep of a token */
     guint64 streams; /* of the width: the sum after attention, the result */
-    guint64 others;  /* what other norms read: in Gemma what the MLP gives */
+    guint64 others;  /* what other norms read: in Gemma the results of attention and of the MLP */
   } rows[] = {
     { "llama2", 24, 24, 24, 36, 4, 2, 2, 0 },
     { "llama3", 24, 24, 12, 36, 4, 2, 2, 0 },
     { "mistral", 24, 32, 16, 36, 4, 2, 2, 0 },
     { "phi3", 24, 24, 12, 36, 4, 2, 2, 0 },
-    { "gemma2", 24, 32, 16, 36, 4, 4 + 24, 2, 24 },
+    { "gemma2", 24, 32, 16, 36, 4, 4, 2, 24 + 24 },
     { "qwen3", 24, 32, 16, 36, 4, 2 + 4 + 2, 2, 0 },
     { "llama-linear", 24, 24, 12, 36, 4, 2, 2, 0 },
   };
