@@ -475,7 +475,7 @@ static pthread_once_t default_once = PTHREAD_ONCE_INIT;
 
 static __thread EbbGeneratorTracker *own; /* of the thread, made at first use */
 static guint slot;                        /* a recompute's: the tracker of the forward's thread; NULL: own */
-static guint shared_slot; /* a recompute's: the generator that tensor ranks shared in the forward; NULL: none captured */
+static guint shared_slot;                 /* a recompute's: the generator that tensor ranks shared in the forward */
 
 static void
 drop_default (gpointer tracker)

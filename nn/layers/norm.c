@@ -424,7 +424,8 @@ are_alike (EbbModule *norm, EbbModule *branch_norm, const EbbResidual *residual)
   const EbbDType dtype = residual->x->view.dtype;
   const GType type = G_OBJECT_TYPE (norm);
 
-  return ebb_dtype_promote (dtype, residual->residual->view.dtype) == dtype && ebb_module_is_norm (norm) && EBB_NORM_GET_IFACE (norm)->adds_after != NULL
+  return ebb_dtype_promote (dtype, residual->residual->view.dtype) == dtype && ebb_module_is_norm (norm)
+         && EBB_NORM_GET_IFACE (norm)->adds_after != NULL
          && ebb_module_is_plain (norm, type) && ebb_module_is_plain (branch_norm, type)
          && EBB_NORM_GET_IFACE (norm)->adds_after (EBB_NORM (norm), EBB_NORM (branch_norm));
 }

@@ -109,8 +109,8 @@ ebb_lora_operands_clear (EbbLoraOperands *self)
 }
 
 /* Each rank has other features of a row layer's input, and draws for these. All ranks have the whole input of a column
- * layer and draw the same for it, also where the default generator is each rank's own: in attention and inside a sharded
- * sequence. */
+ * layer and draw the same for this input. They do so too where the default generator is each rank's own: in attention
+ * and inside a sharded sequence. */
 EbbTensor *
 ebb_lora_ranks_drop (EbbModule *module,
                      EbbTensor *x,
