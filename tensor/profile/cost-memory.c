@@ -3,6 +3,7 @@
  * cache or doesn't, as in the step. */
 #include "tensor/profile/cost-private.h"
 
+#include "tensor/n-threads-private.h"
 #include "tensor/profile/rerun-private.h"
 #include "tensor/thread-private.h"
 
@@ -12,6 +13,10 @@
 
 #define ALIGNMENT 256
 #define LEAST_RING (64 * 1024)
+/* Share of the available host memory that timing may take for operands, and share that one launch may take besides. */
+#define PART_OF_AVAILABLE 4
+/* Most bytes that oneDNN packs of an operand on one thread, as far as was seen. */
+#define MOST_PACKED ((gsize) 5 << 20)
 
 /* Where an operand lies. */
 typedef enum
@@ -23,6 +28,14 @@ typedef enum
 } Place;
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */
+
+/* Bytes of host memory that timing may take. The system grants memory that a control group doesn't have, and kills the
+ * process that uses it. */
+static guint64
+get_room (EbbDevice *device)
+{
+  return device->backend->host_memory ? ebb_memory_get_available (device) / PART_OF_AVAILABLE : G_MAXUINT64;
+}
 
 /* Host memory past the allocator of tensors: the heap of those is not to grow by what is needed once. */
 static gboolean
@@ -108,7 +121,7 @@ try_init (EbbCostMemory *self,
   return FALSE;
 }
 
-/* Rings of twice the cache, where @max_bytes and the device have room. */
+/* Rings of twice the cache, where @max_bytes, the machine, and the device have room. */
 gboolean
 ebb_cost_memory_init (EbbCostMemory *self,
                       EbbDevice *device,
@@ -116,7 +129,7 @@ ebb_cost_memory_init (EbbCostMemory *self,
                       guint64 max_bytes,
                       GError **error)
 {
-  gsize size = (gsize) MIN (2 * cache_bytes, max_bytes / 4) / ALIGNMENT * ALIGNMENT;
+  gsize size = (gsize) MIN (2 * cache_bytes, MIN (max_bytes, get_room (device)) / 4) / ALIGNMENT * ALIGNMENT;
 
   for (size = MAX (size, LEAST_RING);; size = size / 2 / ALIGNMENT * ALIGNMENT)
     {
@@ -359,6 +372,20 @@ place_views (EbbCostRun *self,
   return TRUE;
 }
 
+/* Bytes of host memory that the launch takes besides its operands: workspace, and what oneDNN packs on each thread. */
+static guint64
+count_besides (const EbbCostRun *self)
+{
+  const EbbBackend *backend = self->memory->device->backend;
+  guint64 n_bytes = backend->get_workspace != NULL
+                        ? backend->get_workspace (self->memory->device->index, &self->launch)
+                        : 0;
+
+  for (guint k = 0; self->cost->kernel == EBB_KERNEL_MATMUL && k < EBB_LAUNCH_MAX_INPUTS; k++)
+    n_bytes += (guint64) ebb_cpu_get_n_threads () * MIN (self->sizes[k], MOST_PACKED);
+  return n_bytes;
+}
+
 gboolean
 ebb_cost_run_init (EbbCostRun *self,
                    EbbCostMemory *memory,
@@ -366,6 +393,7 @@ ebb_cost_run_init (EbbCostRun *self,
                    double share,
                    GError **error)
 {
+  const guint64 room = get_room (memory->device); /* less than before: kernels keep code and tables of each shape */
   gsize n_rest = 0, n_items = 0;
 
   memset (self, 0, sizeof *self);
@@ -379,21 +407,25 @@ ebb_cost_run_init (EbbCostRun *self,
   self->launch.items = self->items;
   for (int attempt = 0; attempt < 16; attempt++)
     {
+      guint64 n_besides;
+
       memcpy (self->views, cost->views, sizeof self->views);
       for (guint i = 0; i < cost->n_items; i++)
         self->shapes[i] = cost->items[i];
       self->share = ebb_cost_launch_scale (cost, self->views, self->shapes, share);
       n_rest = choose_places (self);
       n_items = cost->n_items > 0 ? count_item_bytes (self) : 0;
-      if (n_rest <= memory->rest.size && n_items <= memory->reads.size)
+      n_besides = count_besides (self);
+      if (n_rest <= memory->rest.size && n_items <= memory->reads.size && n_besides <= room)
         {
           place_items (self);
           return place_views (self, n_rest, error);
         }
       share = MIN (share, 1)
               * MIN (0.9, 0.95
-                              * MIN ((double) memory->rest.size / (double) MAX (n_rest, 1),
-                                     (double) memory->reads.size / (double) MAX (n_items, 1)));
+                              * MIN ((double) room / (double) MAX (n_besides, 1),
+                                     MIN ((double) memory->rest.size / (double) MAX (n_rest, 1),
+                                          (double) memory->reads.size / (double) MAX (n_items, 1))));
     }
   return FALSE;
 }

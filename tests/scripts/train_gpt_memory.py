@@ -18,6 +18,7 @@ SIM = ["--device", "sim"]
 
 sys.path.insert(0, os.path.join(os.environ.get("EBB_SOURCE_DIR", "."), "tests", "support"))
 from address_limit import limit_to, map_idle  # noqa: E402
+from control_group import make_group  # noqa: E402
 
 
 class MemoryTest(unittest.TestCase):
@@ -165,6 +166,30 @@ class Budgets(MemoryTest):
         self.refuse("--memory 0: leave the option out to train without a budget", "--memory", 0, status=2)
         self.refuse('--memory -1: "-1" is not a size', "--memory", -1, status=2)
         self.refuse('--memory 5X: "5X" is not a size', "--memory", "5X", status=2)
+
+
+class ControlGroup(MemoryTest):
+    """Planning is no reason to be killed, also where no kernel's time is known yet."""
+    def plan(self, n_mib, program, *words):
+        with make_group(n_mib << 20) as join:
+            if join is None:
+                self.skipTest("this process may make no control groups")
+            return subprocess.run([PROGRAM.replace("train_gpt", program), "--data", "text.txt", "--memory", "auto",
+                                   *map(str, words)], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, timeout=200, check=False, preexec_fn=join,
+                                  env={**os.environ, "EBB_COST_FILE": ""})
+
+    def test_a_training_that_does_not_fit_is_refused(self):
+        gpt2 = ["--preset", "gpt2", "--context", 128, "--batch", 2]
+        for words in ["train_gpt", *gpt2], ["train_gpt", *MODEL], ["fsdp_gpt", *gpt2, "--ranks", 2]:
+            done = self.plan(40, *words)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), words)
+            self.assertRegex(done.stderr, r"^\w+: --memory auto: [\d.]+ MiB is too little: the training needs at least "
+                             r"[\d.]+ MiB .*\n$")
+
+    def test_a_training_that_fits_is_planned(self):
+        done = self.plan(72, "train_gpt", *MODEL)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
 class Interrupt(MemoryTest):

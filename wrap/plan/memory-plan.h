@@ -73,6 +73,15 @@ EbbMemoryPlan *ebb_memory_plan_new_on_ranks (EbbModule *model,
                                              GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbMemoryPlan *ebb_memory_plan_new_least (EbbModule *model,
+                                          EbbDevice *device,
+                                          EbbSavedTensorHooks *store,
+                                          EbbProcessGroup *group,
+                                          EbbStepFunc step,
+                                          gpointer user_data,
+                                          GError **error);
+
+EBB_AVAILABLE_IN_ALL
 EbbMemoryPlan *ebb_memory_plan_load (EbbModule *model,
                                      const char *path,
                                      GError **error);

@@ -226,37 +226,42 @@ count_libraries (const Trainer *trainer,
              : 0;
 }
 
-/* Finds the smallest budget for which there is a plan. Planning times kernels in a share of @limit's bytes: without a
- * limit the timing alone would take more than a small budget. */
-static gboolean
-find_least (Trainer *trainer,
-            guint64 limit,
-            guint64 *least,
+/* The plan that needs least, for which no kernels are timed: timing takes memory that a small budget doesn't have. */
+static EbbMemoryPlan *
+make_least (Trainer *trainer,
             GError **error)
 {
-  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, limit, NULL);
-
-  if (plan == NULL)
-    plan = plan_limit (trainer, G_MAXINT64, error);
-  if (plan != NULL)
-    *least = get_bytes (plan, "least-bytes");
-  return plan != NULL;
+  return ebb_memory_plan_new_least (trainer->model, trainer->device, store_for_plan (trainer->options, trainer->store),
+                                    trainer->ranks != NULL ? trainer->ranks->control : NULL, planning_run_step, trainer,
+                                    error);
 }
 
-/* The plan that needs least. Where even that is too much, the error says what would do. */
+/* The plan that needs least, or a faster plan for the same tensors. Where even the least is too much, the error says
+ * what would do: the figures of the plan that needs least, which are always the same. */
 static EbbMemoryPlan *
 plan_least (Planning *self,
             Trainer *trainer,
             GError **error)
 {
-  g_autoptr (EbbMemoryPlan) least = NULL;
-  guint64 extent, peak;
+  g_autoptr (EbbMemoryPlan) least = make_least (trainer, error), faster = NULL;
+  guint64 extent, peak, other_extent, other_peak;
+  GError *failure = NULL;
   double own;
 
-  if (!find_least (trainer, self->heap, &self->limit, error))
+  if (least == NULL || !measure (trainer, least, &peak, &extent, error))
     return NULL;
-  least = plan_within (trainer, self->limit, &peak, &extent, error);
-  if (least == NULL || extent <= self->heap)
+  self->limit = get_bytes (least, "least-bytes");
+  if (self->limit <= self->heap)
+    faster = plan_within (trainer, self->limit, &other_peak, &other_extent, &failure);
+  if (failure != NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+    {
+      g_propagate_error (error, failure);
+      return NULL;
+    }
+  g_clear_error (&failure);
+  if (faster != NULL && other_extent <= self->heap)
+    return g_steal_pointer (&faster);
+  if (extent <= self->heap)
     return g_steal_pointer (&least);
   self->is_too_little = TRUE;
   own = (double) (self->own + OWN_VARIES) / MIB + count_mib (self, count_libraries (trainer, extent));
@@ -320,12 +325,15 @@ plan_for_device (Planning *self,
                  GError **error)
 {
   EbbMemoryPlan *plan = plan_limit (trainer, self->limit, error);
-  guint64 least = 0;
+  g_autoptr (EbbMemoryPlan) least = NULL;
 
   if (plan == NULL && g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-    self->is_too_little = find_least (trainer, self->limit, &least, NULL) && least > self->limit;
+    {
+      least = make_least (trainer, NULL);
+      self->is_too_little = least != NULL && get_bytes (least, "least-bytes") > self->limit;
+    }
   if (self->is_too_little && self->n_here > 1)
-    add_least_budget (self, least, error);
+    add_least_budget (self, get_bytes (least, "least-bytes"), error);
   return plan;
 }
 
@@ -336,7 +344,10 @@ divide_budget (Planning *self,
 {
   const guint64 room = (self->budget - MIN (self->budget, self->own)) / self->n_here;
 
-  self->heap = room - count_libraries (trainer, room);
+  /* A heap and what libraries take beside it make up the room: the inverse of count_libraries (). */
+  self->heap = trainer->device == ebb_device_get_cpu ()
+                   ? room - MIN (room / (PART_PACKED + 1), (guint64) ebb_get_num_threads () * PACKED)
+                   : room;
   self->limit = self->heap;
 }
 
@@ -611,24 +622,13 @@ planning_find_need (Trainer *trainer,
                     GError **error)
 {
   const guint64 n_here = (guint64) MAX (trainer->options->ranks.n_ranks, 1);
-  g_autoptr (EbbMemoryPlan) least = plan_limit (trainer, G_MAXINT64, error);
+  g_autoptr (EbbMemoryPlan) least = make_least (trainer, error);
   guint64 peak, extent;
 
-  if (least == NULL || !take_largest (trainer->ranks, &need->own, error))
+  if (least == NULL || !take_largest (trainer->ranks, &need->own, error)
+      || !measure (trainer, least, &peak, &extent, error))
     return FALSE;
   need->tensors = get_bytes (least, "least-bytes");
-  /* Planning has made the plan that needs least as well, unless ranks plan together. */
-  while (ebb_memory_plan_lower (least, NULL))
-    ;
-  if (get_bytes (least, "predicted-peak-bytes") > need->tensors)
-    {
-      g_object_unref (least);
-      least = plan_within (trainer, need->tensors, &peak, &extent, error);
-      if (least == NULL)
-        return FALSE;
-    }
-  else if (!measure (trainer, least, &peak, &extent, error))
-    return FALSE;
   extent = MAX (extent, need->tensors); /* a device plans for tensors alone */
   need->gaps = extent - MAX (peak, need->tensors);
   need->own += count_libraries (trainer, extent) * n_here;

@@ -478,6 +478,35 @@ a_gradient_of_a_weight_has_fewer_terms (void)
 }
 
 /* Operands of 160 MB in memory of 4 MiB. */
+/* Host memory that a launch takes besides its operands counts, too: matrices that each thread packs. */
+static void
+timing_takes_a_part_of_what_is_available (void)
+{
+  const guint64 few = 4 << 20;
+  g_autoptr (EbbCostTable) table = ebb_cost_table_new (test_device ());
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
+  g_autoptr (GError) error = NULL;
+  guint64 n_packed = 0;
+  EbbCostMemory memory;
+  Product product;
+  EbbCostRun run;
+
+  product_init (&product, 2000, 1000, 20, 1);
+  ebb_cost_table_add (table, &product.launch);
+  if (test_device () != ebb_device_get_cpu ())
+    return;
+  ebb_memory_set_limit (NULL, ebb_memory_stats_get_total (stats) + few);
+  g_assert_true (ebb_cost_memory_init (&memory, table->device, EBB_COST_MAX_BYTES, EBB_COST_MAX_BYTES, &error));
+  g_assert_cmpuint (memory.reads.size + memory.writes.size + memory.rest.size, <=, few / 4);
+  g_assert_true (ebb_cost_run_init (&run, &memory, ebb_cost_table_get_launch (table, 0), 1, &error));
+  for (guint k = 0; k < 2; k++)
+    n_packed += run.sizes[k] * (guint64) ebb_get_num_threads ();
+  g_assert_cmpuint (n_packed, <=, few / 4);
+  ebb_cost_run_clear (&run);
+  ebb_cost_memory_clear (&memory);
+  ebb_memory_set_limit (NULL, 0);
+}
+
 static void
 a_large_launch_needs_little_memory (void)
 {
@@ -730,6 +759,7 @@ main (int argc, char **argv)
   g_test_add_func ("/cost/fewer-rows-are-a-launch-of-the-same-kind", fewer_rows_are_a_launch_of_the_same_kind);
   g_test_add_func ("/cost/a-gradient-of-a-weight-has-fewer-terms", a_gradient_of_a_weight_has_fewer_terms);
   g_test_add_func ("/cost/a-large-launch-needs-little-memory", a_large_launch_needs_little_memory);
+  g_test_add_func ("/cost/timing-takes-a-part-of-what-is-available", timing_takes_a_part_of_what_is_available);
   g_test_add_func ("/cost/figures-are-kept", figures_are_kept);
   g_test_add_func ("/cost/a-busy-machine-is-measured-again-when-it-is-quiet",
                    a_busy_machine_is_measured_again_when_it_is_quiet);

@@ -15,11 +15,12 @@
 typedef struct
 {
   guint n_ranks;
-  guint64 budget;   /* of the last rank; others have more. 0: no plan */
-  guint failing;    /* the rank whose dry step fails... */
-  guint fails_from; /* from which on; 0: none does */
-  gboolean differs; /* rank 1 has a block less */
-  const char *path; /* of a plan to write, or one that is there */
+  guint64 budget;    /* of the last rank; others have more. 0: no plan */
+  gboolean is_least; /* the plan that needs least, whatever the budget is */
+  guint failing;     /* the rank whose dry step fails... */
+  guint fails_from;  /* from which on; 0: none does */
+  gboolean differs;  /* rank 1 has a block less */
+  const char *path;  /* of a plan to write, or one that is there */
   gboolean is_read;
   /* what came of it */
   guint64 least;
@@ -77,7 +78,9 @@ make_plan (Training *self, EbbModule *gpt, EbbProcessGroup *group, Rank *rank, G
 
   if (self->is_read)
     return ebb_memory_plan_load_on_ranks (gpt, group, rank->rank == 0 ? self->path : "only rank 0 reads", error);
-  plan = ebb_memory_plan_make_on_ranks (gpt, test_device (), NULL, group, step, rank, budget, 0, error);
+  plan = self->is_least
+             ? ebb_memory_plan_new_least (gpt, test_device (), NULL, group, step, rank, error)
+             : ebb_memory_plan_make_on_ranks (gpt, test_device (), NULL, group, step, rank, budget, 0, error);
   if (plan != NULL && rank->rank == 0 && self->path != NULL)
     g_assert_true (ebb_memory_plan_save (plan, self->path, NULL));
   return plan;
@@ -158,6 +161,7 @@ test_budgets (gconstpointer data)
   g_auto (Training) all = { .n_ranks = n_ranks };
   g_auto (Training) some = { .n_ranks = n_ranks };
   g_auto (Training) least = { .n_ranks = n_ranks };
+  g_auto (Training) any_least = { .n_ranks = n_ranks, .is_least = TRUE };
   g_auto (Training) less = { .n_ranks = n_ranks };
 
   test_ranks_run (n_ranks, train, &plain);
@@ -172,6 +176,11 @@ test_budgets (gconstpointer data)
   test_ranks_run (n_ranks, train, &least);
   assert_keeps (&least, &plain);
   g_assert_cmpuint (get_peak (&least), ==, all.least);
+  any_least.budget = all.least;
+  test_ranks_run (n_ranks, train, &any_least);
+  assert_keeps (&any_least, &plain);
+  g_assert_cmpuint (any_least.least, <=, all.least);
+  g_assert_cmpuint (get_peak (&any_least), ==, any_least.least);
   less.budget = all.least - 1;
   test_ranks_run (n_ranks, train, &less);
   for (guint i = 0; i < n_ranks; i++)

@@ -82,6 +82,36 @@ test_too_small (void)
                                    "a budget of 0.1 MiB is too small: the step needs at least "));
 }
 
+static void
+count_timing (guint n_timed, guint n_kernels, gpointer user_data)
+{
+  ++*(guint *) user_data;
+}
+
+/* It is the least of a plan for any budget, and no kernel is timed for it. */
+static void
+test_least (void)
+{
+  g_auto (TestPlanRun) run = { 0 };
+  g_autoptr (EbbMemoryPlan) any = NULL, least = NULL;
+  g_autoptr (GError) error = NULL;
+  guint n_timings = 0;
+
+  init (&run, 0);
+  any = test_plan_run_plan (&run, G_MAXUINT64);
+  ebb_timing_set_func (count_timing, &n_timings, NULL);
+  least = ebb_memory_plan_new_least (run.training->model, run.training->settings.device, NULL, NULL, test_plan_run_step,
+                                     &run, &error);
+  ebb_timing_set_func (NULL, NULL, NULL);
+  g_assert_no_error (error);
+  g_assert_cmpuint (n_timings, ==, 0);
+  g_assert_cmpuint (least->predicted_peak_bytes, ==, any->least_bytes);
+  g_assert_cmpuint (least->budget_bytes, ==, any->least_bytes);
+  g_assert_cmpuint (least->least_bytes, ==, any->least_bytes);
+  g_assert_true (ebb_memory_plan_apply (least, &error));
+  g_assert_cmpuint (test_plan_run_train (&run), ==, least->predicted_peak_bytes);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -89,5 +119,6 @@ main (int argc, char **argv)
   g_test_add_func ("/plan/planner/budgets-and-bits", test_budgets);
   g_test_add_func ("/plan/planner/with-dropout", test_dropout);
   g_test_add_func ("/plan/planner/too-small-a-budget", test_too_small);
+  g_test_add_func ("/plan/planner/least", test_least);
   return g_test_run ();
 }

@@ -73,6 +73,9 @@ gboolean ebb_plan_find_place (EbbDevice *device,
                               EbbSavedTensorHooks *store,
                               EbbMemoryPlace *place,
                               GError **error);
+/* A number of seconds: kernels have the times that are known, and only copies to the place of a store are timed. */
+#define EBB_PLAN_TIMES_COPIES (-1.0)
+
 /* Runs dry steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most,
  * with operands of @max_bytes. @store: to which blocks may move what they keep; NULL: on an accelerator to one of the
  * plan's own, in host memory. @group: NULL, or the ranks that plan together: the others call

@@ -426,7 +426,7 @@ measure_launches (EbbPlanChoices *self,
                   GError **error)
 {
   ebb_probe_trim (self->probe);
-  return ebb_cost_table_measure (self->costs, max_seconds, max_bytes, error)
+  return (max_seconds < 0 || ebb_cost_table_measure (self->costs, max_seconds, max_bytes, error))
          && measure_place (self, max_bytes, error);
 }
 
@@ -486,7 +486,7 @@ look_at_none (EbbPlanChoices *self,
     return FALSE;
   self->none = run_none (self, error);
   ok = self->none != NULL && (self->untiled != NULL || check_twice (self, error))
-       && (max_seconds <= 0 || measure_launches (self, max_seconds, max_bytes, error)) && record_blocks (self, error);
+       && (max_seconds == 0 || measure_launches (self, max_seconds, max_bytes, error)) && record_blocks (self, error);
   ebb_memory_plan_unapply (tiles);
   if (ok)
     ebb_probe_price (self->probe, self->none);
@@ -630,11 +630,16 @@ ebb_plan_choices_follow (EbbModule *model,
 
   while ((announced = ebb_plan_ranks_receive (group, model, &plan, error)) != NULL)
     {
+      const gboolean begins_again = strcmp (announced, EBB_PLAN_STEP_AGAIN) == 0;
       GError *failure = NULL;
-      EbbProbeStep *own = run_announced (self, announced, &failure);
-      g_autoptr (EbbProbeStep) merged = ebb_plan_ranks_merge (group, own, failure, NULL);
+      EbbProbeStep *own = begins_again ? NULL : run_announced (self, announced, &failure);
+      g_autoptr (EbbProbeStep) merged = begins_again ? NULL : ebb_plan_ranks_merge (group, own, failure, NULL);
 
       g_free (announced);
+      if (!begins_again)
+        continue;
+      g_clear_pointer (&self, ebb_plan_choices_free);
+      self = choices_new (model, device, store, group, FALSE, step, user_data, NULL);
     }
   if (plan != NULL && self != NULL)
     set_store (self, plan);

@@ -21,6 +21,8 @@ gboolean ebb_plan_ranks_meet (EbbProcessGroup *group,
 /* How what is announced begins; a plan's is its JSON. The rows of the tiles of MLPs follow, 0: none. */
 #define EBB_PLAN_STEP_NONE "none "
 #define EBB_PLAN_STEP_RECORD "record "
+/* No step: planning begins again, now with times of kernels. */
+#define EBB_PLAN_STEP_AGAIN "again"
 
 /* @group: NULL: there are no others. */
 gboolean ebb_plan_ranks_announce (EbbProcessGroup *group,

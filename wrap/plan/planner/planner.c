@@ -167,55 +167,110 @@ knows_times (EbbPlanChoices *choices)
          && ebb_cost_table_get_n_disturbed (choices->costs) == 0;
 }
 
-/* @group: NULL, or the ranks of which this is the first. @is_real: by real steps. */
+/* What is asked of the planner. */
+typedef struct
+{
+  EbbModule *model;
+  EbbDevice *device;
+  EbbSavedTensorHooks *store;
+  EbbProcessGroup *group; /* NULL, or the ranks of which this is the first */
+  EbbStepFunc step;
+  gpointer user_data;
+  guint64 budget_bytes;
+  double max_seconds;
+  gboolean is_real;  /* by real steps */
+  gboolean is_least; /* the plan that needs least, whatever the budget is */
+} Request;
+
+static EbbPlanChoices *
+make_choices (const Request *self,
+              double max_seconds,
+              guint64 max_bytes,
+              GError **error)
+{
+  return self->is_real ? ebb_plan_choices_new_real (self->model, self->device, self->step, self->user_data, max_seconds,
+                                                    max_bytes, error)
+                       : ebb_plan_choices_new (self->model, self->device, self->store, self->group, self->step,
+                                               self->user_data, max_seconds, max_bytes, error);
+}
+
+/* Refuses a budget that is less than the least plan needs. */
 static EbbMemoryPlan *
-make_for (EbbModule *model,
-          EbbDevice *device,
-          EbbSavedTensorHooks *store,
-          EbbProcessGroup *group,
-          gboolean is_real,
-          EbbStepFunc step,
-          gpointer user_data,
-          guint64 budget_bytes,
-          double max_seconds,
+take_plan (Planner *planner,
+           const Request *request,
+           GError **error)
+{
+  const guint64 least = planner->least->predicted_peak_bytes;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+
+  if (request->is_least)
+    plan = g_object_ref (planner->least);
+  else if (least > request->budget_bytes)
+    fail_least (planner, request->budget_bytes, error);
+  else
+    plan = make_fastest (planner, request->budget_bytes, error);
+  if (plan == NULL || (plan != planner->least && !add_lower (planner, plan, error)))
+    return NULL;
+  plan->budget_bytes = request->is_least ? least : MIN (request->budget_bytes, (guint64) G_MAXINT64);
+  plan->least_bytes = least;
+  return g_steal_pointer (&plan);
+}
+
+static EbbMemoryPlan *
+make_for (Request *request,
           GError **error)
 {
+  const guint64 budget_bytes = request->budget_bytes;
   const guint64 max_bytes = MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED));
+  const double max_seconds = request->max_seconds;
   EbbPlanChoices *choices;
   gboolean asks_first; /* what the step needs at least, which no time changes */
   EbbMemoryPlace place;
-  g_autoptr (EbbMemoryPlan) plan = NULL;
   g_auto (Planner) planner = { 0 };
 
-  if (device == NULL)
-    device = ebb_device_get_cpu ();
-  /* Where blocks may move what they keep, that depends on rates of copies; and ranks look at one step together. */
-  asks_first = max_seconds > 0 && group == NULL && !is_real && ebb_plan_find_place (device, store, &place, NULL)
+  if (request->device == NULL)
+    request->device = ebb_device_get_cpu ();
+  /* Where blocks may move what they keep, that depends on rates of copies. */
+  asks_first = max_seconds > 0 && !request->is_real
+               && ebb_plan_find_place (request->device, request->store, &place, NULL)
                && place == EBB_MEMORY_PLACE_DEVICE;
-  choices = is_real ? ebb_plan_choices_new_real (model, device, step, user_data, max_seconds, max_bytes, error)
-                    : ebb_plan_choices_new (model, device, store, group, step, user_data, asks_first ? 0 : max_seconds,
-                                            max_bytes, error);
-  if (choices == NULL || !planner_init (&planner, choices, device, asks_first ? 0 : max_seconds, max_bytes, error))
+  choices = make_choices (request, asks_first ? 0 : max_seconds, max_bytes, error);
+  if (choices == NULL
+      || !planner_init (&planner, choices, request->device, asks_first ? 0 : max_seconds, max_bytes, error))
     return NULL;
   if (asks_first && planner.least->predicted_peak_bytes <= budget_bytes && !knows_times (choices))
     {
       planner_clear (&planner);
       planner = (Planner){ 0 };
-      choices = ebb_plan_choices_new (model, device, store, group, step, user_data, max_seconds, max_bytes, error);
-      if (choices == NULL || !planner_init (&planner, choices, device, max_seconds, max_bytes, error))
+      if (!ebb_plan_ranks_announce (request->group, EBB_PLAN_STEP_AGAIN, error))
+        return NULL;
+      choices = make_choices (request, max_seconds, max_bytes, error);
+      if (choices == NULL || !planner_init (&planner, choices, request->device, max_seconds, max_bytes, error))
         return NULL;
     }
-  if (planner.least->predicted_peak_bytes > budget_bytes)
-    {
-      fail_least (&planner, budget_bytes, error);
-      return NULL;
-    }
-  plan = make_fastest (&planner, budget_bytes, error);
-  if (plan == NULL || (plan != planner.least && !add_lower (&planner, plan, error)))
+  return take_plan (&planner, request, error);
+}
+
+/* On all ranks of @group. */
+static EbbMemoryPlan *
+make_on_ranks (EbbProcessGroup *group,
+               Request *request,
+               GError **error)
+{
+  g_autoptr (GArray) blocks = ebb_plan_find_blocks (request->model);
+  GError *failure = NULL;
+  EbbMemoryPlan *plan;
+
+  if (!ebb_plan_ranks_meet (group, blocks, &request->budget_bytes, error))
     return NULL;
-  plan->budget_bytes = MIN (budget_bytes, (guint64) G_MAXINT64); /* the largest number of a file */
-  plan->least_bytes = planner.least->predicted_peak_bytes;
-  return g_steal_pointer (&plan);
+  if (ebb_process_group_get_rank (group) > 0)
+    return ebb_plan_choices_follow (request->model, request->device != NULL ? request->device : ebb_device_get_cpu (),
+                                    request->store, group, request->step, request->user_data, error);
+  request->group = group;
+  plan = make_for (request, &failure);
+  if (plan != NULL)
+    ebb_plan_ranks_mark (plan, group);
+  return ebb_plan_ranks_give (group, plan, failure, error);
 }
 
 /**
@@ -305,13 +360,16 @@ ebb_memory_plan_new_measured (EbbModule *model,
                               guint64 budget_bytes,
                               GError **error)
 {
+  Request request;
+
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
   if (!check_device (model, device != NULL ? device : ebb_device_get_cpu (), error))
     return NULL;
-  return make_for (model, device, NULL, NULL, TRUE, step, user_data, budget_bytes, MAX_SECONDS, error);
+  request = (Request){ model, device, NULL, NULL, step, user_data, budget_bytes, MAX_SECONDS, .is_real = TRUE };
+  return make_for (&request, error);
 }
 
 EbbMemoryPlan *
@@ -324,11 +382,13 @@ ebb_memory_plan_make (EbbModule *model,
                       double max_seconds,
                       GError **error)
 {
+  Request request = { model, device, store, NULL, step, user_data, budget_bytes, max_seconds };
+
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
-  return make_for (model, device, store, NULL, FALSE, step, user_data, budget_bytes, max_seconds, error);
+  return make_for (&request, error);
 }
 
 /**
@@ -377,22 +437,50 @@ ebb_memory_plan_make_on_ranks (EbbModule *model,
                                double max_seconds,
                                GError **error)
 {
-  g_autoptr (GArray) blocks = NULL;
-  GError *failure = NULL;
-  EbbMemoryPlan *plan;
+  Request request = { model, device, store, NULL, step, user_data, budget_bytes, max_seconds };
 
   if (!EBB_MAY_BEGIN (error, model, group))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && EBB_IS_PROCESS_GROUP (group) && step != NULL, NULL);
 
-  blocks = ebb_plan_find_blocks (model);
-  if (!ebb_plan_ranks_meet (group, blocks, &budget_bytes, error))
+  return make_on_ranks (group, &request, error);
+}
+
+/**
+ * ebb_memory_plan_new_least: (constructor)
+ * @model: the model, whose parameters may be on any device, `meta` too
+ * @device: (nullable): the device that this rank's step is to run on; %NULL for the CPU
+ * @store: (nullable): the store to which blocks may move what they keep, as for ebb_memory_plan_new()
+ * @group: (nullable): the ranks that train together, all of which call it, as for ebb_memory_plan_new_on_ranks(); %NULL
+ *   for one process
+ * @step: (scope call) (closure user_data): one training step
+ * @user_data: user data of @step
+ * @error: return location for an error
+ *
+ * Finds the least budget for which there is a plan, and makes the plan that needs least. It asks for no times, so no
+ * kernels are timed: where there is so little memory that timing would take too much, and where only
+ * #EbbMemoryPlan:least-bytes is wanted. #EbbMemoryPlan:seconds is an estimate. Within the same budget
+ * ebb_memory_plan_new() may find a faster plan.
+ *
+ * Returns: (transfer full) (nullable): the plan, whose #EbbMemoryPlan:budget-bytes is the least; %NULL with what
+ *   ebb_memory_plan_new() and ebb_memory_plan_new_on_ranks() report
+ */
+EbbMemoryPlan *
+ebb_memory_plan_new_least (EbbModule *model,
+                           EbbDevice *device,
+                           EbbSavedTensorHooks *store,
+                           EbbProcessGroup *group,
+                           EbbStepFunc step,
+                           gpointer user_data,
+                           GError **error)
+{
+  Request request = {
+    model, device, store, NULL, step, user_data, G_MAXINT64, EBB_PLAN_TIMES_COPIES, .is_least = TRUE
+  };
+
+  if (!EBB_MAY_BEGIN (error, model))
     return NULL;
-  if (ebb_process_group_get_rank (group) > 0)
-    return ebb_plan_choices_follow (model, device != NULL ? device : ebb_device_get_cpu (), store, group, step,
-                                    user_data, error);
-  plan = make_for (model, device, store, group, FALSE, step, user_data, budget_bytes, max_seconds, &failure);
-  if (plan != NULL)
-    ebb_plan_ranks_mark (plan, group);
-  return ebb_plan_ranks_give (group, plan, failure, error);
+  g_return_val_if_fail (EBB_IS_MODULE (model) && (group == NULL || EBB_IS_PROCESS_GROUP (group)) && step != NULL, NULL);
+
+  return group != NULL ? make_on_ranks (group, &request, error) : make_for (&request, error);
 }
