@@ -67,7 +67,7 @@ ebb_module_get_private (EbbModule *self)
   return G_STRUCT_MEMBER_P (self, ebb_module_private_offset);
 }
 
-/* module-registry.c */
+/* module.c */
 void ebb_module_clear_registry (EbbModulePrivate *priv);
 
 /* Calls @visit for @self and everything below it, each module once, parents first, with the dotted path ("" for @self);

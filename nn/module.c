@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
 
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/error-private.h"
 
 #include <pthread.h>
@@ -350,6 +351,562 @@ ebb_module_set_activation_checkpointing (EbbModule *self, gboolean enabled, GErr
       return FALSE;
     }
   return activation_checkpointing_funcs->set (self, enabled != FALSE, error);
+}
+
+/* -- what a module owns by name ------------------------------------------------------------------------------------ */
+
+/* The arrays are short and ordered as registered; no call of a module looks into them. */
+
+static EbbNamedTensor *
+registry_find (EbbTensorRegistry *registry, const char *name)
+{
+  for (guint i = 0; i < registry->n_items; i++)
+    if (strcmp (registry->items[i].name, name) == 0)
+      return &registry->items[i];
+  return NULL;
+}
+
+static EbbNamedTensor *
+registry_add (EbbTensorRegistry *registry, const char *name)
+{
+  EbbNamedTensor *item;
+
+  registry->items = g_renew (EbbNamedTensor, registry->items, registry->n_items + 1);
+  item = &registry->items[registry->n_items++];
+  *item = (EbbNamedTensor){ .name = g_strdup (name), .persistent = TRUE };
+  return item;
+}
+
+/* Puts @tensor (NULL: nothing) under @name. A bound name stays, empty, with its place in the order. */
+static void
+registry_set (EbbTensorRegistry *registry, const char *name, EbbTensor *tensor, gboolean persistent)
+{
+  EbbNamedTensor *item = registry_find (registry, name);
+  EbbTensor *old;
+
+  if (item == NULL && tensor == NULL)
+    return;
+  if (item == NULL)
+    item = registry_add (registry, name);
+  old = item->tensor;
+  item->tensor = tensor != NULL ? ebb_tensor_ref (tensor) : NULL;
+  item->persistent = persistent;
+  if (item->field != NULL)
+    *item->field = item->tensor;
+  else if (tensor == NULL)
+    {
+      g_free (item->name);
+      registry->n_items--;
+      memmove (item, item + 1, (gsize) ((registry->items + registry->n_items) - item) * sizeof *item);
+    }
+  if (old != NULL)
+    ebb_tensor_unref (old);
+}
+
+static void
+registry_clear (EbbTensorRegistry *registry)
+{
+  for (guint i = 0; i < registry->n_items; i++)
+    {
+      g_free (registry->items[i].name);
+      g_clear_pointer (&registry->items[i].tensor, ebb_tensor_unref);
+    }
+  g_clear_pointer (&registry->items, g_free);
+  registry->n_items = 0;
+}
+
+static void
+registry_bind (EbbTensorRegistry *registry, const char *name, EbbTensor **field)
+{
+  EbbNamedTensor *item = registry_find (registry, name);
+
+  if (item == NULL)
+    item = registry_add (registry, name);
+  item->field = field;
+  *field = item->tensor;
+}
+
+static EbbNamedModule *
+find_child (EbbModulePrivate *priv, const char *name)
+{
+  for (guint i = 0; i < priv->n_children; i++)
+    if (strcmp (priv->children[i].name, name) == 0)
+      return &priv->children[i];
+  return NULL;
+}
+
+static EbbNamedModule *
+add_child (EbbModulePrivate *priv, const char *name)
+{
+  EbbNamedModule *item;
+
+  priv->children = g_renew (EbbNamedModule, priv->children, priv->n_children + 1);
+  item = &priv->children[priv->n_children++];
+  *item = (EbbNamedModule){ .name = g_strdup (name) };
+  return item;
+}
+
+/* @child is no longer at this place of @parent, which may have it at another. */
+static void
+forget_parent (EbbModulePrivate *parent, EbbModule *child)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (child);
+
+  for (guint i = 0; i < parent->n_children; i++)
+    if (parent->children[i].module == child)
+      return;
+  if (priv->parent != NULL && ebb_module_get_private (priv->parent) == parent)
+    priv->parent = NULL;
+}
+
+void
+ebb_module_clear_registry (EbbModulePrivate *priv)
+{
+  registry_clear (&priv->parameters);
+  registry_clear (&priv->buffers);
+  for (guint i = 0; i < priv->n_children; i++)
+    {
+      EbbModule *child = g_steal_pointer (&priv->children[i].module);
+
+      g_free (priv->children[i].name);
+      if (child != NULL)
+        {
+          forget_parent (priv, child);
+          g_object_unref (child);
+        }
+    }
+  g_clear_pointer (&priv->children, g_free);
+  priv->n_children = 0;
+}
+
+void
+ebb_module_bind_parameter (EbbModule *self, const char *name, EbbTensor **field)
+{
+  registry_bind (&ebb_module_get_private (self)->parameters, name, field);
+}
+
+void
+ebb_module_bind_buffer (EbbModule *self, const char *name, EbbTensor **field)
+{
+  registry_bind (&ebb_module_get_private (self)->buffers, name, field);
+}
+
+void
+ebb_module_bind_child (EbbModule *self, const char *name, EbbModule **field)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  EbbNamedModule *item = find_child (priv, name);
+
+  if (item == NULL)
+    item = add_child (priv, name);
+  item->field = field;
+  *field = item->module;
+}
+
+guint
+ebb_module_get_n_children (EbbModule *self)
+{
+  return ebb_module_get_private (self)->n_children;
+}
+
+EbbModule *
+ebb_module_peek_child (EbbModule *self, guint index)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+
+  return index < priv->n_children ? priv->children[index].module : NULL;
+}
+
+gboolean
+ebb_module_is_plain (EbbModule *module, GType type)
+{
+  return module != NULL && G_OBJECT_TYPE (module) == type
+         && __atomic_load_n (&ebb_module_get_private (module)->plan, __ATOMIC_RELAXED) == NULL;
+}
+
+gboolean
+ebb_module_is_only_wrapped (EbbModule *module, GType type)
+{
+  EbbCallPlan *plan = module != NULL ? ebb_call_plan_hold (ebb_module_get_private (module)) : NULL;
+  const gboolean is_only = plan != NULL && G_OBJECT_TYPE (module) == type && !ebb_call_plan_has_hooks (plan);
+
+  ebb_call_plan_unref (plan);
+  return is_only;
+}
+
+typedef enum
+{
+  NAME_PARAMETER,
+  NAME_BUFFER,
+  NAME_CHILD
+} NameKind;
+
+/* A name may stand for one thing only, and a dot would read as a path. */
+static gboolean
+check_name (EbbModule *self, const char *name, NameKind kind, GError **error)
+{
+  static const char *const kinds[] = { "parameter", "buffer", "child" };
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  EbbNamedTensor *parameter, *buffer;
+  EbbNamedModule *child;
+  NameKind other;
+
+  if (*name == '\0' || strchr (name, '.') != NULL || !g_utf8_validate (name, -1, NULL))
+    {
+      g_autofree char *shown = g_utf8_make_valid (name, -1);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: \"%s\" can't name a %s; a name has at least one character and no dot",
+                   ebb_module_get_type_name (self), shown, kinds[kind]);
+      return FALSE;
+    }
+  parameter = registry_find (&priv->parameters, name);
+  buffer = registry_find (&priv->buffers, name);
+  child = find_child (priv, name);
+  /* A quantised weight is a buffer in the place of the parameter, whose bound name has nothing registered then. */
+  if (parameter != NULL && (kind != NAME_BUFFER || parameter->tensor != NULL)
+      && (buffer == NULL || buffer->tensor == NULL))
+    other = NAME_PARAMETER;
+  else if (buffer != NULL)
+    other = NAME_BUFFER;
+  else if (child != NULL)
+    other = NAME_CHILD;
+  else
+    return TRUE;
+  if (other == kind)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: \"%s\" can't name a %s, it is a %s already",
+               ebb_module_get_type_name (self), name, kinds[kind], kinds[other]);
+  return FALSE;
+}
+
+static gboolean
+check_tensor (EbbModule *self, const char *name, EbbTensor *tensor, NameKind kind, GError **error)
+{
+  if (kind == NAME_PARAMETER && !ebb_dtype_is_floating_point (ebb_tensor_get_dtype (tensor)))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
+                   "%s: parameter \"%s\" is of %s; a parameter is of a floating dtype, register others as buffers",
+                   ebb_module_get_type_name (self), name, ebb_dtype_get_name (ebb_tensor_get_dtype (tensor)));
+      return FALSE;
+    }
+  if (tensor->node != NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                   "%s: \"%s\" is the result of an operation that gradients flow through; detach it first",
+                   ebb_module_get_type_name (self), name);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* A sharded parameter can neither leave its module, nor can a shard of it be used in another one. */
+static gboolean
+check_not_split (EbbModule *self, const char *name, EbbTensor *parameter, GError **error)
+{
+  EbbNamedTensor *item = registry_find (&ebb_module_get_private (self)->parameters, name);
+  EbbTensor *old = item != NULL ? item->tensor : NULL;
+
+  if (parameter == old
+      || ((old == NULL || !ebb_parameter_is_sharded (old))
+          && (parameter == NULL || !ebb_parameter_is_sharded (parameter))))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "%s: the parameter \"%s\" is split over ranks; register parameters before ebb_fully_shard()",
+               ebb_module_get_type_name (self), name);
+  return FALSE;
+}
+
+/**
+ * ebb_module_register_parameter:
+ * @self: a module
+ * @name: the parameter's name, without dots
+ * @parameter: (nullable): a tensor of a floating dtype that is not the result of an operation; %NULL removes the
+ *   parameter of that name
+ * @error: return location for an error
+ *
+ * Makes a tensor a parameter of the module, in place of the parameter that has the name already. Unless it is a
+ * parameter elsewhere, it begins to require a gradient. Its memory counts as parameters from now on.
+ *
+ * Returns: %TRUE if it was registered, %FALSE with @error set
+ */
+gboolean
+ebb_module_register_parameter (EbbModule *self, const char *name, EbbTensor *parameter, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self, name))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
+
+  if (!check_name (self, name, NAME_PARAMETER, error) || !check_not_split (self, name, parameter, error))
+    return FALSE;
+  if (parameter != NULL)
+    {
+      if (!check_tensor (self, name, parameter, NAME_PARAMETER, error))
+        return FALSE;
+      if (!parameter->is_parameter && !ebb_tensor_set_requires_grad (parameter, TRUE, error))
+        return FALSE;
+      parameter->is_parameter = TRUE;
+      ebb_storage_set_purpose (parameter->storage, EBB_PURPOSE_PARAMETER);
+    }
+  registry_set (&ebb_module_get_private (self)->parameters, name, parameter, TRUE);
+  return TRUE;
+}
+
+/**
+ * ebb_module_register_buffer:
+ * @self: a module
+ * @name: the buffer's name, without dots
+ * @buffer: (nullable): a tensor that is not the result of an operation; %NULL removes the buffer of that name
+ * @persistent: whether the buffer is part of the state dict
+ * @error: return location for an error
+ *
+ * Makes a tensor a buffer of the module: it moves and is saved with the module, but is not trained.
+ *
+ * Returns: %TRUE if it was registered, %FALSE with @error set
+ */
+gboolean
+ebb_module_register_buffer (EbbModule *self, const char *name, EbbTensor *buffer, gboolean persistent, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self, name))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
+
+  if (!check_name (self, name, NAME_BUFFER, error))
+    return FALSE;
+  if (buffer != NULL)
+    {
+      if (!check_tensor (self, name, buffer, NAME_BUFFER, error))
+        return FALSE;
+      buffer->is_buffer = TRUE;
+      ebb_storage_set_purpose (buffer->storage, EBB_PURPOSE_PARAMETER);
+    }
+  registry_set (&ebb_module_get_private (self)->buffers, name, buffer, persistent);
+  return TRUE;
+}
+
+gboolean
+ebb_module_register_exact_buffer (EbbModule *self,
+                                  const char *name,
+                                  EbbTensor *buffer,
+                                  gboolean persistent,
+                                  GError **error)
+{
+  if (!ebb_module_register_buffer (self, name, buffer, persistent, error))
+    return FALSE;
+  registry_find (&ebb_module_get_private (self)->buffers, name)->is_exact = TRUE;
+  return TRUE;
+}
+
+/* Modules in each other: what walks the tree, and frees it, needs some of the stack for each. */
+#define MAX_DEPTH 500
+
+typedef struct
+{
+  EbbModule *sought;
+  gboolean found;
+  guint depth; /* of those below */
+} Membership;
+
+static gboolean
+look_for_module (EbbModule *module, const char *path, gpointer user_data)
+{
+  Membership *membership = user_data;
+
+  guint depth = *path != '\0';
+
+  for (const char *dot = path; (dot = strchr (dot, '.')) != NULL; dot++)
+    depth++;
+  membership->depth = MAX (membership->depth, depth);
+  membership->found = module == membership->sought;
+  return !membership->found;
+}
+
+static guint
+count_parents (EbbModule *self)
+{
+  guint n = 0;
+
+  while ((self = ebb_module_get_private (self)->parent) != NULL)
+    n++;
+  return n;
+}
+
+static gboolean
+check_place (EbbModule *self, const char *name, EbbModule *child, GError **error)
+{
+  Membership membership = { .sought = self };
+  guint depth;
+
+  ebb_module_visit (child, look_for_module, &membership);
+  if (membership.found)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: \"%s\" can't be a child, it is or holds the module itself", ebb_module_get_type_name (self),
+                   name);
+      return FALSE;
+    }
+  depth = count_parents (self) + 2 + membership.depth;
+  if (depth <= MAX_DEPTH)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%s: with the child \"%s\" modules would be nested %u deep; at most %d can be",
+               ebb_module_get_type_name (self), name, depth, MAX_DEPTH);
+  return FALSE;
+}
+
+/**
+ * ebb_module_register_child:
+ * @self: a module
+ * @name: the child's name, without dots
+ * @child: (nullable): a module that is not, and does not hold, @self; %NULL removes the child of that name
+ * @error: return location for an error
+ *
+ * Makes a module a part of this one, in place of the child that has the name already. One module may be a child in
+ * several places; its parameters are shared. Modules can be nested 500 deep.
+ *
+ * Returns: %TRUE if it was registered, %FALSE with @error set
+ */
+gboolean
+ebb_module_register_child (EbbModule *self, const char *name, EbbModule *child, GError **error)
+{
+  EbbModulePrivate *priv;
+  EbbNamedModule *item;
+  EbbModule *old;
+
+  if (!EBB_MAY_BEGIN (error, self, name))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
+  g_return_val_if_fail (child == NULL || EBB_IS_MODULE (child), FALSE);
+
+  if (!check_name (self, name, NAME_CHILD, error) || (child != NULL && !check_place (self, name, child, error)))
+    return FALSE;
+  priv = ebb_module_get_private (self);
+  item = find_child (priv, name);
+  if (item == NULL && child == NULL)
+    return TRUE;
+  if (item == NULL)
+    item = add_child (priv, name);
+  old = item->module;
+  item->module = child != NULL ? g_object_ref (child) : NULL;
+  if (child != NULL && ebb_module_get_private (child)->parent == NULL)
+    ebb_module_get_private (child)->parent = self;
+  if (item->field != NULL)
+    *item->field = child;
+  else if (child == NULL)
+    {
+      g_free (item->name);
+      priv->n_children--;
+      memmove (item, item + 1, (gsize) ((priv->children + priv->n_children) - item) * sizeof *item);
+    }
+  if (old != NULL)
+    {
+      forget_parent (priv, old);
+      g_object_unref (old);
+    }
+  return TRUE;
+}
+
+char *
+ebb_module_get_path (EbbModule *self)
+{
+  char *path = g_strdup ("");
+
+  /* A parent that has the module under no name adds nothing. */
+  for (EbbModule *parent; (parent = ebb_module_get_private (self)->parent) != NULL; self = parent)
+    {
+      EbbModulePrivate *priv = ebb_module_get_private (parent);
+
+      for (guint i = 0; i < priv->n_children; i++)
+        if (priv->children[i].module == self)
+          {
+            g_autofree char *below = path;
+
+            path = *below == '\0' ? g_strdup (priv->children[i].name)
+                                  : g_strconcat (priv->children[i].name, ".", below, NULL);
+            break;
+          }
+    }
+  return path;
+}
+
+/* The module that a dotted path leads to, without a reference; *name is what remains: the last part. */
+static EbbModule *
+follow_path (EbbModule *self, const char *path, const char **name)
+{
+  const char *dot;
+
+  while ((dot = strchr (path, '.')) != NULL)
+    {
+      g_autofree char *part = g_strndup (path, (gsize) (dot - path));
+      EbbNamedModule *item = find_child (ebb_module_get_private (self), part);
+
+      if (item == NULL || item->module == NULL)
+        return NULL;
+      self = item->module;
+      path = dot + 1;
+    }
+  *name = path;
+  return self;
+}
+
+/**
+ * ebb_module_get_parameter:
+ * @self: a module
+ * @name: a parameter's name, or the path to it: `h.0.attn.c_attn.weight`
+ *
+ * Returns: (nullable) (transfer full): the parameter itself, %NULL if there is none of that name
+ */
+EbbTensor *
+ebb_module_get_parameter (EbbModule *self, const char *name)
+{
+  EbbNamedTensor *item;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+  g_return_val_if_fail (name != NULL, NULL);
+
+  self = follow_path (self, name, &name);
+  item = self != NULL ? registry_find (&ebb_module_get_private (self)->parameters, name) : NULL;
+  return item != NULL && item->tensor != NULL ? ebb_tensor_ref (item->tensor) : NULL;
+}
+
+/**
+ * ebb_module_get_buffer:
+ * @self: a module
+ * @name: a buffer's name, or the path to it
+ *
+ * Returns: (nullable) (transfer full): the buffer itself, %NULL if there is none of that name
+ */
+EbbTensor *
+ebb_module_get_buffer (EbbModule *self, const char *name)
+{
+  EbbNamedTensor *item;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+  g_return_val_if_fail (name != NULL, NULL);
+
+  self = follow_path (self, name, &name);
+  item = self != NULL ? registry_find (&ebb_module_get_private (self)->buffers, name) : NULL;
+  return item != NULL && item->tensor != NULL ? ebb_tensor_ref (item->tensor) : NULL;
+}
+
+/**
+ * ebb_module_get_child:
+ * @self: a module
+ * @name: a child's name, or the path to a module below: `h.0.attn`
+ *
+ * Returns: (nullable) (transfer full): the module, %NULL if there is none of that name
+ */
+EbbModule *
+ebb_module_get_child (EbbModule *self, const char *name)
+{
+  EbbNamedModule *item;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+  g_return_val_if_fail (name != NULL, NULL);
+
+  self = follow_path (self, name, &name);
+  item = self != NULL ? find_child (ebb_module_get_private (self), name) : NULL;
+  return item != NULL && item->module != NULL ? g_object_ref (item->module) : NULL;
 }
 
 /* -- weak references ----------------------------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ from suite.report import as_markdown, as_text  # noqa: E402
 TEXTS = [
     "docs/architecture.md", "docs/bindings.md", "docs/checkpointing.md", "docs/offload.md", "CONTRIBUTING.md",
     "nn/optim/adam.c", "nn/args.c", "nn/models/bert.c", "nn/models/gpt.c", "nn/module.c", "nn/module-call.c",
-    "nn/module-registry.c", "nn/layers/multi-head-attention.c", "nn/optim/optimizer.c",
+    "nn/module-tree.c", "nn/layers/multi-head-attention.c", "nn/optim/optimizer.c",
     "nn/optim/optimizer-state.c", "nn/files/safetensors.c", "nn/files/state-tree.c", "nn/data/text-dataset.c",
     "nn/state/training-state.c", "tensor/autograd/autograd.c", "tensor/autograd/op.c",
     "tensor/autograd/saved-tensor.c", "tensor/tensor.c", "tensor/tensor-data.c", "wrap/checkpoint/wrapper.c",
