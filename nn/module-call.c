@@ -71,8 +71,8 @@ is_removed (const Station *station)
   return __atomic_load_n (&station->removed, __ATOMIC_RELAXED);
 }
 
-EbbCallPlan *
-ebb_call_plan_hold_locked (EbbModulePrivate *priv)
+static EbbCallPlan *
+hold_locked (EbbModulePrivate *priv)
 {
   EbbCallPlan *plan;
 
@@ -84,8 +84,15 @@ ebb_call_plan_hold_locked (EbbModulePrivate *priv)
   return plan;
 }
 
-void
-ebb_call_plan_unref (EbbCallPlan *plan)
+/* The plan of now, with a reference, whatever other threads wrap or unwrap; NULL: none. */
+static inline EbbCallPlan *
+call_plan_hold (EbbModulePrivate *priv)
+{
+  return __atomic_load_n (&priv->plan, __ATOMIC_RELAXED) != NULL ? hold_locked (priv) : NULL;
+}
+
+static void
+call_plan_unref (EbbCallPlan *plan)
 {
   if (plan == NULL || __atomic_sub_fetch (&plan->ref_count, 1, __ATOMIC_ACQ_REL) > 0)
     return;
@@ -114,6 +121,7 @@ change_plan (EbbModulePrivate *priv, Station *removed, Station *added)
     plan->stations[plan->n_stations++] = added;
   if (plan->n_stations == 0)
     g_clear_pointer (&plan, g_free);
+  priv->free_plan = call_plan_unref;
   __atomic_store_n (&priv->plan, plan, __ATOMIC_RELAXED);
   return old;
 }
@@ -134,7 +142,7 @@ add_station (EbbModule *self, Station station, guint *id)
     *id = own;
   old = change_plan (priv, NULL, added);
   pthread_mutex_unlock (&priv->plan_lock);
-  ebb_call_plan_unref (old);
+  call_plan_unref (old);
   return own;
 }
 
@@ -162,7 +170,7 @@ remove_station (EbbModule *self, guint id, gboolean is_interceptor)
       old = change_plan (priv, station, NULL);
     }
   pthread_mutex_unlock (&priv->plan_lock);
-  ebb_call_plan_unref (old);
+  call_plan_unref (old);
   return old != NULL;
 }
 
@@ -210,14 +218,14 @@ ebb_module_remove_interceptor (EbbModule *self, guint id)
 guint
 ebb_module_next_interceptor (EbbModule *self, const char *kind, guint id)
 {
-  EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  EbbCallPlan *plan = call_plan_hold (ebb_module_get_private (self));
   guint next = 0;
 
   for (guint i = plan != NULL ? plan->n_stations : 0; i > 0 && next == 0; i--)
     if (plan->stations[i - 1]->station == STATION_INTERCEPTOR && (id == 0 || plan->stations[i - 1]->id < id)
         && strcmp (plan->stations[i - 1]->kind, kind) == 0)
       next = plan->stations[i - 1]->id;
-  ebb_call_plan_unref (plan);
+  call_plan_unref (plan);
   return next;
 }
 
@@ -238,11 +246,11 @@ ebb_module_get_parameter_owner (EbbModule *self)
 gpointer
 ebb_module_get_interceptor_data (EbbModule *self, guint id)
 {
-  EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  EbbCallPlan *plan = call_plan_hold (ebb_module_get_private (self));
   Station *station = find_station (plan, id);
   gpointer data = station != NULL && station->station == STATION_INTERCEPTOR ? station->user_data : NULL;
 
-  ebb_call_plan_unref (plan);
+  call_plan_unref (plan);
   return data;
 }
 
@@ -283,13 +291,70 @@ plan_is_idle (EbbCallPlan *plan)
   return TRUE;
 }
 
-gboolean
-ebb_call_plan_has_hooks (EbbCallPlan *plan)
+static gboolean
+has_hooks (EbbCallPlan *plan)
 {
   for (guint i = 0; i < plan->n_stations; i++)
     if (plan->stations[i]->station != STATION_INTERCEPTOR && !is_removed (plan->stations[i]))
       return TRUE;
   return FALSE;
+}
+
+gboolean
+ebb_module_is_plain (EbbModule *module, GType type)
+{
+  return module != NULL && G_OBJECT_TYPE (module) == type
+         && __atomic_load_n (&ebb_module_get_private (module)->plan, __ATOMIC_RELAXED) == NULL;
+}
+
+gboolean
+ebb_module_is_only_wrapped (EbbModule *module, GType type)
+{
+  EbbCallPlan *plan = module != NULL ? call_plan_hold (ebb_module_get_private (module)) : NULL;
+  const gboolean is_only = plan != NULL && G_OBJECT_TYPE (module) == type && !has_hooks (plan);
+
+  call_plan_unref (plan);
+  return is_only;
+}
+
+typedef struct HookCall HookCall;
+
+struct HookCall
+{
+  EbbModule *module;
+  EbbArgs *value; /* handed over; owned */
+  HookCall *outer;
+};
+
+static _Thread_local HookCall *innermost;
+
+/* Runs one hook. @args or @result, NULL before the forward, point to what it hands over afterwards. */
+static gboolean
+run_hook (EbbForwardHook hook,
+          gpointer user_data,
+          EbbModule *module,
+          EbbArgs **args,
+          EbbArgs **result,
+          GError **error)
+{
+  HookCall call = { module, NULL, innermost };
+  EbbArgs **target = result != NULL ? result : args;
+  gboolean done;
+
+  innermost = &call;
+  done = hook (module, *args, result != NULL ? *result : NULL, user_data, error);
+  innermost = call.outer;
+  if (!done && error != NULL && *error == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s: a forward hook failed without saying why",
+                 ebb_module_get_type_name (module));
+  done = done && (call.value == NULL || ebb_args_check_depth (call.value, error));
+  if (done && call.value != NULL)
+    {
+      ebb_args_unref (*target);
+      *target = g_steal_pointer (&call.value);
+    }
+  g_clear_pointer (&call.value, ebb_args_unref);
+  return done;
 }
 
 /* @result: NULL before the forward. Hooks may replace what @args or @result point to. */
@@ -304,7 +369,7 @@ run_hooks (EbbCallPlan *plan, EbbModule *module, EbbArgs **args, EbbArgs **resul
 
       if (station->station != wanted || is_removed (station))
         continue;
-      if (!ebb_forward_hook_run (station->hook, station->user_data, module, args, result, error))
+      if (!run_hook (station->hook, station->user_data, module, args, result, error))
         return FALSE;
     }
   return TRUE;
@@ -368,47 +433,6 @@ ebb_module_remove_hook (EbbModule *self, guint id)
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   return remove_station (self, id, FALSE);
-}
-
-/* -- what hooks hand over ------------------------------------------------------------------------------------------ */
-
-typedef struct HookCall HookCall;
-
-struct HookCall
-{
-  EbbModule *module;
-  EbbArgs *value; /* handed over; owned */
-  HookCall *outer;
-};
-
-static _Thread_local HookCall *innermost;
-
-gboolean
-ebb_forward_hook_run (EbbForwardHook hook,
-                      gpointer user_data,
-                      EbbModule *module,
-                      EbbArgs **args,
-                      EbbArgs **result,
-                      GError **error)
-{
-  HookCall call = { module, NULL, innermost };
-  EbbArgs **target = result != NULL ? result : args;
-  gboolean done;
-
-  innermost = &call;
-  done = hook (module, *args, result != NULL ? *result : NULL, user_data, error);
-  innermost = call.outer;
-  if (!done && error != NULL && *error == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s: a forward hook failed without saying why",
-                 ebb_module_get_type_name (module));
-  done = done && (call.value == NULL || ebb_args_check_depth (call.value, error));
-  if (done && call.value != NULL)
-    {
-      ebb_args_unref (*target);
-      *target = g_steal_pointer (&call.value);
-    }
-  g_clear_pointer (&call.value, ebb_args_unref);
-  return done;
 }
 
 /**
@@ -556,75 +580,10 @@ report_failure (EbbModule *self, GError **error)
 }
 
 EbbTensor *
-ebb_module_take_only_tensor (EbbModule *self, EbbArgs *result, GError **error)
-{
-  EbbTensor *tensor = ebb_args_peek_only_tensor (result);
-  g_autofree char *text = NULL;
-
-  if (result == NULL)
-    return NULL;
-  if (tensor != NULL)
-    return ebb_tensor_ref (tensor);
-  text = ebb_args_to_string (result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but it gave %s",
-               ebb_module_get_type_name (self), text);
-  return NULL;
-}
-
-EbbTensor *
 ebb_module_call_for_tensor (EbbModule *self, EbbArgs *args, GError **error)
 {
   g_autoptr (EbbArgs) result = ebb_module_call (self, args, error);
 
-  return ebb_module_take_only_tensor (self, result, error);
-}
-
-EbbArgs *
-ebb_module_default_forward (EbbModule *self, EbbArgs *args, GError **error)
-{
-  EbbModulePrivate *priv = ebb_module_get_private (self);
-  EbbModuleClass *klass = EBB_MODULE_GET_CLASS (self);
-  EbbTensor *input = ebb_args_peek_only_tensor (args);
-  g_autoptr (EbbTensor) output = NULL;
-  gboolean outer = priv->in_default_forward;
-
-  if (klass->forward1 == ebb_module_default_forward1)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
-                   ebb_module_get_type_name (self));
-      return NULL;
-    }
-  if (input == NULL)
-    {
-      g_autofree char *text = ebb_args_to_string (args);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: takes one tensor, but got %s",
-                   ebb_module_get_type_name (self), text);
-      return NULL;
-    }
-  priv->in_default_forward = TRUE;
-  output = klass->forward1 (self, input, error);
-  priv->in_default_forward = outer;
-  return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
-}
-
-EbbTensor *
-ebb_module_default_forward1 (EbbModule *self, EbbTensor *input, GError **error)
-{
-  EbbModulePrivate *priv = ebb_module_get_private (self);
-  EbbModuleClass *klass = EBB_MODULE_GET_CLASS (self);
-  g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
-
-  /* A forward1 that chains up while forward is already here has nobody left to go to. */
-  if (klass->forward == ebb_module_default_forward || priv->in_default_forward)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
-                   ebb_module_get_type_name (self));
-      return NULL;
-    }
-  args = ebb_args_new_for_tensor (input);
-  result = klass->forward (self, args, error);
   return ebb_module_take_only_tensor (self, result, error);
 }
 
@@ -663,7 +622,7 @@ call_forward (EbbModule *self, EbbArgs *given, GError **error)
 {
   g_autoptr (EbbArgs) args = NULL;
   g_autoptr (EbbArgs) result = NULL;
-  EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self)); /* hooks may change the hooks */
+  EbbCallPlan *plan = call_plan_hold (ebb_module_get_private (self)); /* hooks may change the hooks */
   gboolean hooked;
 
   if (plan == NULL)
@@ -675,7 +634,7 @@ call_forward (EbbModule *self, EbbArgs *given, GError **error)
     result = call_class (self, args, error);
   if (result != NULL && !run_hooks (plan, self, &args, &result, error))
     g_clear_pointer (&result, ebb_args_unref);
-  ebb_call_plan_unref (plan);
+  call_plan_unref (plan);
   return g_steal_pointer (&result);
 }
 
@@ -708,7 +667,7 @@ call_through_plan (EbbModule *self, EbbCallPlan *plan, EbbArgs *args, GError **e
   if (result == NULL)
     report_failure (self, error);
   g_object_unref (self);
-  ebb_call_plan_unref (plan);
+  call_plan_unref (plan);
   return result;
 }
 
@@ -742,7 +701,7 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
     }
   mark = push_profile (self);
   is_outermost = ebb_thread_begin_call ();
-  plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  plan = call_plan_hold (ebb_module_get_private (self));
   if (plan != NULL)
     result = call_through_plan (self, plan, args, error);
   else
@@ -762,10 +721,10 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
 static gboolean
 is_bare (EbbModule *self)
 {
-  EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  EbbCallPlan *plan = call_plan_hold (ebb_module_get_private (self));
   const gboolean bare = plan == NULL || plan_is_idle (plan);
 
-  ebb_call_plan_unref (plan);
+  call_plan_unref (plan);
   return bare;
 }
 
@@ -830,7 +789,7 @@ ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error
     return NULL;
   /* Else it is inside a call that is seen. */
   mark = ebb_modes.recomputing > 0 ? push_profile (self) : EBB_NO_PROFILE_MARK;
-  chain.plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  chain.plan = call_plan_hold (ebb_module_get_private (self));
   if (chain.plan == NULL)
     {
       result = call_forward (self, args, error);
@@ -841,7 +800,7 @@ ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error
   while (chain.n_inside < chain.plan->n_stations && chain.plan->stations[chain.n_inside]->id < id)
     chain.n_inside++;
   result = ebb_forward_chain_call (&chain, self, args, error);
-  ebb_call_plan_unref (chain.plan);
+  call_plan_unref (chain.plan);
   ebb_profile_pop (mark);
   return result;
 }

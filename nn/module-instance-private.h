@@ -36,9 +36,6 @@ typedef struct
 typedef struct _EbbCallPlan EbbCallPlan;
 typedef struct _EbbLayerShare EbbLayerShare;
 
-/* In nn/layers/layer.c. */
-void ebb_layer_share_free (EbbLayerShare *share);
-
 typedef struct
 {
   EbbTensorRegistry parameters;
@@ -49,7 +46,9 @@ typedef struct
   EbbModuleWeak *weak;  /* made when first asked for */
   EbbCallPlan *plan;    /* hooks and interceptors; NULL: none; under @plan_lock */
   EbbLayerShare *share; /* how parameters come to ops; NULL: as they are. See nn/layers/layer-private.h */
-  guint last_id;        /* of hooks and interceptors; under @plan_lock */
+  void (*free_plan) (EbbCallPlan *plan);
+  void (*free_share) (EbbLayerShare *share);
+  guint last_id; /* of hooks and interceptors; under @plan_lock */
   guint forward_counter;
   guint training : 1;
   guint is_built : 1;
@@ -66,9 +65,6 @@ ebb_module_get_private (EbbModule *self)
 {
   return G_STRUCT_MEMBER_P (self, ebb_module_private_offset);
 }
-
-/* module.c */
-void ebb_module_clear_registry (EbbModulePrivate *priv);
 
 /* Calls @visit for @self and everything below it, each module once, parents first, with the dotted path ("" for @self);
  * FALSE from @visit stops the walk. */
@@ -96,30 +92,12 @@ gboolean ebb_module_check_not_tensor_parallel (EbbModule *self,
 char *ebb_module_join_path (const char *path,
                             const char *name);
 
-/* module-call.c: what the class has until it is overridden, and hooks and interceptors */
+/* What the class has until it is overridden. */
 EbbArgs *ebb_module_default_forward (EbbModule *self,
                                      EbbArgs *args,
                                      GError **error);
 EbbTensor *ebb_module_default_forward1 (EbbModule *self,
                                         EbbTensor *input,
                                         GError **error);
-
-EbbCallPlan *ebb_call_plan_hold_locked (EbbModulePrivate *priv);
-void ebb_call_plan_unref (EbbCallPlan *plan);
-/* The plan of now, with a reference, whatever other threads wrap or unwrap; NULL: none. */
-static inline EbbCallPlan *
-ebb_call_plan_hold (EbbModulePrivate *priv)
-{
-  return __atomic_load_n (&priv->plan, __ATOMIC_RELAXED) != NULL ? ebb_call_plan_hold_locked (priv) : NULL;
-}
-gboolean ebb_call_plan_has_hooks (EbbCallPlan *plan);
-
-/* Runs one hook of a call. @args or @result, NULL before the forward, point to what the hook hands over afterwards. */
-gboolean ebb_forward_hook_run (EbbForwardHook hook,
-                               gpointer user_data,
-                               EbbModule *module,
-                               EbbArgs **args,
-                               EbbArgs **result,
-                               GError **error);
 
 G_END_DECLS

@@ -9,49 +9,6 @@
 
 /* Walks a tree of modules: lists, names, counts, describes and changes its modules, parameters and buffers. */
 
-char *
-ebb_module_join_path (const char *path, const char *name)
-{
-  return *path == '\0' ? g_strdup (name) : g_strconcat (path, ".", name, NULL);
-}
-
-static gboolean
-visit_below (EbbModule *self, const char *path, GHashTable *seen, EbbModuleVisitor visit, gpointer user_data)
-{
-  EbbModulePrivate *priv = ebb_module_get_private (self);
-
-  if (seen != NULL && !g_hash_table_add (seen, self))
-    return TRUE;
-  if (!visit (self, path, user_data))
-    return FALSE;
-  for (guint i = 0; i < priv->n_children; i++)
-    if (priv->children[i].module != NULL)
-      {
-        g_autofree char *child_path = ebb_module_join_path (path, priv->children[i].name);
-
-        if (!visit_below (priv->children[i].module, child_path, seen, visit, user_data))
-          return FALSE;
-      }
-  return TRUE;
-}
-
-gboolean
-ebb_module_visit (EbbModule *self, EbbModuleVisitor visit, gpointer user_data)
-{
-  g_autoptr (GHashTable) seen = NULL;
-
-  if (ebb_module_get_private (self)->n_children == 0)
-    return visit (self, "", user_data);
-  seen = g_hash_table_new (NULL, NULL);
-  return visit_below (self, "", seen, visit, user_data);
-}
-
-void
-ebb_module_visit_paths (EbbModule *self, EbbModuleVisitor visit, gpointer user_data)
-{
-  visit_below (self, "", NULL, visit, user_data);
-}
-
 typedef struct
 {
   GPtrArray *values;

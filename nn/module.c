@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
 
+#include "nn/args-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/error-private.h"
 
@@ -42,6 +43,7 @@ static GParamSpec *properties[N_PROPERTIES];
 static const EbbActivationCheckpointingFuncs *activation_checkpointing_funcs;
 
 static void initable_interface_init (GInitableIface *interface);
+static void clear_registry (EbbModulePrivate *priv);
 
 G_DEFINE_TYPE_WITH_CODE (EbbModule,
                          ebb_module,
@@ -138,10 +140,12 @@ ebb_module_finalize (GObject *object)
 {
   EbbModulePrivate *priv = ebb_module_get_instance_private (EBB_MODULE (object));
 
-  g_clear_pointer (&priv->plan, ebb_call_plan_unref);
+  if (priv->plan != NULL)
+    priv->free_plan (priv->plan);
   pthread_mutex_destroy (&priv->plan_lock);
-  g_clear_pointer (&priv->share, ebb_layer_share_free);
-  ebb_module_clear_registry (priv);
+  if (priv->share != NULL)
+    priv->free_share (priv->share);
+  clear_registry (priv);
   g_clear_pointer (&priv->weak, ebb_module_weak_free);
   G_OBJECT_CLASS (ebb_module_parent_class)->finalize (object);
 }
@@ -353,6 +357,73 @@ ebb_module_set_activation_checkpointing (EbbModule *self, gboolean enabled, GErr
   return activation_checkpointing_funcs->set (self, enabled != FALSE, error);
 }
 
+/* -- what a class has until it overrides it ------------------------------------------------------------------------ */
+
+EbbTensor *
+ebb_module_take_only_tensor (EbbModule *self, EbbArgs *result, GError **error)
+{
+  EbbTensor *tensor = ebb_args_peek_only_tensor (result);
+  g_autofree char *text = NULL;
+
+  if (result == NULL)
+    return NULL;
+  if (tensor != NULL)
+    return ebb_tensor_ref (tensor);
+  text = ebb_args_to_string (result);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but it gave %s",
+               ebb_module_get_type_name (self), text);
+  return NULL;
+}
+
+EbbArgs *
+ebb_module_default_forward (EbbModule *self, EbbArgs *args, GError **error)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  EbbModuleClass *klass = EBB_MODULE_GET_CLASS (self);
+  EbbTensor *input = ebb_args_peek_only_tensor (args);
+  g_autoptr (EbbTensor) output = NULL;
+  gboolean outer = priv->in_default_forward;
+
+  if (klass->forward1 == ebb_module_default_forward1)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
+                   ebb_module_get_type_name (self));
+      return NULL;
+    }
+  if (input == NULL)
+    {
+      g_autofree char *text = ebb_args_to_string (args);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: takes one tensor, but got %s",
+                   ebb_module_get_type_name (self), text);
+      return NULL;
+    }
+  priv->in_default_forward = TRUE;
+  output = klass->forward1 (self, input, error);
+  priv->in_default_forward = outer;
+  return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
+}
+
+EbbTensor *
+ebb_module_default_forward1 (EbbModule *self, EbbTensor *input, GError **error)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  EbbModuleClass *klass = EBB_MODULE_GET_CLASS (self);
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) result = NULL;
+
+  /* A forward1 that chains up while forward is already here has nobody left to go to. */
+  if (klass->forward == ebb_module_default_forward || priv->in_default_forward)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
+                   ebb_module_get_type_name (self));
+      return NULL;
+    }
+  args = ebb_args_new_for_tensor (input);
+  result = klass->forward (self, args, error);
+  return ebb_module_take_only_tensor (self, result, error);
+}
+
 /* -- what a module owns by name ------------------------------------------------------------------------------------ */
 
 /* The arrays are short and ordered as registered; no call of a module looks into them. */
@@ -459,8 +530,8 @@ forget_parent (EbbModulePrivate *parent, EbbModule *child)
     priv->parent = NULL;
 }
 
-void
-ebb_module_clear_registry (EbbModulePrivate *priv)
+static void
+clear_registry (EbbModulePrivate *priv)
 {
   registry_clear (&priv->parameters);
   registry_clear (&priv->buffers);
@@ -515,23 +586,6 @@ ebb_module_peek_child (EbbModule *self, guint index)
   EbbModulePrivate *priv = ebb_module_get_private (self);
 
   return index < priv->n_children ? priv->children[index].module : NULL;
-}
-
-gboolean
-ebb_module_is_plain (EbbModule *module, GType type)
-{
-  return module != NULL && G_OBJECT_TYPE (module) == type
-         && __atomic_load_n (&ebb_module_get_private (module)->plan, __ATOMIC_RELAXED) == NULL;
-}
-
-gboolean
-ebb_module_is_only_wrapped (EbbModule *module, GType type)
-{
-  EbbCallPlan *plan = module != NULL ? ebb_call_plan_hold (ebb_module_get_private (module)) : NULL;
-  const gboolean is_only = plan != NULL && G_OBJECT_TYPE (module) == type && !ebb_call_plan_has_hooks (plan);
-
-  ebb_call_plan_unref (plan);
-  return is_only;
 }
 
 typedef enum
@@ -907,6 +961,51 @@ ebb_module_get_child (EbbModule *self, const char *name)
   self = follow_path (self, name, &name);
   item = self != NULL ? find_child (ebb_module_get_private (self), name) : NULL;
   return item != NULL && item->module != NULL ? g_object_ref (item->module) : NULL;
+}
+
+/* -- the tree ------------------------------------------------------------------------------------------------------ */
+
+char *
+ebb_module_join_path (const char *path, const char *name)
+{
+  return *path == '\0' ? g_strdup (name) : g_strconcat (path, ".", name, NULL);
+}
+
+static gboolean
+visit_below (EbbModule *self, const char *path, GHashTable *seen, EbbModuleVisitor visit, gpointer user_data)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+
+  if (seen != NULL && !g_hash_table_add (seen, self))
+    return TRUE;
+  if (!visit (self, path, user_data))
+    return FALSE;
+  for (guint i = 0; i < priv->n_children; i++)
+    if (priv->children[i].module != NULL)
+      {
+        g_autofree char *child_path = ebb_module_join_path (path, priv->children[i].name);
+
+        if (!visit_below (priv->children[i].module, child_path, seen, visit, user_data))
+          return FALSE;
+      }
+  return TRUE;
+}
+
+gboolean
+ebb_module_visit (EbbModule *self, EbbModuleVisitor visit, gpointer user_data)
+{
+  g_autoptr (GHashTable) seen = NULL;
+
+  if (ebb_module_get_private (self)->n_children == 0)
+    return visit (self, "", user_data);
+  seen = g_hash_table_new (NULL, NULL);
+  return visit_below (self, "", seen, visit, user_data);
+}
+
+void
+ebb_module_visit_paths (EbbModule *self, EbbModuleVisitor visit, gpointer user_data)
+{
+  visit_below (self, "", NULL, visit, user_data);
 }
 
 /* -- weak references ----------------------------------------------------------------------------------------------- */

@@ -36,7 +36,8 @@ G_DEFINE_TYPE (EbbGelu, ebb_gelu, EBB_TYPE_MODULE)
  * Which of the two usual forms.
  */
 static const EbbLayerProperty gelu_properties[] = {
-  { "kind", "Which of the two usual forms", EBB_LAYER_GELU, offsetof (EbbGelu, kind), EBB_GELU_EXACT },
+  { "kind", "Which of the two usual forms", EBB_LAYER_ENUM, offsetof (EbbGelu, kind), EBB_GELU_EXACT,
+    ebb_gelu_kind_get_type },
 };
 
 static EbbTensor *

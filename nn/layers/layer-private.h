@@ -19,8 +19,7 @@ typedef enum
   EBB_LAYER_INT,     /* int; a bad value is refused in build, with an error, rather than clamped */
   EBB_LAYER_DOUBLE,  /* double */
   EBB_LAYER_BOOLEAN, /* gboolean */
-  EBB_LAYER_GELU,    /* EbbGeluKind */
-  EBB_LAYER_ACTIVATION
+  EBB_LAYER_ENUM
 } EbbLayerPropertyKind;
 
 typedef struct
@@ -30,6 +29,7 @@ typedef struct
   EbbLayerPropertyKind kind;
   gsize offset; /* of the field in the instance */
   double initial;
+  GType (*get_type) (void); /* of an enumeration */
 } EbbLayerProperty;
 
 /* Installs construct-only properties, and the functions that get and set them. */

@@ -28,11 +28,8 @@ make_spec (const EbbLayerProperty *property)
                                   flags | G_PARAM_LAX_VALIDATION);
     case EBB_LAYER_BOOLEAN:
       return g_param_spec_boolean (property->name, NULL, property->blurb, property->initial != 0, flags);
-    case EBB_LAYER_GELU:
-      return g_param_spec_enum (property->name, NULL, property->blurb, EBB_TYPE_GELU_KIND, (int) property->initial,
-                                flags);
-    case EBB_LAYER_ACTIVATION:
-      return g_param_spec_enum (property->name, NULL, property->blurb, EBB_TYPE_ACTIVATION, (int) property->initial,
+    case EBB_LAYER_ENUM:
+      return g_param_spec_enum (property->name, NULL, property->blurb, property->get_type (), (int) property->initial,
                                 flags);
     }
   g_assert_not_reached ();
@@ -183,8 +180,8 @@ struct _EbbLayerShare
   GDestroyNotify destroy;
 };
 
-void
-ebb_layer_share_free (EbbLayerShare *share)
+static void
+share_free (EbbLayerShare *share)
 {
   if (share->destroy != NULL)
     share->destroy (share->user_data);
@@ -196,11 +193,12 @@ ebb_layer_set_share (EbbModule *self, EbbLayerShareFunc func, gpointer user_data
 {
   EbbModulePrivate *priv = ebb_module_get_private (self);
 
-  g_clear_pointer (&priv->share, ebb_layer_share_free);
+  g_clear_pointer (&priv->share, share_free);
   if (func == NULL)
     return;
   priv->share = g_new (EbbLayerShare, 1);
   *priv->share = (EbbLayerShare){ func, user_data, destroy };
+  priv->free_share = share_free;
 }
 
 gboolean

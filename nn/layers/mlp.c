@@ -56,8 +56,8 @@ G_DEFINE_TYPE (EbbMlp, ebb_mlp, EBB_TYPE_MODULE)
 static const EbbLayerProperty properties[] = {
   { "width", "Size of the last dimension", EBB_LAYER_INT, offsetof (EbbMlp, width), 0 },
   { "hidden", "Size between the products, 0 for four times the width", EBB_LAYER_INT, offsetof (EbbMlp, hidden), 0 },
-  { "activation", "Activation between the products", EBB_LAYER_ACTIVATION, offsetof (EbbMlp, activation),
-    EBB_ACTIVATION_GELU_TANH },
+  { "activation", "Activation between the products", EBB_LAYER_ENUM, offsetof (EbbMlp, activation),
+    EBB_ACTIVATION_GELU_TANH, ebb_activation_get_type },
   { "bias", "Whether the linear layers have a bias", EBB_LAYER_BOOLEAN, offsetof (EbbMlp, has_bias), TRUE },
 };
 

@@ -114,8 +114,8 @@ static const EbbLayerProperty properties[] = {
     FALSE },
   { "pre-norm", "Whether normalisations stand before the parts", EBB_LAYER_BOOLEAN,
     offsetof (EbbTransformerBlock, pre_norm), TRUE },
-  { "activation", "Activation inside the feed-forward part", EBB_LAYER_ACTIVATION,
-    offsetof (EbbTransformerBlock, activation), EBB_ACTIVATION_GELU_TANH },
+  { "activation", "Activation inside the feed-forward part", EBB_LAYER_ENUM,
+    offsetof (EbbTransformerBlock, activation), EBB_ACTIVATION_GELU_TANH, ebb_activation_get_type },
   { "norm-eps", "What is added to the variance", EBB_LAYER_DOUBLE, offsetof (EbbTransformerBlock, norm_eps), 1e-5 },
   { "bias", "Whether there are biases", EBB_LAYER_BOOLEAN, offsetof (EbbTransformerBlock, has_bias), TRUE },
 };
