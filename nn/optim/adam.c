@@ -346,7 +346,7 @@ update_decoupled (EbbOptimizer *optimizer,
     .state_names = { "exp_avg", "exp_avg_sq", "exp_avg_absmax", "exp_avg_sq_absmax" }, \
     .options = { { "beta1", 1 }, { "beta2", 1 }, { "eps", INFINITY } },                \
     .prepare = prepare_states, .describe = describe_state, .check = check_states,      \
-    .update = update_func                                                              \
+    .update = update_func, .move = ebb_optimizer_move_parameter                        \
   }
 static const EbbOptimizerKind adam_kind = ADAM_KIND ("adam", update_with_l2);
 static const EbbOptimizerKind adamw_kind = ADAM_KIND ("adamw", update_decoupled);
@@ -360,6 +360,7 @@ ebb_adam_class_init (EbbAdamClass *klass)
   object_class->get_property = ebb_property_get_field;
   object_class->set_property = ebb_optimizer_set_property;
   EBB_OPTIMIZER_CLASS (klass)->kind = &adam_kind;
+  EBB_OPTIMIZER_CLASS (klass)->step = ebb_optimizer_move_all;
 
   /**
    * EbbAdam:beta1:

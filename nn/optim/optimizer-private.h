@@ -71,6 +71,10 @@ typedef struct
                       const EbbOptimizerUpdate *updates,
                       guint n,
                       GError **error);
+  /* Moves one parameter of the optimizer @data as soon as a backward pass has completed its gradient. */
+  gboolean (*move) (EbbTensor *parameter,
+                    gpointer data,
+                    GError **error);
 } EbbOptimizerKind;
 
 typedef struct
@@ -138,26 +142,20 @@ ebb_optimizer_keeps_master (const EbbOptimizerPrivate *priv,
 }
 /* Before anything of @self changes: what a dry run changes is as it was at the run's end. */
 void ebb_optimizer_join_dry_run (EbbOptimizer *self);
-/* The class's step (). */
-gboolean ebb_optimizer_real_step (EbbOptimizer *self,
-                                  GError **error);
+/* The step () of a class that has a kind. */
+gboolean ebb_optimizer_move_all (EbbOptimizer *self,
+                                 GError **error);
+/* The kind's move (). */
+gboolean ebb_optimizer_move_parameter (EbbTensor *parameter,
+                                       gpointer data,
+                                       GError **error);
 /* Names the parameters and the state for the memory timelines that run on this thread. */
 void ebb_optimizer_name_memory (EbbOptimizer *self);
-/* Makes backward passes move the parameters, or no longer. */
-void ebb_optimizer_set_hooks (EbbOptimizer *self,
-                              gboolean wanted);
-/* A new, empty group; returns its number. */
-guint ebb_optimizer_append_group (EbbOptimizerPrivate *priv,
-                                  double lr,
-                                  double weight_decay);
 /* The type's name as people know it, "AdamW" for EbbAdamW: how messages begin. */
 const char *ebb_optimizer_get_type_name (EbbOptimizer *self);
 /* The rest of a message that the optimizer has no parameter @name; may be "". */
 const char *ebb_optimizer_explain_numbers (EbbOptimizerPrivate *priv,
                                            const char *name);
-gboolean ebb_optimizer_check_group (double lr,
-                                    double weight_decay,
-                                    GError **error);
 /* Makes *@state zeros of @dtype where it is NULL. */
 gboolean ebb_optimizer_ensure_state (EbbTensor **state,
                                      const gint64 *shape,
@@ -188,8 +186,6 @@ EbbOptimizer *ebb_optimizer_make_for_parameters (GType type,
 GParamSpec *ebb_optimizer_option_spec (const char *name,
                                        double initial,
                                        GParamFlags flags);
-gboolean ebb_optimizer_check_options (EbbOptimizer *self,
-                                      GError **error);
 gboolean ebb_optimizer_check_option (EbbOptimizer *self,
                                      const char *name,
                                      double value,

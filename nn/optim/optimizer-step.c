@@ -1,10 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optim/optimizer-private.h"
 
-#include "tensor/dry-run-private.h"
 #include "tensor/error-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
-#include "tensor/autograd/leaf-hook-private.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
@@ -13,77 +11,6 @@
 #include <string.h>
 
 /* Moving parameters: all in one step, or each as soon as a backward pass has its gradient. */
-
-/* -- dry runs ------------------------------------------------------------------------------------------------------ */
-
-/* The state of an optimizer from before a dry run. */
-typedef struct
-{
-  EbbOptimizer *optimizer;
-  EbbOptimizerPrivate priv;
-  EbbOptimizerSlot *slots;
-  EbbOptimizerGroup *groups;
-} Before;
-
-/* Parameters and groups that the run has added stay, without a state. */
-static void
-restore (gpointer data)
-{
-  Before *self = data;
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self->optimizer);
-
-  for (guint i = 0; i < priv->n_slots; i++)
-    ebb_optimizer_slot_clear_state (&priv->slots[i]);
-  memcpy (priv->slots, self->slots, self->priv.n_slots * sizeof *self->slots);
-  memcpy (priv->groups, self->groups, self->priv.n_groups * sizeof *self->groups);
-  ebb_optimizer_reset_scale (priv);
-  priv->lr = self->priv.lr;
-  priv->lr_scale = self->priv.lr_scale;
-  priv->weight_decay = self->priv.weight_decay;
-  priv->grad_scale = self->priv.grad_scale;
-  priv->grad_factor = self->priv.grad_factor;
-  priv->n_steps = self->priv.n_steps;
-  priv->run = self->priv.run;
-  g_free (self->slots);
-  g_free (self->groups);
-  g_object_unref (self->optimizer);
-  g_free (self);
-}
-
-/* A dry run has a state of its own, from the first change on. */
-void
-ebb_optimizer_join_dry_run (EbbOptimizer *self)
-{
-  EbbDryRun *run = ebb_dry_run_get_current ();
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
-  Before *before;
-
-  if (G_LIKELY (run == NULL) || run == priv->run || !ebb_dry_run_has_adopted (run))
-    return;
-  before = g_new0 (Before, 1);
-  *before = (Before){ g_object_ref (self), *priv, g_memdup2 (priv->slots, priv->n_slots * sizeof (EbbOptimizerSlot)),
-                      g_memdup2 (priv->groups, priv->n_groups * sizeof (EbbOptimizerGroup)) };
-  if (priv->grad_factor != NULL)
-    ebb_dry_run_replace_tensor (run, priv->grad_factor);
-  priv->grad_scale = 1;
-  priv->grad_factor = NULL;
-  for (guint i = 0; i < priv->n_slots; i++)
-    {
-      EbbOptimizerSlot *slot = &priv->slots[i];
-
-      if (slot->master != NULL)
-        ebb_dry_run_replace_tensor (run, slot->master);
-      for (guint k = 0; k < G_N_ELEMENTS (slot->states); k++)
-        if (slot->states[k] != NULL)
-          ebb_dry_run_replace_tensor (run, slot->states[k]);
-      slot->master = NULL;
-      memset (slot->states, 0, sizeof slot->states);
-      slot->n_steps = 0;
-      slot->moved = FALSE;
-    }
-  priv->run = run;
-  ebb_dry_run_at_end (run, restore, before);
-}
 
 /* -- one step ------------------------------------------------------------------------------------------------------ */
 
@@ -350,17 +277,6 @@ settle_parameters (EbbOptimizerPrivate *priv,
   return TRUE;
 }
 
-static gboolean
-check_kind (EbbOptimizer *self,
-            GError **error)
-{
-  if (ebb_optimizer_get_kind (self) != NULL)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()",
-               ebb_optimizer_get_type_name (self));
-  return FALSE;
-}
-
 /* An optimizer that was made before ebb_lora_wrap () has the parameters that this freezes, and not the adapter's. One
  * that has trained may wait while its parameters are frozen. */
 static gboolean
@@ -397,14 +313,14 @@ check_moved (const EbbOptimizerSlot *slot,
 }
 
 gboolean
-ebb_optimizer_real_step (EbbOptimizer *self,
-                         GError **error)
+ebb_optimizer_move_all (EbbOptimizer *self,
+                        GError **error)
 {
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
   gboolean ok = TRUE;
   Batch batch;
 
-  if (!check_kind (self, error) || !check_trains (self, error))
+  if (!check_trains (self, error))
     return FALSE;
   for (guint i = 0; i < priv->n_slots; i++)
     if (priv->slots[i].parameter->grad != NULL
@@ -444,6 +360,12 @@ ebb_optimizer_step (EbbOptimizer *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
+  if (EBB_OPTIMIZER_GET_CLASS (self)->step == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()",
+                   ebb_optimizer_get_type_name (self));
+      return FALSE;
+    }
   priv = ebb_optimizer_get_private (self);
   ebb_optimizer_join_dry_run (self);
   mark = ebb_profile_push_range (EBB_PROFILE_STEP, EBB_PHASE_OPTIMIZER);
@@ -472,11 +394,10 @@ ebb_optimizer_step (EbbOptimizer *self,
 
 /* -- steps in backward --------------------------------------------------------------------------------------------- */
 
-/* A backward pass calls it when the gradient of @parameter is complete. */
-static gboolean
-move_parameter (EbbTensor *parameter,
-                gpointer data,
-                GError **error)
+gboolean
+ebb_optimizer_move_parameter (EbbTensor *parameter,
+                              gpointer data,
+                              GError **error)
 {
   EbbOptimizer *self = data;
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
@@ -488,7 +409,7 @@ move_parameter (EbbTensor *parameter,
 
   ebb_optimizer_join_dry_run (self);
   batch_init (&batch, self);
-  ok = check_kind (self, error) && check_moved (slot, error) && prepare_slot (self, slot, error)
+  ok = check_moved (slot, error) && prepare_slot (self, slot, error)
        && batch_add (&batch, slot, error) && batch_run (&batch, error);
   batch_clear (&batch);
   ebb_profile_pop (mark);
@@ -498,23 +419,4 @@ move_parameter (EbbTensor *parameter,
   g_clear_pointer (&parameter->grad, ebb_tensor_unref);
   g_clear_pointer (&parameter->shadow, ebb_tensor_unref); /* of the weights that were; nothing in this pass reads it */
   return TRUE;
-}
-
-void
-ebb_optimizer_set_hooks (EbbOptimizer *self,
-                         gboolean wanted)
-{
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
-
-  g_clear_pointer (&priv->by_parameter, g_hash_table_unref);
-  if (wanted)
-    priv->by_parameter = g_hash_table_new (NULL, NULL);
-  for (guint i = 0; i < priv->n_slots; i++)
-    if (wanted)
-      {
-        g_hash_table_insert (priv->by_parameter, priv->slots[i].parameter, GUINT_TO_POINTER (i));
-        ebb_leaf_set_hook (priv->slots[i].parameter, move_parameter, self);
-      }
-    else
-      ebb_leaf_clear_hook (priv->slots[i].parameter, self);
 }

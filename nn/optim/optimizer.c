@@ -3,8 +3,10 @@
 
 #include "nn/args-private.h"
 #include "nn/optim/clip-grad-private.h"
-#include "tensor/error-private.h"
+#include "tensor/autograd/leaf-hook-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/dry-run-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
 
 #include <gio/gio.h>
@@ -58,6 +60,77 @@ ebb_optimizer_list_moved (EbbOptimizer *self)
     if (priv->slots[i].n_steps > 0)
       g_hash_table_add (moved, priv->slots[i].parameter);
   return moved;
+}
+
+/* -- dry runs ------------------------------------------------------------------------------------------------------ */
+
+/* The state of an optimizer from before a dry run. */
+typedef struct
+{
+  EbbOptimizer *optimizer;
+  EbbOptimizerPrivate priv;
+  EbbOptimizerSlot *slots;
+  EbbOptimizerGroup *groups;
+} Before;
+
+/* Parameters and groups that the run has added stay, without a state. */
+static void
+restore (gpointer data)
+{
+  Before *self = data;
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self->optimizer);
+
+  for (guint i = 0; i < priv->n_slots; i++)
+    ebb_optimizer_slot_clear_state (&priv->slots[i]);
+  memcpy (priv->slots, self->slots, self->priv.n_slots * sizeof *self->slots);
+  memcpy (priv->groups, self->groups, self->priv.n_groups * sizeof *self->groups);
+  ebb_optimizer_reset_scale (priv);
+  priv->lr = self->priv.lr;
+  priv->lr_scale = self->priv.lr_scale;
+  priv->weight_decay = self->priv.weight_decay;
+  priv->grad_scale = self->priv.grad_scale;
+  priv->grad_factor = self->priv.grad_factor;
+  priv->n_steps = self->priv.n_steps;
+  priv->run = self->priv.run;
+  g_free (self->slots);
+  g_free (self->groups);
+  g_object_unref (self->optimizer);
+  g_free (self);
+}
+
+/* A dry run has a state of its own, from the first change on. */
+void
+ebb_optimizer_join_dry_run (EbbOptimizer *self)
+{
+  EbbDryRun *run = ebb_dry_run_get_current ();
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  Before *before;
+
+  if (G_LIKELY (run == NULL) || run == priv->run || !ebb_dry_run_has_adopted (run))
+    return;
+  before = g_new0 (Before, 1);
+  *before = (Before){ g_object_ref (self), *priv, g_memdup2 (priv->slots, priv->n_slots * sizeof (EbbOptimizerSlot)),
+                      g_memdup2 (priv->groups, priv->n_groups * sizeof (EbbOptimizerGroup)) };
+  if (priv->grad_factor != NULL)
+    ebb_dry_run_replace_tensor (run, priv->grad_factor);
+  priv->grad_scale = 1;
+  priv->grad_factor = NULL;
+  for (guint i = 0; i < priv->n_slots; i++)
+    {
+      EbbOptimizerSlot *slot = &priv->slots[i];
+
+      if (slot->master != NULL)
+        ebb_dry_run_replace_tensor (run, slot->master);
+      for (guint k = 0; k < G_N_ELEMENTS (slot->states); k++)
+        if (slot->states[k] != NULL)
+          ebb_dry_run_replace_tensor (run, slot->states[k]);
+      slot->master = NULL;
+      memset (slot->states, 0, sizeof slot->states);
+      slot->n_steps = 0;
+      slot->moved = FALSE;
+    }
+  priv->run = run;
+  ebb_dry_run_at_end (run, restore, before);
 }
 
 /* -- gradients ----------------------------------------------------------------------------------------------------- */
@@ -256,22 +329,22 @@ ebb_optimizer_get_parameters (EbbOptimizer *self,
   return parameters;
 }
 
-/* -- groups: which parameter has which learning rate and weight decay ----------------------------------------------- */
+/* -- groups: which parameter has which learning rate and weight decay ---------------------------------------------- */
 
-guint
-ebb_optimizer_append_group (EbbOptimizerPrivate *priv,
-                            double lr,
-                            double weight_decay)
+static guint
+append_group (EbbOptimizerPrivate *priv,
+              double lr,
+              double weight_decay)
 {
   priv->groups = g_renew (EbbOptimizerGroup, priv->groups, priv->n_groups + 1);
   priv->groups[priv->n_groups] = (EbbOptimizerGroup){ lr, weight_decay };
   return priv->n_groups++;
 }
 
-gboolean
-ebb_optimizer_check_group (double lr,
-                           double weight_decay,
-                           GError **error)
+static gboolean
+check_group (double lr,
+             double weight_decay,
+             GError **error)
 {
   if (isfinite (lr) && isfinite (weight_decay))
     return TRUE;
@@ -369,10 +442,10 @@ ebb_optimizer_add_group (EbbOptimizer *self,
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
-  if (!ebb_optimizer_check_group (lr, weight_decay, error) || !check_patterns (priv, patterns, error))
+  if (!check_group (lr, weight_decay, error) || !check_patterns (priv, patterns, error))
     return FALSE;
   ebb_optimizer_join_dry_run (self);
-  number = ebb_optimizer_append_group (priv, lr, weight_decay);
+  number = append_group (priv, lr, weight_decay);
   for (guint i = 0; i < priv->n_slots; i++)
     for (guint p = 0; patterns[p] != NULL; p++)
       if (matches (&priv->slots[i], patterns[p]))
@@ -415,7 +488,7 @@ ebb_optimizer_exclude_from_decay (EbbOptimizer *self,
         if (priv->slots[i].group == group && ebb_tensor_get_n_dims (priv->slots[i].parameter) < 2)
           {
             if (number == G_MAXUINT)
-              number = ebb_optimizer_append_group (priv, priv->groups[group].lr, 0);
+              number = append_group (priv, priv->groups[group].lr, 0);
             priv->slots[i].group = number;
           }
     }
@@ -576,6 +649,41 @@ ebb_optimizer_get_group_parameters (EbbOptimizer *self,
   return parameters;
 }
 
+/* -- steps in backward --------------------------------------------------------------------------------------------- */
+
+static gboolean
+check_step_in_backward (EbbOptimizer *self,
+                        GError **error)
+{
+  if (ebb_optimizer_get_kind (self) != NULL)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+               "%s: step-in-backward is for optimizers that move each parameter by itself, as AdamW and SGD do: leave "
+               "it off",
+               ebb_optimizer_get_type_name (self));
+  return FALSE;
+}
+
+/* Makes backward passes move the parameters, or no longer. */
+static void
+set_hooks (EbbOptimizer *self,
+           gboolean wanted)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+
+  g_clear_pointer (&priv->by_parameter, g_hash_table_unref);
+  if (wanted)
+    priv->by_parameter = g_hash_table_new (NULL, NULL);
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (wanted)
+      {
+        g_hash_table_insert (priv->by_parameter, priv->slots[i].parameter, GUINT_TO_POINTER (i));
+        ebb_leaf_set_hook (priv->slots[i].parameter, ebb_optimizer_get_kind (self)->move, self);
+      }
+    else
+      ebb_leaf_clear_hook (priv->slots[i].parameter, self);
+}
+
 /* -- parameters ---------------------------------------------------------------------------------------------------- */
 
 /* 64-bit FNV-1a: the same on every machine, as the draws are. */
@@ -718,18 +826,18 @@ ebb_optimizer_add_parameters (EbbOptimizer *self,
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
-  if (!ebb_optimizer_check_group (lr, weight_decay, error)
+  if (!check_group (lr, weight_decay, error)
       || !collect_from_list (self, parameters, n_parameters, priv->n_groups, error))
     return FALSE;
   if (priv->step_in_backward)
-    ebb_optimizer_set_hooks (self, TRUE);
+    set_hooks (self, TRUE);
   if (group != NULL)
     *group = priv->n_groups;
-  ebb_optimizer_append_group (priv, lr, weight_decay);
+  append_group (priv, lr, weight_decay);
   return TRUE;
 }
 
-/* -- options: what each number may be, and errors where GObject could only warn ------------------------------------- */
+/* -- options: what each number may be, and errors where GObject could only warn ------------------------------------ */
 
 static const EbbOptimizerOption base_options[] = {
   { "lr", INFINITY },
@@ -774,9 +882,9 @@ ebb_optimizer_check_option (EbbOptimizer *self,
   return FALSE;
 }
 
-gboolean
-ebb_optimizer_check_options (EbbOptimizer *self,
-                             GError **error)
+static gboolean
+check_options (EbbOptimizer *self,
+               GError **error)
 {
   const EbbOptimizerKind *kind = ebb_optimizer_get_kind (self);
   const EbbOptimizerOption *tables[2] = { base_options, kind != NULL ? kind->options : NULL };
@@ -862,7 +970,7 @@ ebb_optimizer_initable_init_instance (GInitable *initable,
 
   if (priv->slots != NULL)
     return TRUE;
-  if (!ebb_optimizer_check_options (self, error))
+  if (!check_options (self, error))
     return FALSE;
   if ((priv->module == NULL) == (priv->parameters == NULL))
     {
@@ -883,8 +991,11 @@ ebb_optimizer_initable_init_instance (GInitable *initable,
                    ebb_optimizer_get_type_name (self));
       return FALSE;
     }
-  if (priv->step_in_backward)
-    ebb_optimizer_set_hooks (self, TRUE);
+  if (!priv->step_in_backward)
+    return TRUE;
+  if (!check_step_in_backward (self, error))
+    return FALSE;
+  set_hooks (self, TRUE);
   return TRUE;
 }
 
@@ -936,12 +1047,21 @@ set_property (GObject *object,
               const GValue *value,
               GParamSpec *pspec)
 {
-  const gboolean stepped = ebb_optimizer_get_private (EBB_OPTIMIZER (object))->step_in_backward;
+  EbbOptimizer *self = EBB_OPTIMIZER (object);
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  const gboolean stepped = priv->step_in_backward;
+  const gboolean is_made = priv->slots != NULL; /* at construction: see init */
+  g_autoptr (GError) error = NULL;
 
+  if (is_made && id == (guint) G_PRIVATE_OFFSET (EbbOptimizer, step_in_backward) && g_value_get_boolean (value)
+      && !check_step_in_backward (self, &error))
+    {
+      g_critical ("%s", error->message);
+      return;
+    }
   ebb_optimizer_set_property (object, id, value, pspec);
-  if (id == (guint) G_PRIVATE_OFFSET (EbbOptimizer, step_in_backward)
-      && g_value_get_boolean (value) != stepped) /* at construction: see init */
-    ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), g_value_get_boolean (value));
+  if (is_made && priv->step_in_backward != stepped)
+    set_hooks (self, priv->step_in_backward);
 }
 
 static void
@@ -949,8 +1069,8 @@ ebb_optimizer_finalize (GObject *object)
 {
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (EBB_OPTIMIZER (object));
 
-  if (priv->step_in_backward)
-    ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), FALSE);
+  if (priv->by_parameter != NULL)
+    set_hooks (EBB_OPTIMIZER (object), FALSE);
   for (guint i = 0; i < priv->n_slots; i++)
     {
       ebb_optimizer_slot_clear_state (&priv->slots[i]);
@@ -973,7 +1093,6 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
   object_class->get_property = ebb_property_get_field;
   object_class->set_property = set_property;
   object_class->finalize = ebb_optimizer_finalize;
-  klass->step = ebb_optimizer_real_step;
 
   /**
    * EbbOptimizer:module:

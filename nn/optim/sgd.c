@@ -74,6 +74,7 @@ static const EbbOptimizerKind sgd_kind = {
   .options = { { "momentum", INFINITY }, { "dampening", INFINITY }, { "nesterov", 0 } },
   .prepare = prepare_states,
   .update = update_all,
+  .move = ebb_optimizer_move_parameter,
 };
 
 static void
@@ -85,6 +86,7 @@ ebb_sgd_class_init (EbbSgdClass *klass)
   object_class->get_property = ebb_property_get_field;
   object_class->set_property = ebb_optimizer_set_property;
   EBB_OPTIMIZER_CLASS (klass)->kind = &sgd_kind;
+  EBB_OPTIMIZER_CLASS (klass)->step = ebb_optimizer_move_all;
 
   /**
    * EbbSgd:momentum:

@@ -185,6 +185,55 @@ bad_arguments_are_named (void)
   g_assert_false (ebb_optimizer_step (NULL, NULL));
 }
 
+/* -- a class of one's own ------------------------------------------------------------------------------------------ */
+
+typedef EbbOptimizer OwnOptimizer;
+typedef EbbOptimizerClass OwnOptimizerClass;
+static GType own_optimizer_get_type (void);
+G_DEFINE_TYPE (OwnOptimizer, own_optimizer, EBB_TYPE_OPTIMIZER)
+
+static void
+own_optimizer_class_init (OwnOptimizerClass *klass)
+{
+}
+
+static void
+own_optimizer_init (OwnOptimizer *self)
+{
+}
+
+static gboolean
+step (EbbOptimizer *self, GError **error)
+{
+  return TRUE;
+}
+
+static void
+a_class_of_ones_own_steps_by_itself (void)
+{
+  const GType type = own_optimizer_get_type ();
+  g_autoptr (EbbModule) module = ebb_linear_new (2, 2, FALSE, NULL);
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (GError) error = NULL;
+
+  optimizer = g_initable_new (type, NULL, &error, "module", module, NULL);
+  g_assert_no_error (error);
+  test_fill_grads (optimizer, 1);
+  g_assert_false (ebb_optimizer_step (optimizer, &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "OwnOptimizer does not implement step ()");
+  g_clear_error (&error);
+  EBB_OPTIMIZER_GET_CLASS (optimizer)->step = step;
+  g_assert_true (ebb_optimizer_step (optimizer, &error));
+  g_assert_no_error (error);
+
+  /* It has no step of one parameter. */
+  g_assert_null (g_initable_new (type, NULL, &error, "module", module, "step-in-backward", TRUE, NULL));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "OwnOptimizer: step-in-backward is for", "AdamW");
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_CRITICAL, "OwnOptimizer: step-in-backward is for*");
+  g_object_set (optimizer, "step-in-backward", TRUE, NULL);
+  g_test_assert_expected_messages ();
+}
+
 int
 main (int argc, char **argv)
 {
@@ -193,5 +242,6 @@ main (int argc, char **argv)
   g_test_add_func ("/optimizer-options/lists-that-cannot-be-moved-are-refused", lists_that_cannot_be_moved_are_refused);
   g_test_add_func ("/optimizer-options/numbers-that-make-no-sense-are-errors", numbers_that_make_no_sense_are_errors);
   g_test_add_func ("/optimizer-options/bad-arguments-are-named", bad_arguments_are_named);
+  g_test_add_func ("/optimizer-options/a-class-of-ones-own-steps-by-itself", a_class_of_ones_own_steps_by_itself);
   return g_test_run ();
 }
