@@ -115,12 +115,4 @@ const EbbArchitecture *ebb_architecture_find_gguf (const char *name,
                                                    const char *path,
                                                    GError **error);
 
-/* The names of activations; NULL after the last one. The first name of an activation is the one that is written. */
-typedef struct
-{
-  const char *name;
-  EbbActivation activation;
-} EbbActivationName;
-extern const EbbActivationName ebb_activation_names[];
-
 G_END_DECLS

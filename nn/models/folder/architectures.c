@@ -31,16 +31,6 @@
     NULL    \
   }
 
-const EbbActivationName ebb_activation_names[] = {
-  { "silu", EBB_ACTIVATION_SILU },
-  { "swish", EBB_ACTIVATION_SILU },
-  { "gelu_pytorch_tanh", EBB_ACTIVATION_GELU_TANH },
-  { "gelu_new", EBB_ACTIVATION_GELU_TANH },
-  { "gelu_fast", EBB_ACTIVATION_GELU_TANH },
-  { "gelu", EBB_ACTIVATION_GELU },
-  { NULL, 0 },
-};
-
 const EbbConfigKeyRow ebb_config_keys_of_all[] = {
   ONLY ("use_bidirectional_attention", "false|null"),
   ONLY ("add_cross_attention", "false|null"),

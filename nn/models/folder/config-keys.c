@@ -69,6 +69,23 @@ is_one_of (const EbbJson *value,
   return g_strv_contains ((const char *const *) parts, text->str);
 }
 
+/* The names of activations. The first name of an activation is the one that is written. */
+typedef struct
+{
+  const char *name;
+  EbbActivation activation;
+} ActivationName;
+
+static const ActivationName activation_names[] = {
+  { "silu", EBB_ACTIVATION_SILU },
+  { "swish", EBB_ACTIVATION_SILU },
+  { "gelu_pytorch_tanh", EBB_ACTIVATION_GELU_TANH },
+  { "gelu_new", EBB_ACTIVATION_GELU_TANH },
+  { "gelu_fast", EBB_ACTIVATION_GELU_TANH },
+  { "gelu", EBB_ACTIVATION_GELU },
+  { NULL, 0 },
+};
+
 static gboolean
 read_activation (const EbbConfigSource *source,
                  const EbbConfigKeyRow *row,
@@ -80,7 +97,7 @@ read_activation (const EbbConfigSource *source,
   const char *name = NULL;
 
   ebb_json_as_string (value, &name);
-  for (const EbbActivationName *known_name = ebb_activation_names; known_name->name != NULL; known_name++)
+  for (const ActivationName *known_name = activation_names; known_name->name != NULL; known_name++)
     {
       if (g_strcmp0 (name, known_name->name) == 0)
         {
@@ -264,7 +281,7 @@ append_value (GString *json,
       g_string_append (json, *(const gboolean *) field ? "true" : "false");
       return;
     case EBB_CONFIG_KEY_ACTIVATION:
-      for (const EbbActivationName *name = ebb_activation_names; name->name != NULL; name++)
+      for (const ActivationName *name = activation_names; name->name != NULL; name++)
         if (name->activation == *(const EbbActivation *) field)
           {
             ebb_json_append_string (json, name->name);
