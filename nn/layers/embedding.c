@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/indexing.h"
 #include "tensor/ops/product.h"
@@ -66,6 +67,31 @@ ebb_embedding_loss (EbbOutputLayer *layer,
   return ebb_output_layer_full_loss (x, ((EbbEmbedding *) layer)->weight, bias, targets, softcap, error);
 }
 
+/* With "output" it gives the product of "input" and the weight, as ebb_output_layer_logits () does, or with "targets"
+ * the loss of this product as logits. */
+static EbbArgs *
+ebb_embedding_forward (EbbModule *module, EbbArgs *args, GError **error)
+{
+  EbbOutputLayerInterface *interface = EBB_OUTPUT_LAYER_GET_IFACE (module);
+  EbbTensor *input, *bias, *targets;
+  gboolean is_output;
+  double softcap = 0;
+  const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &input },
+                                     { "output", EBB_PARAMETER_FLAG, &is_output },
+                                     { "bias", EBB_PARAMETER_OPTIONAL_TENSOR, &bias },
+                                     { "targets", EBB_PARAMETER_OPTIONAL_TENSOR, &targets },
+                                     { "softcap", EBB_PARAMETER_DOUBLE, &softcap } };
+  g_autoptr (EbbTensor) output = NULL;
+
+  if (ebb_args_find (args, "output") < 0)
+    return EBB_MODULE_CLASS (ebb_embedding_parent_class)->forward (module, args, error);
+  if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
+    return NULL;
+  output = targets != NULL ? interface->loss ((EbbOutputLayer *) module, input, bias, targets, softcap, error)
+                           : interface->logits ((EbbOutputLayer *) module, input, bias, error);
+  return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
+}
+
 static void
 output_layer_interface_init (EbbOutputLayerInterface *interface)
 {
@@ -79,6 +105,7 @@ ebb_embedding_class_init (EbbEmbeddingClass *klass)
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
   module_class->build = ebb_embedding_build;
+  module_class->forward = ebb_embedding_forward;
   module_class->forward1 = ebb_embedding_forward1;
   ebb_layer_class_install_properties (G_OBJECT_CLASS (klass), properties, G_N_ELEMENTS (properties));
 }

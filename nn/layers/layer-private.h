@@ -269,7 +269,8 @@ struct _EbbOutputLayerInterface
  * what is called: then the functions of the interface may stand in for a call, or be asked for by one. */
 gboolean ebb_output_layer_is_open (EbbModule *module);
 
-/* Of a layer that shares its weight: not a call of @module. Of any other layer the parameter "weight" is used. */
+/* Of a layer that shares its weight: no call of @module, unless ranks shard it by itself. Of any other layer the
+ * parameter "weight" is used. */
 EbbTensor *ebb_output_layer_logits (EbbModule *module,
                                     EbbTensor *x,
                                     EbbTensor *bias,

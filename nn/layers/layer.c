@@ -286,11 +286,47 @@ ebb_output_layer_full_loss (EbbTensor *x,
                                               EBB_REDUCTION_MEAN, error);
 }
 
+/* Ranks that shard a layer by itself gather its weight for its own calls alone. */
+static EbbTensor *
+call_for_output (EbbModule *module,
+                 EbbTensor *x,
+                 EbbTensor *bias,
+                 EbbTensor *targets,
+                 double softcap,
+                 GError **error)
+{
+  g_autoptr (EbbArgs) args = NULL;
+
+  if (x == NULL)
+    return NULL;
+  if (!ebb_output_layer_is_open (module))
+    {
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+          "%s: an output shares the weight of this module, which is sharded as a unit of its own and has hooks "
+          "or a forward of its own; shard it with the module around it",
+          ebb_module_get_type_name (module));
+      return NULL;
+    }
+  args = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (args, NULL, x);
+  ebb_args_add_boolean (args, "output", TRUE);
+  if (bias != NULL)
+    ebb_args_add_tensor (args, "bias", bias);
+  if (targets != NULL)
+    ebb_args_add_tensor (args, "targets", targets);
+  if (softcap != 0)
+    ebb_args_add_double (args, "softcap", softcap);
+  return ebb_module_call_for_tensor (module, args, error);
+}
+
 EbbTensor *
 ebb_output_layer_logits (EbbModule *module, EbbTensor *x, EbbTensor *bias, GError **error)
 {
   g_autoptr (EbbTensor) weight = NULL;
 
+  if (ebb_module_get_parameter_owner (module) != NULL)
+    return call_for_output (module, x, bias, NULL, 0, error);
   if (EBB_IS_OUTPUT_LAYER (module))
     return EBB_OUTPUT_LAYER_GET_IFACE (module)->logits ((EbbOutputLayer *) module, x, bias, error);
   weight = ebb_module_get_parameter (module, "weight");
@@ -307,6 +343,8 @@ ebb_output_layer_loss (EbbModule *module,
 {
   g_autoptr (EbbTensor) weight = NULL;
 
+  if (ebb_module_get_parameter_owner (module) != NULL)
+    return call_for_output (module, x, bias, targets, softcap, error);
   if (EBB_IS_OUTPUT_LAYER (module))
     return EBB_OUTPUT_LAYER_GET_IFACE (module)->loss ((EbbOutputLayer *) module, x, bias, targets, softcap, error);
   weight = ebb_module_get_parameter (module, "weight");

@@ -336,15 +336,12 @@ shard_unit (Rank *self, EbbModule *module, const char *name, GError **error)
   return same != NULL;
 }
 
-/* FALSE for modules whose parameters are read outside their own calls, as those of a list and of an adapter, and the
- * embedding's, which may be the head's, too: only the unit around them can have these. */
+/* FALSE for modules whose parameters are read outside their own calls, as those of a list and of an adapter: only the
+ * unit around them can have these. */
 static gboolean
-may_be_unit (const TestRankProgram *self, EbbModule *module, const char *name, gboolean is_tied)
+may_be_unit (EbbModule *module, const char *name)
 {
-  gboolean is_embedding = self->decoder != NULL
-                          && (EBB_IS_EMBEDDING (module) || EBB_IS_VOCAB_PARALLEL_EMBEDDING (module));
-
-  return !EBB_IS_MODULE_LIST (module) && strstr (name, "lora_") == NULL && (!is_embedding || !is_tied);
+  return !EBB_IS_MODULE_LIST (module) && strstr (name, "lora_") == NULL;
 }
 
 /* Inner modules first: they come after those around them in the list. */
@@ -354,7 +351,7 @@ shard (Rank *self, GError **error)
   g_auto (GStrv) names = ebb_module_get_module_names (self->model);
   guint n;
   g_autofree EbbModule **modules = ebb_module_get_modules (self->model, &n);
-  gboolean ok = TRUE, is_tied = !g_strv_contains ((const char *const *) names, "lm_head");
+  gboolean ok = TRUE;
 
   for (guint i = n; i-- > 0;)
     {
@@ -362,7 +359,7 @@ shard (Rank *self, GError **error)
 
       if (i == 0
           || (test_dice_chance (&dice, self->program->units)
-              && may_be_unit (self->program, modules[i], names[i], is_tied)))
+              && may_be_unit (modules[i], names[i])))
         ok = ok && shard_unit (self, modules[i], names[i], error);
       g_object_unref (modules[i]);
     }

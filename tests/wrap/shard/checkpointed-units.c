@@ -53,7 +53,7 @@ static const TestParallel models[] = {
 static gboolean
 is_layer (EbbModule *module, const char *name, gpointer user_data)
 {
-  return EBB_IS_LINEAR (module) || EBB_IS_LAYER_NORM (module) || EBB_IS_RMS_NORM (module);
+  return EBB_IS_LINEAR (module) || EBB_IS_EMBEDDING (module) || EBB_IS_LAYER_NORM (module) || EBB_IS_RMS_NORM (module);
 }
 
 static gboolean

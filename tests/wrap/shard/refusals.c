@@ -142,6 +142,36 @@ check_unwrap (EbbProcessGroup *group,
   return TRUE;
 }
 
+static gboolean
+see_nothing (EbbModule *module,
+             EbbArgs *args,
+             EbbArgs *result,
+             gpointer user_data,
+             GError **error)
+{
+  return TRUE;
+}
+
+/* An output product that shares the weight of a unit is a call of this unit, which no hook expects. */
+static gboolean
+check_hooks_of_a_tied_unit (EbbProcessGroup *group,
+                            gpointer user_data,
+                            GError **error)
+{
+  g_autoptr (EbbModule) gpt = test_ranks_model (1, 0, 3);
+  g_autoptr (EbbModule) embedding = ebb_module_get_child (gpt, "wte");
+  g_autoptr (EbbTensor) loss = NULL;
+  guint id = ebb_module_add_forward_hook (embedding, see_nothing, NULL, NULL);
+
+  test_shard (embedding, group, FALSE);
+  test_shard (gpt, group, FALSE);
+  g_assert_null (test_ranks_loss (gpt, 0, 0, 2, error));
+  assert_error (error, "Embedding: an output shares the weight of this module, which is sharded as a unit");
+  g_assert_true (ebb_module_remove_hook (embedding, id));
+  loss = test_ranks_loss (gpt, 0, 0, 2, error);
+  return loss != NULL;
+}
+
 /* A rank that can't shard tells the others at once. */
 static gboolean
 check_one_rank_refuses (EbbProcessGroup *group,
@@ -175,7 +205,8 @@ test_ranks (gconstpointer data)
   test_ranks_run (N_RANKS, *(const EbbRankFunc *) data, NULL);
 }
 
-static const EbbRankFunc refusals = check_refusals, unwrap = check_unwrap, one_rank = check_one_rank_refuses;
+static const EbbRankFunc refusals = check_refusals, unwrap = check_unwrap, one_rank = check_one_rank_refuses,
+                         hooks = check_hooks_of_a_tied_unit;
 
 int
 main (int argc,
@@ -186,6 +217,7 @@ main (int argc,
   g_test_add_data_func ("/fully-shard/refusals/what-is-wrong", &refusals, test_ranks);
   g_test_add_data_func ("/fully-shard/refusals/unwrap", &unwrap, test_ranks);
   g_test_add_data_func ("/fully-shard/refusals/one-rank", &one_rank, test_ranks);
+  g_test_add_data_func ("/fully-shard/refusals/hooks-of-a-tied-unit", &hooks, test_ranks);
   g_test_add_func ("/fully-shard/refusals/one-rank-for-all-replicas", test_hybrid_refusal);
   return g_test_run ();
 }
