@@ -59,27 +59,37 @@ is_replaced_with_tokenizer (const char *name)
 /* A file that is in the folder already is the user's and stays. @kept: names of those that differ; NULL: it is
  * replaced. */
 static gboolean
-copy_other (EbbAtomicFolder *target,
-            const char *from,
-            const char *name,
-            GString *kept,
-            GError **error)
+write_other (EbbAtomicFolder *target,
+             const char *name,
+             const char *data,
+             gsize size,
+             GString *kept,
+             GError **error)
 {
-  g_autofree char *data = NULL;
   g_autofree char *there = g_build_filename (target->path, name, NULL);
   g_autofree char *old = NULL;
   struct stat status;
-  gsize size, old_size;
+  gsize old_size;
 
-  data = ebb_read_file (from, MAX_COPIED_SIZE, &size, error);
-  if (data == NULL)
-    return FALSE;
   if (kept == NULL || lstat (there, &status) != 0)
     return ebb_atomic_folder_write (target, name, data, size, error);
   old = ebb_read_file (there, MAX_COPIED_SIZE, &old_size, NULL);
   if (old == NULL || old_size != size || memcmp (old, data, size) != 0)
     g_string_append_printf (kept, "%s%s", kept->len > 0 ? ", " : "", name);
   return TRUE;
+}
+
+static gboolean
+copy_other (EbbAtomicFolder *target,
+            const char *from,
+            const char *name,
+            GString *kept,
+            GError **error)
+{
+  gsize size;
+  g_autofree char *data = ebb_read_file (from, MAX_COPIED_SIZE, &size, error);
+
+  return data != NULL && write_other (target, name, data, size, kept, error);
 }
 
 /* Only regular files of at most 64 MiB are copied. */
@@ -97,12 +107,12 @@ may_copy (const char *path)
 }
 
 /* Writes tokenizer.json and tokenizer_config.json for the tokenizer of the GGUF file @path, for GPT-2's two files in
- * the folder @path, or for bytes if @path is NULL. @is_another: they replace the files that are there. @copied: names
- * of files that were copied from the folder and stay; may be NULL. */
+ * the folder @path, or for bytes if @path is NULL. @kept: as of write_other(). @copied: names of files that were copied
+ * from the folder and stay; may be NULL. */
 static gboolean
 write_tokenizer (EbbAtomicFolder *target,
                  const char *path,
-                 gboolean is_another,
+                 GString *kept,
                  const char *const *copied,
                  GError **error)
 {
@@ -124,14 +134,9 @@ write_tokenizer (EbbAtomicFolder *target,
               : !ebb_bpe_tokenizer_write (path, tokenizer, settings, error))
     return FALSE;
   for (guint i = 0; i < G_N_ELEMENTS (files); i++)
-    {
-      g_autofree char *there = g_build_filename (target->path, files[i].name, NULL);
-
-      if ((is_another ? copied == NULL || !g_strv_contains (copied, files[i].name)
-                      : !g_file_test (there, G_FILE_TEST_EXISTS))
-          && !ebb_atomic_folder_write (target, files[i].name, files[i].text->str, files[i].text->len, error))
-        return FALSE;
-    }
+    if ((copied == NULL || !g_strv_contains (copied, files[i].name))
+        && !write_other (target, files[i].name, files[i].text->str, files[i].text->len, kept, error))
+      return FALSE;
   return TRUE;
 }
 
@@ -143,7 +148,7 @@ copy_tokenizer (EbbAtomicFolder *target,
   g_auto (GStrv) names = NULL;
 
   if (tokenizer->folder == NULL || ebb_gguf_is_path (tokenizer->folder))
-    return write_tokenizer (target, tokenizer->folder, TRUE, NULL, error);
+    return write_tokenizer (target, tokenizer->folder, NULL, NULL, error);
   names = ebb_list_folder (tokenizer->folder, error);
   for (guint i = 0; names != NULL && names[i] != NULL; i++)
     {
@@ -154,7 +159,21 @@ copy_tokenizer (EbbAtomicFolder *target,
     }
   return names != NULL
          && (!tokenizer->is_gpt2 || g_strv_contains ((const char *const *) names, "tokenizer.json")
-             || write_tokenizer (target, tokenizer->folder, TRUE, (const char *const *) names, error));
+             || write_tokenizer (target, tokenizer->folder, NULL, (const char *const *) names, error));
+}
+
+/* A model with the files of another one is reported. */
+static void
+report_kept (const EbbAtomicFolder *target,
+             const EbbModelOrigin *origin,
+             const GString *kept)
+{
+  g_autofree char *here = ebb_escape_text (target->path);
+  g_autofree char *there = ebb_escape_text (origin->folder);
+  g_autofree char *list = ebb_escape_text (kept->str);
+
+  if (kept->len > 0)
+    g_message ("%s: these files stay as they are, though those of %s differ: %s", here, there, list);
 }
 
 /* The tokenizer unless the model has @another, generation_config.json, chat templates, the licence. A folder with
@@ -174,7 +193,12 @@ copy_others (EbbAtomicFolder *target,
   g_autoptr (GString) kept = g_string_new (NULL);
 
   if (ebb_gguf_is_path (origin->folder))
-    return another || write_tokenizer (target, origin->folder, FALSE, NULL, error);
+    {
+      if (!another && !write_tokenizer (target, origin->folder, kept, NULL, error))
+        return FALSE;
+      report_kept (target, origin, kept);
+      return TRUE;
+    }
   names = ebb_list_folder (origin->folder, &failure);
   if (names == NULL)
     g_message ("the files beside the weights are not copied: %s", failure->message);
@@ -188,14 +212,7 @@ copy_others (EbbAtomicFolder *target,
       if (!copy_other (target, path, names[i], is_used ? kept : texts, error))
         return FALSE;
     }
-  if (kept->len > 0)
-    {
-      g_autofree char *here = ebb_escape_text (target->path);
-      g_autofree char *there = ebb_escape_text (origin->folder);
-      g_autofree char *list = ebb_escape_text (kept->str);
-
-      g_message ("%s: these files stay as they are, though those of %s differ: %s", here, there, list);
-    }
+  report_kept (target, origin, kept);
   return TRUE;
 }
 

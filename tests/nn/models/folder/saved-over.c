@@ -128,6 +128,28 @@ files_of_the_target_are_not_replaced (void)
   g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
 }
 
+/* The tokenizer of a GGUF file is written as one of a folder is copied. */
+static void
+a_tokenizer_of_the_target_stays_beside_a_gguf_model (void)
+{
+  g_autofree char *path = g_test_build_filename (G_TEST_DIST, "fixtures", "gguf", "chat-model.gguf", NULL);
+  g_autofree char *target = test_scratch_path ("target");
+  g_autofree char *tokenizer = NULL;
+  g_autoptr (EbbModule) model = NULL;
+
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "*weights are F16*");
+  model = test_model_open (path);
+  test_model_save (model, target);
+  test_model_save (model, target); /* its own files don't differ */
+  test_folder_write (target, "tokenizer.json", "{\"mine\": 1}");
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "*stay as they are*chat-model.gguf differ: tokenizer.json");
+  test_model_save (model, target);
+  g_test_assert_expected_messages ();
+  tokenizer = test_folder_read (target, "tokenizer.json");
+  g_assert_cmpstr (tokenizer, ==, "{\"mine\": 1}");
+  test_remove_tree (target);
+}
+
 /* A tokenizer that the model was given replaces all of another one, with the tokens that config.json names. */
 static void
 another_tokenizer_replaces_that_of_the_folder (void)
@@ -437,6 +459,7 @@ main (int argc,
   g_test_add_func ("/model-folder/folder-without-a-model-gets-one", a_folder_without_a_model_gets_one);
   g_test_add_func ("/model-folder/failed-save-changes-nothing", a_save_that_fails_changes_nothing);
   g_test_add_func ("/model-folder/files-of-the-target-stay", files_of_the_target_are_not_replaced);
+  g_test_add_func ("/model-folder/tokenizer-of-the-target-stays", a_tokenizer_of_the_target_stays_beside_a_gguf_model);
   g_test_add_func ("/model-folder/another-tokenizer", another_tokenizer_replaces_that_of_the_folder);
   g_test_add_func ("/model-folder/byte-tokenizer", a_byte_tokenizer_gets_files);
   g_test_add_func ("/model-folder/gpt2s-files", gpt2s_files_get_a_tokenizer);
