@@ -682,6 +682,8 @@ class Matrix:
             return
         folder = tempfile.mkdtemp(dir=self.folder)
         shutil.copytree(os.path.join(self.outer, "models", "gemma3"), os.path.join(folder, "weights"))
+        for name in "tokenizer.json", "tokenizer_config.json":  # which stay, and a message says so
+            os.remove(os.path.join(folder, "weights", name))
         if rng.random() < 0.5:  # other files than a model's
             os.rename(os.path.join(folder, "weights", "config.json"), os.path.join(folder, "weights", "notes.txt"))
         else:
