@@ -157,7 +157,7 @@ REFUSALS = [(re.compile(text), is_right) for text, is_right in [
 
 def is_right_refusal(said, options):
     """Whether a program may say this of the options."""
-    said = re.sub(r"^(--resume \S+: |rank \d+: )+| \(\S+ --help(-all)? lists the options\)$", "", said)
+    said = re.sub(r"^(--resume \S+: |rank \d+( of \d+)?: )+| \(\S+ --help(-all)? lists the options\)$", "", said)
     return any((match := text.fullmatch(said)) and is_right(options, match) for text, is_right in REFUSALS)
 
 
