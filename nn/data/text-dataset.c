@@ -176,59 +176,6 @@ ebb_text_dataset_hold_out (EbbDataset *dataset,
 /* -- using it ------------------------------------------------------------------------------------------------------ */
 
 /**
- * ebb_text_dataset_get_n_tokens:
- * @self: a text
- *
- * Returns: how many tokens it has
- */
-gint64
-ebb_text_dataset_get_n_tokens (EbbTextDataset *self)
-{
-  g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), 0);
-
-  return self->n_tokens;
-}
-
-/**
- * ebb_text_dataset_get_n_windows:
- * @self: a text
- * @context: tokens in a window, 1 or more
- *
- * Returns: how many windows an epoch has
- */
-gint64
-ebb_text_dataset_get_n_windows (EbbTextDataset *self,
-                                gint64 context)
-{
-  g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), 0);
-  g_return_val_if_fail (context > 0, 0);
-
-  return ebb_dataset_get_n_rows (EBB_DATASET (self), context);
-}
-
-/**
- * ebb_text_dataset_check_context:
- * @self: a text
- * @context: tokens in a window
- * @error: return location for an error
- *
- * Tells before training whether the text is long enough.
- *
- * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if the text has no window of that size
- */
-gboolean
-ebb_text_dataset_check_context (EbbTextDataset *self,
-                                gint64 context,
-                                GError **error)
-{
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
-
-  return ebb_dataset_check_context (EBB_DATASET (self), context, error);
-}
-
-/**
  * ebb_text_dataset_get_batch:
  * @self: a text
  * @batch: how many windows, B
@@ -258,43 +205,6 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
 
   return ebb_dataset_get_rows (EBB_DATASET (self), batch, context, tokens, targets, NULL, error);
-}
-
-/**
- * ebb_text_dataset_get_state:
- * @self: a text
- *
- * Returns: (transfer full): a dictionary with the position, the seed, the order, how many tokens there are and
- *   a checksum of the first and the last of them
- */
-EbbArgs *
-ebb_text_dataset_get_state (EbbTextDataset *self)
-{
-  g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), NULL);
-
-  return ebb_dataset_get_state (EBB_DATASET (self));
-}
-
-/**
- * ebb_text_dataset_load_state:
- * @self: a text
- * @state: what ebb_text_dataset_get_state() gave
- * @error: return location for an error
- *
- * Goes on where another one was, over the same text.
- *
- * Returns: %FALSE with %EBB_ERROR_STATE if it is another text
- */
-gboolean
-ebb_text_dataset_load_state (EbbTextDataset *self,
-                             EbbArgs *state,
-                             GError **error)
-{
-  if (!EBB_MAY_BEGIN (error, self, state))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
-
-  return ebb_dataset_load_state (EBB_DATASET (self), state, error);
 }
 
 /* -- the object ---------------------------------------------------------------------------------------------------- */

@@ -32,31 +32,11 @@ EbbTextDataset *ebb_text_dataset_new_from_bytes (GBytes *text,
                                                  GError **error);
 
 EBB_AVAILABLE_IN_ALL
-gint64 ebb_text_dataset_get_n_tokens (EbbTextDataset *self);
-
-EBB_AVAILABLE_IN_ALL
-gint64 ebb_text_dataset_get_n_windows (EbbTextDataset *self,
-                                       gint64 context);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_text_dataset_check_context (EbbTextDataset *self,
-                                         gint64 context,
-                                         GError **error);
-
-EBB_AVAILABLE_IN_ALL
 gboolean ebb_text_dataset_get_batch (EbbTextDataset *self,
                                      gint64 batch,
                                      gint64 context,
                                      EbbTensor **tokens,
                                      EbbTensor **targets,
                                      GError **error);
-
-EBB_AVAILABLE_IN_ALL
-EbbArgs *ebb_text_dataset_get_state (EbbTextDataset *self);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_text_dataset_load_state (EbbTextDataset *self,
-                                      EbbArgs *state,
-                                      GError **error);
 
 G_END_DECLS

@@ -58,7 +58,7 @@ static void
 an_epoch_takes_each_window_once (void)
 {
   g_autoptr (EbbTextDataset) self = make_text (alphabet, 7);
-  gint64 n = ebb_text_dataset_get_n_windows (self, 5);
+  gint64 n = ebb_dataset_get_n_rows (EBB_DATASET (self), 5);
   gint64 order[2][12];
 
   g_assert_cmpint (n, ==, 12);
@@ -128,7 +128,7 @@ a_text_of_two_contexts_has_one_window (void)
   g_autoptr (EbbTextDataset) self = make_text ("abcdefgh", 0);
   g_autofree gint64 *tokens = take (self, "abcdefgh", 9, 4);
 
-  g_assert_cmpint (ebb_text_dataset_get_n_windows (self, 4), ==, 1);
+  g_assert_cmpint (ebb_dataset_get_n_rows (EBB_DATASET (self), 4), ==, 1);
 }
 
 static void
@@ -138,16 +138,16 @@ state_continues (void)
   g_autoptr (EbbTextDataset) b = make_text (alphabet, 1);
   g_autoptr (EbbTextDataset) shorter = make_text ("abcdefgh", 1);
   g_autofree gint64 *skipped = take (a, alphabet, 17, 3);
-  g_autoptr (EbbArgs) state = ebb_text_dataset_get_state (a);
+  g_autoptr (EbbArgs) state = ebb_dataset_get_state (EBB_DATASET (a));
   g_autofree gint64 *x = take (a, alphabet, 9, 3);
   g_autofree gint64 *y = NULL;
   g_autoptr (GError) error = NULL;
 
-  g_assert_true (ebb_text_dataset_load_state (b, state, &error));
+  g_assert_true (ebb_dataset_load_state (EBB_DATASET (b), state, &error));
   g_assert_no_error (error);
   y = take (b, alphabet, 9, 3);
   g_assert_cmpmem (x, 27 * sizeof *x, y, 27 * sizeof *y);
-  g_assert_false (ebb_text_dataset_load_state (shorter, state, &error));
+  g_assert_false (ebb_dataset_load_state (EBB_DATASET (shorter), state, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
 }
 
@@ -167,7 +167,7 @@ another_text_of_the_same_length_is_refused (void)
     text[i] = alphabet[(i + i / 64) % 64];
   text[N] = '\0';
   self = make_text (text, 1);
-  state = ebb_text_dataset_get_state (self);
+  state = ebb_dataset_get_state (EBB_DATASET (self));
   for (guint i = 0; i < G_N_ELEMENTS (places); i++)
     {
       char kept = text[places[i]];
@@ -177,7 +177,7 @@ another_text_of_the_same_length_is_refused (void)
       text[places[i]] = '!';
       other = make_text (text, 1);
       text[places[i]] = kept;
-      g_assert_false (ebb_text_dataset_load_state (other, state, &error));
+      g_assert_false (ebb_dataset_load_state (EBB_DATASET (other), state, &error));
       g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
       g_assert_cmpstr (
           error->message, ==,
@@ -187,7 +187,7 @@ another_text_of_the_same_length_is_refused (void)
     g_autoptr (EbbTextDataset) same = make_text (text, 2);
     g_autoptr (GError) error = NULL;
 
-    g_assert_true (ebb_text_dataset_load_state (same, state, &error));
+    g_assert_true (ebb_dataset_load_state (EBB_DATASET (same), state, &error));
     g_assert_no_error (error);
   }
 }
@@ -215,7 +215,7 @@ files_are_one_text (void)
   g_autofree gint64 *tokens = NULL;
 
   g_assert_no_error (error);
-  g_assert_cmpint (ebb_text_dataset_get_n_tokens (self), ==, 26);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (EBB_DATASET (self)), ==, 26);
   g_object_set (self, "shuffle", FALSE, NULL);
   tokens = take (self, "abcdefghijklmnopqrstuvwxyz", 1, 25);
   for (int i = 0; i < 25; i++)
@@ -249,7 +249,7 @@ a_long_text_has_the_tokens_of_the_whole (void)
   self = ebb_text_dataset_new_from_bytes (bytes, tokenizer, 0, &error);
   g_assert_no_error (error);
   n = ebb_tensor_get_n_elements (whole);
-  g_assert_cmpint (ebb_text_dataset_get_n_tokens (self), ==, n);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (EBB_DATASET (self)), ==, n);
   g_object_set (self, "shuffle", FALSE, NULL);
   g_assert_true (ebb_text_dataset_get_batch (self, 1, n - 1, &tokens, &targets, &error));
   g_assert_cmpmem (ebb_tensor_get_data (tokens, NULL), ebb_tensor_get_n_bytes (tokens),
@@ -284,7 +284,7 @@ bad_texts_are_named (void)
 
   self = ebb_text_dataset_new (paths[1], tokenizer, 0, &error);
   g_assert_no_error (error);
-  g_assert_true (ebb_text_dataset_check_context (self, 2, &error));
+  g_assert_true (ebb_dataset_check_context (EBB_DATASET (self), 2, &error));
   g_assert_false (ebb_text_dataset_get_batch (self, 1, 3, &tokens, &targets, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
   g_assert_true (
@@ -352,7 +352,7 @@ the_last_tokens_are_held_out (void)
   g_autofree gint64 *last = NULL;
 
   g_assert_no_error (error);
-  g_assert_cmpint (ebb_text_dataset_get_n_tokens (self), ==, 48);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (EBB_DATASET (self)), ==, 48);
   g_assert_cmpint (ebb_dataset_get_n_tokens (held), ==, 16);
   last = take (EBB_TEXT_DATASET (held), alphabet + 48, 3, 5);
   g_assert_cmpint (last[0], ==, alphabet[48]);

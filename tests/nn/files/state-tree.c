@@ -219,7 +219,7 @@ numbers_are_bounded (void)
   for (guint i = 0; i < G_N_ELEMENTS (bad); i++)
     {
       g_autoptr (EbbArgs) tree = ebb_training_state_get_rest (state, 1);
-      g_autoptr (EbbArgs) place = ebb_text_dataset_get_state (dataset);
+      g_autoptr (EbbArgs) place = ebb_dataset_get_state (EBB_DATASET (dataset));
       g_autoptr (EbbArgs) steps = ebb_optimizer_get_state (optimizer);
 
       set_int (tree, "step", bad[i]);
@@ -230,7 +230,7 @@ numbers_are_bounded (void)
       g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
       g_clear_error (&error);
       set_int (place, "position", bad[i]);
-      g_assert_false (ebb_text_dataset_load_state (dataset, place, &error));
+      g_assert_false (ebb_dataset_load_state (EBB_DATASET (dataset), place, &error));
       test_assert_error (error, EBB_ERROR_STATE, "position", "from 0 to 9007199254740992");
       g_clear_error (&error);
       set_int (steps, "n_steps", bad[i]);
