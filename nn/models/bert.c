@@ -116,46 +116,19 @@ add_head (EbbBert *self, GError **error)
          && ebb_layer_add_parameter (module, "output_bias", EBB_INIT_CONSTANT, 0, &vocab, 1, error);
 }
 
-/* As BERT begins: all matrices normal with 0.02, biases zero. Norms begin as ones and zeros anyway. */
-static gboolean
-initialize (EbbBert *self, GError **error)
-{
-  g_auto (GStrv) names = ebb_module_get_parameter_names (EBB_MODULE (self), TRUE);
-  guint n;
-  EbbTensor **parameters = ebb_module_get_parameters (EBB_MODULE (self), TRUE, &n);
-  gboolean done = TRUE;
-
-  for (guint i = 0; i < n; i++)
-    {
-      if (ebb_tensor_get_n_dims (parameters[i]) == 2)
-        done = done && ebb_layer_reinitialize (parameters[i], EBB_INIT_NORMAL, 0.02, error);
-      else if (g_str_has_suffix (names[i], ".bias"))
-        done = done && ebb_layer_reinitialize (parameters[i], EBB_INIT_CONSTANT, 0, error);
-      ebb_tensor_unref (parameters[i]);
-    }
-  g_free (parameters);
-  return done;
-}
-
 static gboolean
 ebb_bert_build (EbbModule *module, GError **error)
 {
   EbbBert *self = EBB_BERT (module);
   gboolean added;
 
-  if (self->config == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing",
-                   ebb_module_get_type_name (module));
-      return FALSE;
-    }
-  if (!ebb_bert_config_check (self->config, error))
+  if (!ebb_model_check_has_config (module, self->config, error) || !ebb_bert_config_check (self->config, error))
     return FALSE;
   /* All that the layers would draw is drawn anew. */
   ebb_push_initialization_skipped ();
   added = add_embeddings (self, error) && add_blocks (self, error) && add_head (self, error);
   ebb_pop_initialization_skipped ();
-  return added && initialize (self, error);
+  return added && ebb_model_initialize (module, NULL, error);
 }
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
@@ -171,24 +144,6 @@ check_tokens (EbbBert *self, EbbTensor *tokens, GError **error)
   shape = ebb_tensor_shape_to_string (tokens);
   g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: tokens %s; they must be [B, T] with T at most %d, the context",
                ebb_module_get_type_name (EBB_MODULE (self)), shape, self->config->context);
-  return FALSE;
-}
-
-/* @tensor, which may be NULL, has one element for each token. */
-static gboolean
-check_like_tokens (EbbBert *self, const char *name, EbbTensor *tensor, EbbTensor *tokens, GError **error)
-{
-  g_autofree char *shape = NULL;
-  g_autofree char *right = NULL;
-
-  if (tensor == NULL
-      || (ebb_tensor_get_n_dims (tensor) == 2 && ebb_tensor_get_dim (tensor, 0) == ebb_tensor_get_dim (tokens, 0)
-          && ebb_tensor_get_dim (tensor, 1) == ebb_tensor_get_dim (tokens, 1)))
-    return TRUE;
-  shape = ebb_tensor_shape_to_string (tensor);
-  right = ebb_tensor_shape_to_string (tokens);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: %s %s; it must be %s, as tokens",
-               ebb_module_get_type_name (EBB_MODULE (self)), name, shape, right);
   return FALSE;
 }
 
@@ -337,9 +292,10 @@ run_model (EbbBert *self, EbbTensor *tokens, EbbTensor *segments, EbbTensor *mas
   g_autoptr (EbbTensor) x = NULL;
   g_autoptr (EbbTensor) transformed = NULL;
 
-  if (!check_tokens (self, tokens, error) || !check_like_tokens (self, "segments", segments, tokens, error)
-      || !check_like_tokens (self, "mask", mask, tokens, error)
-      || !check_like_tokens (self, "targets", targets, tokens, error))
+  if (!check_tokens (self, tokens, error)
+      || !ebb_model_check_like_tokens (EBB_MODULE (self), "segments", segments, tokens, error)
+      || !ebb_model_check_like_tokens (EBB_MODULE (self), "mask", mask, tokens, error)
+      || !ebb_model_check_like_tokens (EBB_MODULE (self), "targets", targets, tokens, error))
     return NULL;
   x = call_blocks (self, embed (self, tokens, segments, error), mask, error);
   if (x == NULL)

@@ -118,34 +118,14 @@ add_blocks (EbbGpt *self, GError **error)
   return added;
 }
 
-/* All matrices normal with 0.02, as all of these models begin; in GPT-2's layout positions with 0.01, and the products
- * that end on the residual stream are scaled by 1 / sqrt (their number), two in a block (Radford et al., 2019, section
- * 2.3). Norms begin as ones and zeros anyway. */
-static gboolean
-initialize (EbbGpt *self, GError **error)
+/* In GPT-2's layout positions begin with 0.01, and the products that end on the residual stream are scaled by
+ * 1 / sqrt (their number), two in a block (Radford et al., 2019, section 2.3). */
+static double
+get_initial_std (EbbModule *module, const char *name)
 {
-  double residual_scale = 1 / sqrt (2.0 * self->config->layers);
-  g_auto (GStrv) names = ebb_module_get_parameter_names (EBB_MODULE (self), TRUE);
-  guint n;
-  EbbTensor **parameters = ebb_module_get_parameters (EBB_MODULE (self), TRUE, &n);
-  gboolean done = TRUE;
-
-  for (guint i = 0; i < n; i++)
-    {
-      if (ebb_tensor_get_n_dims (parameters[i]) == 2)
-        {
-          double std = g_str_equal (names[i], "wpe.weight")            ? 0.01
-                       : g_str_has_suffix (names[i], ".c_proj.weight") ? 0.02 * residual_scale
-                                                                       : 0.02;
-
-          done = done && ebb_layer_reinitialize (parameters[i], EBB_INIT_NORMAL, std, error);
-        }
-      else if (g_str_has_suffix (names[i], ".bias"))
-        done = done && ebb_layer_reinitialize (parameters[i], EBB_INIT_CONSTANT, 0, error);
-      ebb_tensor_unref (parameters[i]);
-    }
-  g_free (parameters);
-  return done;
+  if (g_str_equal (name, "wpe.weight"))
+    return 0.01;
+  return g_str_has_suffix (name, ".c_proj.weight") ? 0.02 * (1 / sqrt (2.0 * EBB_GPT (module)->config->layers)) : 0.02;
 }
 
 static gboolean
@@ -182,19 +162,13 @@ ebb_gpt_build (EbbModule *module, GError **error)
   EbbGpt *self = EBB_GPT (module);
   gboolean added;
 
-  if (self->config == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing",
-                   ebb_module_get_type_name (module));
-      return FALSE;
-    }
-  if (!ebb_gpt_config_check (self->config, error))
+  if (!ebb_model_check_has_config (module, self->config, error) || !ebb_gpt_config_check (self->config, error))
     return FALSE;
   /* All that the layers would draw is drawn anew. */
   ebb_push_initialization_skipped ();
   added = add_children (self, error);
   ebb_pop_initialization_skipped ();
-  return added && initialize (self, error);
+  return added && ebb_model_initialize (module, get_initial_std, error);
 }
 
 /* -- calls --------------------------------------------------------------------------------------------------------- */
@@ -223,22 +197,6 @@ check_tokens (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, GEr
     g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
                  "%s: tokens %s; they must be [B, T] with T at most %" G_GINT64_FORMAT ", the context",
                  ebb_module_get_type_name (EBB_MODULE (self)), shape, limit);
-  return FALSE;
-}
-
-static gboolean
-check_starts (EbbGpt *self, EbbTensor *tokens, EbbTensor *starts, GError **error)
-{
-  g_autofree char *shape = NULL, *right = NULL;
-
-  if (starts == NULL
-      || (ebb_tensor_get_n_dims (starts) == 2 && ebb_tensor_get_dim (starts, 0) == ebb_tensor_get_dim (tokens, 0)
-          && ebb_tensor_get_dim (starts, 1) == ebb_tensor_get_dim (tokens, 1)))
-    return TRUE;
-  shape = ebb_tensor_shape_to_string (starts);
-  right = ebb_tensor_shape_to_string (tokens);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: starts %s; they must be like the tokens, %s",
-               ebb_module_get_type_name (EBB_MODULE (self)), shape, right);
   return FALSE;
 }
 
@@ -456,7 +414,7 @@ ebb_gpt_forward (EbbModule *module, EbbArgs *args, GError **error)
       return NULL;
     }
   if (ebb_tensor_get_n_dims (tokens) == 2
-      && (!check_starts (self, tokens, inputs.starts, error)
+      && (!ebb_model_check_like_tokens (EBB_MODULE (self), "starts", inputs.starts, tokens, error)
           || !check_documents (self, tokens, &inputs, targets != NULL, error)))
     return NULL;
   x = run_blocks (self, tokens, &inputs, last, error);

@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <glib.h>
+#include "nn/module.h"
 
-/* The presets and the checks that the configurations of all transformer models share. */
+/* What all transformer models share: presets and checks of configurations, initial weights, a check of calls. */
 
 G_BEGIN_DECLS
 
@@ -51,5 +51,22 @@ gboolean ebb_model_config_check_dropout (const char *model,
 gboolean ebb_model_config_check_norm_eps (const char *model,
                                           double norm_eps,
                                           GError **error);
+
+gboolean ebb_model_check_has_config (EbbModule *model,
+                                     gconstpointer config,
+                                     GError **error);
+/* Draws the parameters anew: matrices normal with the standard deviation that @get_std returns, 0.02 if it is NULL, and
+ * biases as zeros. Norms begin as ones and zeros anyway. */
+typedef double (*EbbInitialStdFunc) (EbbModule *model,
+                                     const char *name);
+gboolean ebb_model_initialize (EbbModule *model,
+                               EbbInitialStdFunc get_std,
+                               GError **error);
+/* Checks that @tensor, which may be NULL, has one element for each token. */
+gboolean ebb_model_check_like_tokens (EbbModule *model,
+                                      const char *name,
+                                      EbbTensor *tensor,
+                                      EbbTensor *tokens,
+                                      GError **error);
 
 G_END_DECLS

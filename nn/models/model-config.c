@@ -1,11 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/model-config-private.h"
 
+#include "nn/layers/layer-private.h"
 #include "tensor/error.h"
 
 #include <string.h>
 
-/* The presets and checks that the configurations of all models share. */
+/* What all models share: presets and checks of configurations, initial weights, a check of calls. */
 
 const EbbModelPreset *
 ebb_model_preset_find (const EbbModelPreset *presets, guint n_presets, const char *name, char **unknown)
@@ -87,5 +88,52 @@ ebb_model_config_check_norm_eps (const char *model, double norm_eps, GError **er
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: norm_eps is %g, it must not be negative", model,
                norm_eps);
+  return FALSE;
+}
+
+gboolean
+ebb_model_check_has_config (EbbModule *model, gconstpointer config, GError **error)
+{
+  if (config != NULL)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing", ebb_module_get_type_name (model));
+  return FALSE;
+}
+
+gboolean
+ebb_model_initialize (EbbModule *model, EbbInitialStdFunc get_std, GError **error)
+{
+  g_auto (GStrv) names = ebb_module_get_parameter_names (model, TRUE);
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+  gboolean done = TRUE;
+
+  for (guint i = 0; i < n; i++)
+    {
+      if (ebb_tensor_get_n_dims (parameters[i]) == 2)
+        done = done
+               && ebb_layer_reinitialize (parameters[i], EBB_INIT_NORMAL,
+                                          get_std != NULL ? get_std (model, names[i]) : 0.02, error);
+      else if (g_str_has_suffix (names[i], ".bias"))
+        done = done && ebb_layer_reinitialize (parameters[i], EBB_INIT_CONSTANT, 0, error);
+      ebb_tensor_unref (parameters[i]);
+    }
+  return done;
+}
+
+gboolean
+ebb_model_check_like_tokens (EbbModule *model, const char *name, EbbTensor *tensor, EbbTensor *tokens, GError **error)
+{
+  g_autofree char *shape = NULL;
+  g_autofree char *right = NULL;
+
+  if (tensor == NULL
+      || (ebb_tensor_get_n_dims (tensor) == 2 && ebb_tensor_get_dim (tensor, 0) == ebb_tensor_get_dim (tokens, 0)
+          && ebb_tensor_get_dim (tensor, 1) == ebb_tensor_get_dim (tokens, 1)))
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (tensor);
+  right = ebb_tensor_shape_to_string (tokens);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: %s %s; it must be %s, as tokens",
+               ebb_module_get_type_name (model), name, shape, right);
   return FALSE;
 }

@@ -239,7 +239,7 @@ bad_inputs_are_refused (void)
   g_autoptr (GError) error = NULL;
 
   g_assert_null (call (gpt, tokens, starts, NULL, &error));
-  test_assert_error (error, EBB_ERROR_SHAPE, "starts [1, 3]", "like the tokens, [1, 4]");
+  test_assert_error (error, EBB_ERROR_SHAPE, "starts [1, 3]", "it must be [1, 4], as tokens");
   g_clear_error (&error);
   g_assert_null (call (gpt, long_tokens, NULL, NULL, &error));
   test_assert_error (error, EBB_ERROR_SHAPE, "tokens [1, 49]", "at most 48, the context");
