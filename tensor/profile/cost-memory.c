@@ -13,7 +13,7 @@
 
 #define ALIGNMENT 256
 #define LEAST_RING (64 * 1024)
-/* Share of the available host memory that timing may take for operands, and share that one launch may take besides. */
+/* Share of the available memory that timing may take for operands, and share that one launch may take besides. */
 #define PART_OF_AVAILABLE 4
 /* Most bytes that oneDNN packs of an operand on one thread, as far as was seen. */
 #define MOST_PACKED ((gsize) 5 << 20)
@@ -29,12 +29,12 @@ typedef enum
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of host memory that timing may take. The system grants memory that a control group doesn't have, and kills the
- * process that uses it. */
+/* Bytes of the device that timing may take. The system grants host memory that a control group doesn't have, and kills
+ * the process that uses it. */
 static guint64
 get_room (EbbDevice *device)
 {
-  return device->backend->host_memory ? ebb_memory_get_available (device) / PART_OF_AVAILABLE : G_MAXUINT64;
+  return ebb_memory_get_available (device) / PART_OF_AVAILABLE;
 }
 
 /* Host memory past the allocator of tensors: the heap of those is not to grow by what is needed once. */
@@ -372,7 +372,7 @@ place_views (EbbCostRun *self,
   return TRUE;
 }
 
-/* Bytes of host memory that the launch takes besides its operands: workspace, and what oneDNN packs on each thread. */
+/* Bytes that the launch takes besides its operands: workspace, and on the CPU what oneDNN packs on each thread. */
 static guint64
 count_besides (const EbbCostRun *self)
 {
@@ -381,7 +381,7 @@ count_besides (const EbbCostRun *self)
                         ? backend->get_workspace (self->memory->device->index, &self->launch)
                         : 0;
 
-  for (guint k = 0; self->cost->kernel == EBB_KERNEL_MATMUL && k < EBB_LAUNCH_MAX_INPUTS; k++)
+  for (guint k = 0; backend->host_memory && self->cost->kernel == EBB_KERNEL_MATMUL && k < EBB_LAUNCH_MAX_INPUTS; k++)
     n_bytes += (guint64) ebb_cpu_get_n_threads () * MIN (self->sizes[k], MOST_PACKED);
   return n_bytes;
 }

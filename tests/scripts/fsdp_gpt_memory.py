@@ -106,6 +106,17 @@ class Threads(RanksTest):
         self.check(report, self.train_plain(), budget)
         self.assertLessEqual(report["rss_peak_bytes"], budget)
 
+    def test_the_least_that_is_named_is_enough(self):
+        """Where tensors are large beside what the program takes itself, too: an estimate plans without training."""
+        large = ["--width", 512, "--context", 128, "--estimate", "--quiet"]
+        on_sim = ("train_gpt", "--tensor-parallel", 2), *SIM, *large
+        for program, *words in (("fsdp_gpt", "--ranks", 4), *large), on_sim:
+            done = self.run_program(*words, "--memory", "1MiB", program=program)
+            found = re.search(r"together need --memory ([\d.]+)MiB|training needs at least ([\d.]+) MiB", done.stderr)
+            self.assertTrue(found, done.stderr)
+            done = self.run_program(*words, "--memory", f"{found[1] or found[2]}MiB", program=program)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), words)
+
     def test_all_that_is_free(self):
         plain = self.train_plain()
         for words in ["--memory", "auto"], ["--checkpoint", "auto"]:

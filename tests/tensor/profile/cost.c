@@ -478,7 +478,7 @@ a_gradient_of_a_weight_has_fewer_terms (void)
 }
 
 /* Operands of 160 MB in memory of 4 MiB. */
-/* Host memory that a launch takes besides its operands counts, too: matrices that each thread packs. */
+/* Memory that a launch takes besides its operands counts, too: on the CPU matrices that each thread packs. */
 static void
 timing_takes_a_part_of_what_is_available (void)
 {
@@ -493,18 +493,17 @@ timing_takes_a_part_of_what_is_available (void)
 
   product_init (&product, 2000, 1000, 20, 1);
   ebb_cost_table_add (table, &product.launch);
-  if (test_device () != ebb_device_get_cpu ())
-    return;
-  ebb_memory_set_limit (NULL, ebb_memory_stats_get_total (stats) + few);
+  ebb_memory_set_limit (test_device (), ebb_memory_stats_get_total (stats) + few);
   g_assert_true (ebb_cost_memory_init (&memory, table->device, EBB_COST_MAX_BYTES, EBB_COST_MAX_BYTES, &error));
   g_assert_cmpuint (memory.reads.size + memory.writes.size + memory.rest.size, <=, few / 4);
   g_assert_true (ebb_cost_run_init (&run, &memory, ebb_cost_table_get_launch (table, 0), 1, &error));
   for (guint k = 0; k < 2; k++)
     n_packed += run.sizes[k] * (guint64) ebb_get_num_threads ();
-  g_assert_cmpuint (n_packed, <=, few / 4);
+  if (test_device () == ebb_device_get_cpu ())
+    g_assert_cmpuint (n_packed, <=, few / 4);
   ebb_cost_run_clear (&run);
   ebb_cost_memory_clear (&memory);
-  ebb_memory_set_limit (NULL, 0);
+  ebb_memory_set_limit (test_device (), 0);
 }
 
 static void
