@@ -310,7 +310,7 @@ def make_parser():
 
 def take_saved(parser, options, words):
     """What is not given is as it was; what a training can't change must not be given otherwise."""
-    saved = {"decayed": "all", **json.loads(Ebb.TrainingState.read_sharded_config(options.resume))}  # as it once was
+    saved = {"decayed": "all", **json.loads(Ebb.TrainingState.read_config(options.resume))}  # as it once was
     for name, value in FIXED.items():
         if saved.get(name, value) != value:
             parser.error(f"--resume {options.resume}: that training has {name} {saved[name]}, which only the program "

@@ -52,48 +52,6 @@ ebb_training_base_add (guint64 *sum,
   return TRUE;
 }
 
-typedef struct
-{
-  GHashTable *seen; /* a tensor counts under its first name */
-  guint64 sum;
-  GError *error;
-} Summing;
-
-static void
-add_tensor (const char *name,
-            EbbTensor *tensor,
-            gpointer user_data)
-{
-  Summing *summing = user_data;
-  const gint64 n = ebb_tensor_get_n_elements (tensor);
-  const EbbTrainingBasePart all = { n, n, 0, 0, n };
-
-  if (summing->error == NULL && g_hash_table_add (summing->seen, tensor))
-    ebb_training_base_add (&summing->sum, name, tensor, &all, &summing->error);
-}
-
-gboolean
-ebb_training_state_find_base (EbbTrainingState *self,
-                              GHashTable *trained,
-                              GError **error)
-{
-  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
-  Summing summing = { seen, 0, NULL };
-
-  if (!self->trained_only || self->module == NULL || ebb_is_dry_run ()) /* a dry run has no values */
-    return TRUE;
-  ebb_push_grad_enabled (FALSE);
-  ebb_module_visit_state_part (self->module, EBB_STATE_FROZEN, trained, add_tensor, &summing);
-  ebb_pop_grad_enabled ();
-  if (summing.error != NULL)
-    {
-      g_propagate_error (error, summing.error);
-      return FALSE;
-    }
-  self->base = summing.sum;
-  return TRUE;
-}
-
 static void
 add_name (const char *name,
           EbbTensor *tensor,
@@ -150,19 +108,6 @@ ebb_training_state_add_trained (EbbTrainingState *self,
   g_hash_table_iter_init (&iter, names);
   while (g_hash_table_iter_next (&iter, &name, NULL))
     g_hash_table_add (self->trained, g_strdup (name));
-}
-
-GHashTable *
-ebb_training_state_list_saved (EbbArgs *tree)
-{
-  const int index = ebb_args_find (tree, "module");
-  EbbArgs *module = index >= 0 ? ebb_args_peek_args (tree, (guint) index) : NULL;
-  GHashTable *names = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
-
-  for (guint i = 0; module != NULL && i < ebb_args_get_length (module); i++)
-    if (ebb_args_get_key (module, i) != NULL)
-      g_hash_table_add (names, g_strdup (ebb_args_get_key (module, i)));
-  return names;
 }
 
 gboolean

@@ -43,19 +43,12 @@ gboolean ebb_training_base_add (guint64 *sum,
                                 EbbTensor *tensor,
                                 const EbbTrainingBasePart *part,
                                 GError **error);
-/* Computes the checksum of the tensors that count as frozen beside @trained, of a module that is full here, if the
- * state is one that has it. */
-gboolean ebb_training_state_find_base (EbbTrainingState *self,
-                                       GHashTable *trained,
-                                       GError **error);
 /* The names that a state to be saved has of the module, of those that it may leave out; not owned. */
 GHashTable *ebb_training_state_note_trained (EbbTrainingState *self);
 /* Of a state that was loaded: its names stay in those that are saved. */
 void ebb_training_state_add_trained (EbbTrainingState *self,
                                      EbbArgs *tree,
                                      GHashTable *names);
-/* The names of the tree's tensors of the module: a set. */
-GHashTable *ebb_training_state_list_saved (EbbArgs *tree);
 /* Whether the tree leaves out the base: then the parts of a module that it has are those that count as trained. */
 gboolean ebb_training_state_is_without_base (EbbArgs *tree);
 /* Fails if the tree leaves out the base and trained-only is not set, or has a checksum other than that which was
@@ -86,12 +79,6 @@ gboolean ebb_training_state_load_rest (EbbTrainingState *self,
                                        EbbArgs *tree,
                                        const char *folder,
                                        GError **error);
-/* Loads all of a tree that one process saved. */
-gboolean ebb_training_state_load_tree (EbbTrainingState *self,
-                                       EbbArgs *tree,
-                                       const char *folder,
-                                       gint64 *step,
-                                       GError **error);
 /* Makes the generators give other numbers: for a rank that has none saved and goes on from another one's. */
 void ebb_training_state_reseed (EbbTrainingState *self,
                                 guint64 stream);
@@ -108,13 +95,6 @@ typedef struct
 void ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs);
 /* NULL: there never were any. */
 const EbbNamedGenerators *ebb_training_state_get_named_generators (void);
-
-/* Sets @step to the step at which the sharded state in @folder was saved, or to -1 if the folder has none. FALSE with
- * an error: the state can't be read. */
-typedef gboolean (*EbbShardedStepFunc) (const char *folder,
-                                        gint64 *step,
-                                        GError **error);
-void ebb_training_state_set_sharded_step_func (EbbShardedStepFunc func);
 
 char *ebb_training_state_get_saved_config (EbbArgs *tree,
                                            const char *folder,

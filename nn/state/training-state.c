@@ -3,10 +3,8 @@
 
 #include "nn/module-instance-private.h"
 #include "nn/optim/optimizer-private.h"
-#include "nn/files/state-folder-private.h"
 #include "nn/files/state-tree-private.h"
 #include "nn/data/dataset-private.h"
-#include "nn/state/state-dict-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
 
@@ -87,28 +85,6 @@ ebb_training_state_get_rest (EbbTrainingState *self,
   return tree;
 }
 
-static void
-add_alias (const char *name,
-           EbbTensor *tensor,
-           gpointer user_data)
-{
-  g_autoptr (EbbTensor) alias = ebb_tensor_alias (tensor);
-
-  ebb_args_add_tensor (user_data, name, alias);
-}
-
-/* The tensors of the module that a state has. */
-static EbbArgs *
-get_module_state (EbbTrainingState *self,
-                  GHashTable *trained)
-{
-  EbbArgs *state = ebb_args_new (EBB_ARGS_DICT);
-
-  ebb_module_visit_state_part (self->module, self->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, trained, add_alias,
-                               state);
-  return state;
-}
-
 gboolean
 ebb_training_state_check_step (gint64 step,
                                GError **error)
@@ -119,61 +95,6 @@ ebb_training_state_check_step (gint64 step,
                "a state of step %" G_GINT64_FORMAT " can't be saved: the step must be from 0 to %" G_GINT64_FORMAT,
                step, EBB_STATE_MAX_COUNT);
   return FALSE;
-}
-
-/**
- * ebb_training_state_save:
- * @self: what is to be saved
- * @folder: (type filename): a folder, made if it does not exist
- * @step: how many steps were taken, from 0 to 2^53
- * @error: return location for an error
- *
- * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default
- * one, those of its #EbbGeneratorTracker and those added), #EbbTrainingState:config and #EbbTrainingState:values as one
- * new file in @folder. The file appears as a whole once all of it has reached the disk; only then older ones go, but
- * for the newest #EbbTrainingState:keep. So whenever the machine stops, a whole state is left. What killed saves have
- * left is removed first. See #EbbFolderLock for programs that may be started twice.
- *
- * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_INVALID_ARGUMENT if @step is out of range,
- *   %EBB_ERROR_STATE if #EbbTrainingState:values hold what can't be saved; older states are still there
- */
-gboolean
-ebb_training_state_save (EbbTrainingState *self,
-                         const char *folder,
-                         gint64 step,
-                         GError **error)
-{
-  g_autoptr (EbbArgs) tree = NULL;
-  g_autoptr (EbbArgs) module = NULL;
-  g_autoptr (EbbArgs) optimizer = NULL;
-  GHashTable *trained;
-
-  if (!EBB_MAY_BEGIN (error, self, folder))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
-
-  if (!ebb_training_state_check_step (step, error))
-    return FALSE;
-  if (self->module != NULL
-      && (!ebb_module_check_full (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error)
-          || !ebb_module_check_not_tensor_parallel (self->module, "save it by ebb_training_state_save_sharded()",
-                                                    error)))
-    return FALSE;
-  trained = ebb_training_state_note_trained (self);
-  if (!ebb_training_state_find_base (self, trained, error))
-    return FALSE;
-  tree = ebb_training_state_get_rest (self, step);
-  if (self->module != NULL)
-    {
-      module = get_module_state (self, trained);
-      ebb_args_add_args (tree, "module", module);
-    }
-  if (self->optimizer != NULL)
-    {
-      optimizer = ebb_optimizer_get_state (self->optimizer);
-      ebb_args_add_args (tree, "optimizer", optimizer);
-    }
-  return ebb_state_folder_write (folder, tree, self->keep, error);
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
@@ -411,146 +332,6 @@ ebb_training_state_get_saved_config (EbbArgs *tree,
     return g_strdup (ebb_args_get_string (tree, (guint) index));
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no config", folder);
   return NULL;
-}
-
-gboolean
-ebb_training_state_load_tree (EbbTrainingState *self,
-                              EbbArgs *tree,
-                              const char *folder,
-                              gint64 *step,
-                              GError **error)
-{
-  g_autoptr (EbbArgs) module = NULL;
-  g_autoptr (EbbArgs) optimizer = NULL;
-  g_autoptr (EbbArgs) targets = NULL;
-  g_autoptr (GHashTable) saved = ebb_training_state_list_saved (tree);
-
-  if (!ebb_training_state_find_base (self, saved, error)
-      || !ebb_training_state_check_rest (self, tree, folder, step, error))
-    return FALSE;
-  if (self->module != NULL && (module = read_part (tree, "module", folder, error)) == NULL)
-    return FALSE;
-  if (self->optimizer != NULL
-      && ((optimizer = read_part (tree, "optimizer", folder, error)) == NULL
-          || !ebb_optimizer_check_state (self->optimizer, optimizer, error)))
-    return FALSE;
-
-  if (self->module != NULL && ebb_training_state_is_without_base (tree))
-    targets = get_module_state (self, saved);
-  if (self->module != NULL && !ebb_module_load_state_into (self->module, targets, module, TRUE, error))
-    return FALSE;
-  if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, optimizer, error))
-    return FALSE;
-  if (!ebb_training_state_load_rest (self, tree, folder, error))
-    return FALSE;
-  ebb_training_state_add_trained (self, tree, saved);
-  return TRUE;
-}
-
-static EbbShardedStepFunc find_sharded_step;
-
-void
-ebb_training_state_set_sharded_step_func (EbbShardedStepFunc func)
-{
-  find_sharded_step = func;
-}
-
-/* Reads the newest state of the folder, which one process must have saved. */
-static EbbArgs *
-read_newest (const char *folder,
-             const char *shown,
-             gint64 *step,
-             GError **error)
-{
-  g_autoptr (EbbArgs) tree = NULL;
-  gint64 sharded = -1;
-
-  if (find_sharded_step != NULL && !find_sharded_step (folder, &sharded, error))
-    return NULL;
-  if (sharded < 0 || ebb_state_folder_has_state (folder))
-    {
-      tree = ebb_state_folder_read (folder, error);
-      if (tree == NULL || !read_step (tree, shown, step, error))
-        return NULL;
-    }
-  if (tree != NULL && sharded <= *step)
-    return g_steal_pointer (&tree);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the newest state saved in %s, of step %" G_GINT64_FORMAT
-               ", is sharded: load it by ebb_training_state_load_sharded()",
-               shown, sharded);
-  return NULL;
-}
-
-/**
- * ebb_training_state_load:
- * @self: what is to take the state over
- * @folder: (type filename): a folder that ebb_training_state_save() wrote to
- * @step: (out) (optional): return location for how many steps had been taken
- * @error: return location for an error
- *
- * Loads the newest state that is whole (its size and checksums are right) into the module, the optimizer, the data and
- * the generators. A training that goes on from there computes what it would have computed without a stop, bit for bit,
- * on the same device and with as many threads. A newer one that can't be read now may be whole, so it is an error.
- *
- * A state that does not fit changes nothing; only if memory runs out the load may stop half-way.
- *
- * Returns: %FALSE with %EBB_ERROR_IO if the folder or its newest state can't be read, %EBB_ERROR_FORMAT if no state is
- * whole, %EBB_ERROR_STATE if it does not fit, or if the newest one is of ebb_training_state_save_sharded()
- */
-gboolean
-ebb_training_state_load (EbbTrainingState *self,
-                         const char *folder,
-                         gint64 *step,
-                         GError **error)
-{
-  g_autoptr (EbbArgs) tree = NULL;
-  g_autofree char *shown = NULL;
-  gint64 saved_step = 0;
-
-  if (step != NULL)
-    *step = 0;
-  if (!EBB_MAY_BEGIN (error, self, folder))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
-
-  if (self->module != NULL
-      && (!ebb_module_check_full (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error)
-          || !ebb_module_check_not_tensor_parallel (self->module, "load it by ebb_training_state_load_sharded()",
-                                                    error)))
-    return FALSE;
-  shown = ebb_escape_text (folder);
-  tree = read_newest (folder, shown, &saved_step, error);
-  if (tree == NULL || !ebb_training_state_load_tree (self, tree, shown, &saved_step, error))
-    return FALSE;
-  if (step != NULL)
-    *step = saved_step;
-  return TRUE;
-}
-
-/**
- * ebb_training_state_read_config:
- * @folder: (type filename): a folder that ebb_training_state_save() wrote to
- * @error: return location for an error
- *
- * Reads #EbbTrainingState:config of the newest state that is whole, so that the model and the optimizer can be made by
- * it before the state is loaded into them.
- *
- * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_training_state_load()
- */
-char *
-ebb_training_state_read_config (const char *folder,
-                                GError **error)
-{
-  g_autoptr (EbbArgs) tree = NULL;
-  g_autofree char *shown = NULL;
-  gint64 step;
-
-  if (!EBB_MAY_BEGIN (error, folder))
-    return NULL;
-  shown = ebb_escape_text (folder);
-  tree = read_newest (folder, shown, &step, error);
-  return tree != NULL ? ebb_training_state_get_saved_config (tree, shown, error) : NULL;
 }
 
 /* -- the object ---------------------------------------------------------------------------------------------------- */

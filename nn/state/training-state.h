@@ -33,27 +33,11 @@ void ebb_training_state_add_generator (EbbTrainingState *self,
                                        EbbGenerator *generator);
 
 EBB_AVAILABLE_IN_ALL
-gboolean ebb_training_state_save (EbbTrainingState *self,
-                                  const char *folder,
-                                  gint64 step,
-                                  GError **error);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_training_state_load (EbbTrainingState *self,
-                                  const char *folder,
-                                  gint64 *step,
-                                  GError **error);
-
-EBB_AVAILABLE_IN_ALL
 gboolean ebb_training_state_mark (EbbTrainingState *self,
                                   GError **error);
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_training_state_rewind (EbbTrainingState *self,
                                     GError **error);
-
-EBB_AVAILABLE_IN_ALL
-char *ebb_training_state_read_config (const char *folder,
-                                      GError **error);
 
 G_END_DECLS

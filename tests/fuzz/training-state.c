@@ -5,11 +5,12 @@
 #include "nn/state/training-state-private.h"
 #include "nn/module.h"
 #include "nn/optim/optimizer-private.h"
+#include "wrap/shard/state/state-private.h"
 
 #include <string.h>
 
-/* A whole training's state: what is refused has changed nothing, and with what is taken the training goes on and can be
- * saved. */
+/* The state of a whole training as version 1.0 wrote it: what is refused has changed nothing, and with what is taken
+ * the training goes on and can be saved. */
 
 static EbbModule *module;
 static EbbOptimizer *optimizer;

@@ -73,7 +73,7 @@ class ShardState(TestCase):
             training = Ebb.TrainingState.new(module, Ebb.AdamW(module, 1e-2), None)
             training.props.config = "small"
             training.save_sharded(folder, 7)
-            self.assertEqual(Ebb.TrainingState.read_sharded_config(folder), "small")
+            self.assertEqual(Ebb.TrainingState.read_config(folder), "small")
             self.assertEqual(training.load_sharded(folder), 7)
             with self.assertRaisesRegex(Exception, "save_sharded"):
                 training.save(folder, 7)
@@ -82,7 +82,7 @@ class ShardState(TestCase):
         sharded = shard(model())
         with self.assertRaisesRegex(Exception, "missing"):
             Ebb.load_full_state_dict(sharded, {}, True, True)
-        with self.assertRaisesRegex(Exception, "can't read /nowhere/index.json"):
+        with self.assertRaisesRegex(Exception, "can't read the folder /nowhere"):
             Ebb.load_sharded_state(sharded, None, "/nowhere")
         with self.assertRaisesRegex(Exception, "ebb_load_full_state_dict"):
             sharded.load_state_dict(model().state_dict())

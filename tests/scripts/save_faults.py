@@ -59,17 +59,16 @@ def read_step(path):
 def find_newest(folder):
     """The step of the newest whole state, found by other means than the program's; 0 if there is none."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    if "index.json" in names:
-        save = json.loads(read(folder, "index.json"))["save"]
-        return read_step(os.path.join(folder, f"state-{save:08}-00001-of-00002.safetensors"))
-    whole = sorted(name for name in names if re.fullmatch(r"state-\d{8}\.safetensors", name))
-    return read_step(os.path.join(folder, whole[-1])) if whole else 0
+    if "index.json" not in names:
+        return 0
+    index = json.loads(read(folder, "index.json"))
+    return read_step(os.path.join(folder, f"state-{index['save']:08}-00001-of-{index['ranks']:05}.safetensors"))
 
 
 class Scenario:
     def __init__(self, name, folder):
         program, more, self.begun = SCENARIOS[name]
-        self.name, self.folder, self.is_sharded = name, folder, program == "fsdp_gpt"
+        self.name, self.folder, self.n_ranks = name, folder, 2 if program == "fsdp_gpt" else 1
         self.words = [os.path.join(BUILD, "examples", program), *RUN, *more]
         self.template = os.path.join(folder, name)
         self.place = os.path.join(folder, "run")
@@ -119,14 +118,14 @@ class Scenario:
         names = sorted(os.listdir(self.place))
         expect(names == ["report.json", "state", "text.txt", "weights"], "left behind:", names)
         names = sorted(os.listdir(os.path.join(self.place, "state")))
-        if self.is_sharded:
-            save = json.loads(read(self.place, "state", "index.json"))["save"]
-            expected = sorted(["index.json", *(f"{kind}-{save:08}-{rank:05}-of-00002.safetensors" for rank in (1, 2)
-                                               for kind in ("model", "optimizer", "state"))])
-            expect(names == expected, "left behind:", names)
-        else:
-            expect(1 <= len(names) <= 2 and all(re.fullmatch(r"state-\d{8}\.safetensors", name) for name in names),
-                   "left behind:", names)
+        copies = [name for name in names if re.fullmatch(r"index-\d{8}\.json", name)]
+        expect(len(copies) <= (self.n_ranks == 1), "more states than stay:", names)
+        expected = ["index.json", *copies]
+        for index in expected[:]:
+            save = json.loads(read(self.place, "state", index))["save"]
+            expected += [f"{kind}-{save:08}-{rank:05}-of-{self.n_ranks:05}.safetensors"
+                         for rank in range(1, self.n_ranks + 1) for kind in ("model", "optimizer", "state")]
+        expect(names == sorted(expected), "left behind:", names)
 
     def go_on(self):
         """What the next start makes of it."""
@@ -142,7 +141,7 @@ class Scenario:
         self.reset()
         done = self.run(fault=f"{number}:kill")
         # With threads the number of calls is not quite the same each time.
-        expect(done.returncode == -signal.SIGKILL or (self.is_sharded and done.returncode == 0), "ends with",
+        expect(done.returncode == -signal.SIGKILL or (self.n_ranks > 1 and done.returncode == 0), "ends with",
                done.returncode, done.stderr)
         self.go_on()
 

@@ -273,23 +273,6 @@ find_kinds (Options *self,
          && (!all_known || store_check (self, error));
 }
 
-/* A state that ranks saved in parts is resumed by one rank that has all of them. */
-static gboolean
-take_parts (Options *self,
-            GError **error)
-{
-  guint found = 0;
-
-  if (!options_on_ranks (self) && !output_find_state (self->resume, &found, error))
-    return FALSE;
-  if ((found & FOUND_INDEX) == 0)
-    return TRUE;
-  self->ranks.n_ranks = 1;
-  g_free (self->ranks.backend);
-  self->ranks.backend = g_strdup ("thread");
-  return TRUE;
-}
-
 static gboolean
 check (Options *self,
        GError **error)
@@ -357,7 +340,7 @@ options_parse (Options *self,
       mark_folder (&self->save);
       mark_folder (&self->save_best);
     }
-  return option_table_finish (&self->state, check (self, error), error) && take_parts (self, error);
+  return option_table_finish (&self->state, check (self, error), error);
 }
 
 /* An option of the command line switches off saved ones that contradict it. */

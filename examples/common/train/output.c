@@ -15,17 +15,36 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A file of a state that an index names: model-00000003-00001-of-00004.safetensors. The shards of a model's folder have
+ * one number less. */
 static gboolean
-is_state (const char *name)
+is_part (const char *name)
 {
-  return g_str_has_prefix (name, "state-") && g_str_has_suffix (name, ".safetensors");
+  static const char *const kinds[] = { "model", "optimizer", "state" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (kinds); i++)
+    {
+      g_autofree char *pattern = g_strconcat (kinds[i], "-*-*-of-*.safetensors", NULL);
+
+      if (g_pattern_match_simple (pattern, name))
+        return TRUE;
+    }
+  return FALSE;
+}
+
+/* A state that one process saved with version 1.0. */
+static gboolean
+is_old_state (const char *name)
+{
+  return g_pattern_match_simple ("state-*.safetensors", name) && !is_part (name);
 }
 
 /* What a training writes beside the model, if it is interrupted before it writes that. Hidden files are no model's. */
 static gboolean
 is_of_training (const char *name)
 {
-  return *name == '.' || is_state (name) || strcmp (name, "index.json") == 0 || strcmp (name, "steps.jsonl") == 0
+  return *name == '.' || is_part (name) || is_old_state (name) || strcmp (name, "index.json") == 0
+         || g_pattern_match_simple ("index-*.json", name) || strcmp (name, "steps.jsonl") == 0
          || g_str_has_prefix (name, "events.out.");
 }
 
@@ -140,68 +159,18 @@ output_check (const Options *options,
          && (!store_has_file (options) || written_file_check_folder ("store-folder", options->store_folder, error));
 }
 
-static gboolean
-is_part (const char *name)
-{
-  return strstr (name, "-of-") != NULL;
-}
-
-/* Calls @func for each file in @folder, in which there may be none; FALSE unless it was read to its end. */
-static gboolean
-visit_folder (const char *folder,
-              void (*func) (const char *folder,
-                            const char *name,
-                            guint *found),
-              guint *found,
-              GError **error)
-{
-  DIR *dir = opendir (folder);
-  const struct dirent *entry;
-  int number = errno;
-
-  if (dir != NULL)
-    {
-      while ((errno = 0, entry = readdir (dir)) != NULL)
-        func (folder, entry->d_name, found);
-      number = errno;
-      closedir (dir);
-    }
-  else if (number == ENOENT || number == ENOTDIR) /* another check finds folders that can't be written */
-    number = 0;
-  if (number == 0)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read the folder %s: %s", folder, g_strerror (number));
-  return FALSE;
-}
-
 static void
-remove_whole (const char *folder,
-              const char *name,
-              guint *found G_GNUC_UNUSED)
-{
-  g_autofree char *path = g_build_filename (folder, name, NULL);
-
-  if (is_state (name) && !is_part (name))
-    unlink (path);
-}
-
-void
-output_remove_whole_states (const char *folder)
-{
-  visit_folder (folder, remove_whole, NULL, NULL);
-}
-
-static void
-note_state (const char *folder G_GNUC_UNUSED,
-            const char *name,
+note_state (const char *name,
             guint *found)
 {
   if (strcmp (name, "index.json") == 0)
-    *found |= FOUND_INDEX;
+    *found |= FOUND_STATE;
   else if (g_str_has_prefix (name, "index.json.") && g_str_has_suffix (name, ".ebb-partial"))
     *found |= FOUND_UNFINISHED;
-  else if (is_state (name))
-    *found |= is_part (name) ? FOUND_PARTS : FOUND_WHOLE;
+  else if (is_part (name))
+    *found |= FOUND_PARTS;
+  else if (is_old_state (name))
+    *found |= FOUND_STATE;
 }
 
 gboolean
@@ -209,10 +178,24 @@ output_find_state (const char *folder,
                    guint *found,
                    GError **error)
 {
+  DIR *dir = folder != NULL ? opendir (folder) : NULL;
+  const struct dirent *entry;
+  int number = folder != NULL ? errno : ENOENT;
+
   *found = 0;
-  if (folder == NULL || visit_folder (folder, note_state, found, error))
+  if (dir != NULL)
+    {
+      while ((errno = 0, entry = readdir (dir)) != NULL)
+        note_state (entry->d_name, found);
+      number = errno;
+      closedir (dir);
+    }
+  else if (number == ENOENT || number == ENOTDIR) /* another check finds folders that can't be written */
+    number = 0;
+  if (number == 0)
     return TRUE;
-  g_prefix_error (error, "--resume %s: ", folder);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--resume %s: can't read the folder %s: %s", folder, folder,
+               g_strerror (number));
   return FALSE;
 }
 

@@ -9,10 +9,9 @@ G_BEGIN_DECLS
 
 typedef enum
 {
-  FOUND_WHOLE = 1 << 0,      /* the state of one rank alone */
-  FOUND_PARTS = 1 << 1,      /* a part from each of many ranks */
-  FOUND_INDEX = 1 << 2,      /* which parts belong together */
-  FOUND_UNFINISHED = 1 << 3, /* an index that a save has begun */
+  FOUND_STATE = 1 << 0,      /* a state: an index, or a file of version 1.0 that has all */
+  FOUND_PARTS = 1 << 1,      /* files that an index should name */
+  FOUND_UNFINISHED = 1 << 2, /* an index that a save has begun */
 } FoundState;
 
 /* Whether a program that tunes saves elsewhere than in the folder or file of --model. */
@@ -31,8 +30,6 @@ gboolean output_check (const Options *options,
 gboolean output_find_state (const char *folder,
                             guint *found,
                             GError **error);
-/* Removes the states of one rank alone, after ranks have resumed from them and saved their own. */
-void output_remove_whole_states (const char *folder);
 /* Prints an error as one line. */
 void output_print_error (const char *message);
 /* Holds the library's messages back, so that a failure stays one line. */

@@ -5,28 +5,9 @@
 #include "common/ranks/fault.h"
 #include "common/train/adapter.h"
 #include "common/train/model.h"
-#include "common/train/output.h"
 #include "common/train/tokenizer.h"
 
 /* -- the state ----------------------------------------------------------------------------------------------------- */
-
-static gboolean
-fail (GError **error)
-{
-  g_prefix_error (error, "--resume: ");
-  return FALSE;
-}
-
-char *
-rank_state_read_config (const char *folder,
-                        GError **error)
-{
-  char *config = ebb_training_state_read_sharded_config (folder, error);
-
-  if (config == NULL)
-    fail (error);
-  return config;
-}
 
 gboolean
 rank_state_seed (Trainer *self,
@@ -43,35 +24,6 @@ rank_state_seed (Trainer *self,
 }
 
 gboolean
-rank_state_load (Trainer *self,
-                 GError **error)
-{
-  const Options *options = self->options;
-  g_autofree char *config = options_to_json (options);
-
-  if (options->resume == NULL)
-    return TRUE;
-  self->state = adapter_make_state (self, self->optimizer);
-  if (self->found != 0)
-    {
-      if (!(self->whole_optimizer != NULL
-                ? ebb_load_full_optimizer_state (self->optimizer, self->whole_optimizer, FALSE, error)
-                : ebb_training_state_load_sharded (self->state, options->resume, &self->step, error)))
-        return fail (error);
-      /* The generators of a single rank come with its state, unless it was loaded before. */
-      if (self->whole_optimizer == NULL && (self->found & FOUND_INDEX) == 0 && !rank_state_seed (self, error))
-        return FALSE;
-      g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
-      if (!trainer_set_optimizer (self, error))
-        return FALSE;
-    }
-  g_object_set (self->state, "config", config, NULL);
-  trainer_take_best (self);
-  self->first_step = self->saved_step = self->step;
-  return TRUE;
-}
-
-gboolean
 rank_state_save (Trainer *self,
                  GError **error)
 {
@@ -83,11 +35,9 @@ rank_state_save (Trainer *self,
     {
       /* All ranks fail together, unless one is gone; then the weights are still saved. */
       self->ranks->failure_shared = !g_error_matches (failure, EBB_ERROR, EBB_ERROR_PROCESS_GROUP);
-      g_propagate_error (error, failure);
-      return fail (error);
+      g_propagate_prefixed_error (error, failure, "--resume: ");
+      return FALSE;
     }
-  if (self->ranks->rank == 0)
-    output_remove_whole_states (self->options->resume);
   return TRUE;
 }
 

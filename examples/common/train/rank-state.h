@@ -3,17 +3,12 @@
 
 #include "common/train/trainer.h"
 
-/* --resume and --save of a model that is divided among ranks. All except the first two are collective. */
+/* --resume and --save of a model that is divided among ranks. All except the first are collective. */
 
 G_BEGIN_DECLS
 
-/* The options that the state of ranks in @folder was saved with. */
-char *rank_state_read_config (const char *folder,
-                              GError **error);
 /* Random numbers of dropout: each model has its own, and each tensor rank its own for divided layers. */
 gboolean rank_state_seed (Trainer *self,
-                          GError **error);
-gboolean rank_state_load (Trainer *self,
                           GError **error);
 gboolean rank_state_save (Trainer *self,
                           GError **error);

@@ -216,7 +216,8 @@ load_state (Trainer *self,
   self->state = adapter_make_state (self, self->optimizer);
   if (self->found != 0)
     {
-      if (!ebb_training_state_load (self->state, options->resume, &self->step, error))
+      if (!(self->ranks != NULL ? ebb_training_state_load_sharded : ebb_training_state_load) (
+              self->state, options->resume, &self->step, error))
         return fail_resume (self, error);
       if (!trainer_set_optimizer (self, error))
         return FALSE;
@@ -250,9 +251,8 @@ take_seed (Options *options,
   return TRUE;
 }
 
-/* Finds the state to continue from. A first save of ranks that never finished doesn't count: it begins an index before
- * any part. Parts without an index or a whole state are an error: otherwise a new training would silently begin beside
- * them. */
+/* Finds the state to continue from. A first save that never finished doesn't count: it begins an index before any
+ * part. Parts without an index are an error: otherwise a new training would silently begin beside them. */
 static gboolean
 find_state (Trainer *self,
             GError **error)
@@ -261,13 +261,7 @@ find_state (Trainer *self,
 
   if (!output_find_state (folder, &self->found, error))
     return FALSE;
-  if ((self->found & FOUND_INDEX) != 0 && self->ranks == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "--resume %s: another program has just saved a training of many ranks there: start again", folder);
-      return FALSE;
-    }
-  if ((self->found & (FOUND_INDEX | FOUND_WHOLE)) != 0)
+  if ((self->found & FOUND_STATE) != 0)
     return TRUE;
   if (self->found != FOUND_PARTS)
     {
@@ -299,26 +293,6 @@ take_outputs (Trainer *self,
   if (self->lock == NULL)
     g_prefix_error (error, "--resume: ");
   return self->lock != NULL;
-}
-
-/* Loads the state of a single rank while the model is still full here; the optimizer's state is sharded later. */
-static gboolean
-load_whole (Trainer *self,
-            GError **error)
-{
-  const Options *options = self->options;
-  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (self->model, options->lr, error);
-  g_autoptr (EbbTrainingState) state = NULL;
-
-  if (optimizer == NULL)
-    return FALSE;
-  g_object_set (optimizer, "moment-format", get_moment_format (options), "weight-rounding",
-                options_get_rounding (options), NULL);
-  state = adapter_make_state (self, optimizer);
-  if (!ebb_training_state_load (state, options->resume, &self->step, error))
-    return fail_resume (self, error);
-  self->whole_optimizer = ebb_optimizer_get_state (optimizer);
-  return TRUE;
 }
 
 /* How long a model is tuned, now that the data is open. */
@@ -354,9 +328,10 @@ prepare (Trainer *self,
     return FALSE;
   if (self->found != 0)
     {
-      saved = (self->found & FOUND_INDEX) != 0 ? rank_state_read_config (options->resume, error)
-                                               : ebb_training_state_read_config (options->resume, error);
-      if (saved == NULL || !take_seed (options, saved, error))
+      saved = ebb_training_state_read_config (options->resume, error);
+      if (saved == NULL)
+        return fail_resume (self, error);
+      if (!take_seed (options, saved, error))
         return FALSE;
     }
   else if (options->load != NULL)
@@ -385,8 +360,7 @@ prepare (Trainer *self,
     return FALSE;
   if (is_adapted_later (self))
     return TRUE;
-  return add_trained (self, error)
-         && (self->ranks == NULL || self->found == 0 || (self->found & FOUND_INDEX) != 0 || load_whole (self, error));
+  return add_trained (self, error);
 }
 
 static void
@@ -469,7 +443,7 @@ init_on_ranks (Trainer *self,
   if (!wrap_on_ranks (self, error))
     return FALSE;
   ebb_memory_trim (self->device);
-  return rank_state_seed (self, error) && rank_state_load (self, error);
+  return rank_state_seed (self, error) && load_state (self, error);
 }
 
 gboolean
@@ -497,7 +471,6 @@ trainer_clear (Trainer *self)
 {
   g_clear_object (&self->state);
   g_clear_object (&self->lock);
-  g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
   g_clear_object (&self->schedule);
   g_clear_pointer (&self->spared, g_strfreev);
   g_clear_object (&self->optimizer);

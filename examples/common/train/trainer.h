@@ -38,7 +38,6 @@ typedef struct
   EbbTrainingState *state;
   EbbFolderLock *lock;      /* on the folder of --resume; one rank holds it for all */
   guint found;              /* FoundState bits of that folder */
-  EbbArgs *whole_optimizer; /* the optimizer's state of a single rank, until it is sharded */
   gint64 step;              /* steps so far, including resumed ones */
   gint64 first_step;        /* of this run */
   gint64 saved_step;        /* at which the state was last written */

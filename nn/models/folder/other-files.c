@@ -14,13 +14,15 @@
 
 #define MAX_COPIED_SIZE ((gsize) 64 << 20)
 
-/* Files that belong to the weights, and config.json. */
+/* Files that belong to the weights, and config.json. The files of a training's state, which may be in the same folder,
+ * have one number more than shards. */
 static gboolean
 is_replaced (const char *name)
 {
   return strcmp (name, EBB_CONFIG_FILE) == 0 || strcmp (name, EBB_WEIGHTS_FILE) == 0
          || strcmp (name, EBB_WEIGHTS_INDEX) == 0
-         || g_pattern_match_simple ("model-*-of-*.safetensors", name);
+         || (g_pattern_match_simple ("model-*-of-*.safetensors", name)
+             && !g_pattern_match_simple ("model-*-*-of-*.safetensors", name));
 }
 
 static gboolean

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
+#include "support/shard-runs.h"
 #include "support/tensors.h"
 
 #include <glib/gstdio.h>
@@ -201,7 +202,6 @@ a_saved_state_goes_on_bit_for_bit (gconstpointer data)
   g_autoptr (EbbTensor) a = NULL;
   g_autoptr (EbbTensor) b = NULL;
   g_autofree char *folder = g_dir_make_tmp ("ebb-moments-XXXXXX", NULL);
-  g_autofree char *file = g_build_filename (folder, "state-00000001.safetensors", NULL);
   g_autoptr (GError) error = NULL;
   gint64 step;
 
@@ -230,8 +230,7 @@ a_saved_state_goes_on_bit_for_bit (gconstpointer data)
 
       g_assert_true (ebb_tensor_equal (x, y));
     }
-  g_unlink (file);
-  g_rmdir (folder);
+  test_remove_folder (folder);
 }
 
 /* A state of one format in an optimizer of another takes the other's bytes and goes on nearly as it would have. */

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
 #include "support/gpt-step.h"
+#include "support/shard-runs.h"
 #include "support/tensors.h"
 
 #include <glib/gstdio.h>
@@ -222,7 +223,6 @@ a_saved_training_goes_on_bit_for_bit (void)
       g_autoptr (EbbTrainingState) saved = ebb_training_state_new (first, b, NULL);
       g_autoptr (EbbTrainingState) loaded = ebb_training_state_new (second, c, NULL);
       g_autofree char *folder = g_dir_make_tmp ("ebb-rounding-XXXXXX", NULL);
-      g_autofree char *file = g_build_filename (folder, "state-00000003.safetensors", NULL);
       g_autoptr (EbbArgs) state = NULL;
       g_autofree char *text = NULL;
       g_autoptr (GError) error = NULL;
@@ -238,8 +238,7 @@ a_saved_training_goes_on_bit_for_bit (void)
       g_assert_no_error (error);
       step_pair (second, c, (int) step, 3);
       assert_same_pair (whole, second);
-      g_unlink (file);
-      g_rmdir (folder);
+      test_remove_folder (folder);
     }
 }
 

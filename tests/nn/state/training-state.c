@@ -191,22 +191,37 @@ a_resumed_run_continues_bit_for_bit (void)
   g_rmdir (base);
 }
 
+/* A file of the only rank. */
 static char *
-state_path (const char *folder, int number)
+state_path (const char *folder, const char *kind, int number)
 {
-  g_autofree char *name = g_strdup_printf ("state-%08d.safetensors", number);
+  g_autofree char *name = g_strdup_printf ("%s-%08d-00001-of-00001.safetensors", kind, number);
 
   return g_build_filename (folder, name, NULL);
+}
+
+#define N_FILES 4 /* of a state: the index, the model, the optimizer, the rest */
+
+static void
+write_over (const char *path, const char *contents, gsize size)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_remove (path);
+  g_file_set_contents_full (path, contents, (gssize) size, G_FILE_SET_CONTENTS_NONE, 0600, &error);
+  g_assert_no_error (error);
 }
 
 static void
 the_newest_whole_state_wins (void)
 {
   g_autofree char *folder = make_folder ();
-  g_autofree char *second = state_path (folder, 2);
-  g_autofree char *third = state_path (folder, 3);
-  g_autofree char *left = g_build_filename (folder, "state-00000009.safetensors.01234567.ebb-partial", NULL);
+  g_autofree char *third = state_path (folder, "optimizer", 3);
+  g_autofree char *index = g_build_filename (folder, "index.json", NULL);
+  g_autofree char *left =
+      g_build_filename (folder, "model-00000009-00001-of-00001.safetensors.01234567.ebb-partial", NULL);
   g_autofree char *contents = NULL;
+  g_autofree char *text = NULL;
   g_autoptr (GError) error = NULL;
   Training training;
   double losses[N_STEPS];
@@ -215,32 +230,43 @@ the_newest_whole_state_wins (void)
 
   training_start (&training, 3, 1);
   training_run (&training, 0, 1, losses);
-  for (int i = 10; i <= 20; i += 10)
+  for (int i = 10; i <= 30; i += 10)
     g_assert_true (ebb_training_state_save (training.state, folder, i, &error));
+  g_assert_cmpuint (list_files (folder, FALSE), ==, 2 * N_FILES);
   g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
-  g_assert_cmpint (step, ==, 20);
+  g_assert_cmpint (step, ==, 30);
 
-  /* A machine that stopped while it wrote a third one by other means; and one that was damaged. */
-  g_assert_true (g_file_get_contents (second, &contents, &size, NULL));
-  g_assert_true (g_file_set_contents (third, contents, (gssize) size / 2, NULL));
-  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *state-00000003*truncated*");
+  /* The newest is cut, damaged in a tensor, or in its index. */
+  g_assert_true (g_file_get_contents (third, &contents, &size, NULL));
+  write_over (third, contents, size / 2);
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *optimizer-00000003*truncated*");
   g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
   g_test_assert_expected_messages ();
   g_assert_cmpint (step, ==, 20);
   contents[size - 100] ^= 1;
-  g_assert_true (g_file_set_contents (third, contents, (gssize) size, NULL));
+  write_over (third, contents, size);
   g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *another checksum*");
+  g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
+  g_test_assert_expected_messages ();
+  g_assert_cmpint (step, ==, 20);
+  contents[size - 100] ^= 1;
+  write_over (third, contents, size);
+  g_assert_true (g_file_get_contents (index, &text, &size, NULL));
+  text[size / 2] ^= 1;
+  write_over (index, text, size);
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *index.json*another checksum*");
   g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
   g_test_assert_expected_messages ();
   g_assert_cmpint (step, ==, 20);
 
   /* The next save goes on behind it and cleans up. */
   g_assert_true (g_file_set_contents (left, "x", 1, NULL));
-  g_assert_true (ebb_training_state_save (training.state, folder, 30, &error));
+  g_assert_true (ebb_training_state_save (training.state, folder, 40, &error));
   g_assert_no_error (error);
   g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
-  g_assert_cmpint (step, ==, 30);
-  g_assert_cmpuint (list_files (folder, FALSE), ==, 2);
+  g_assert_cmpint (step, ==, 40);
+  g_assert_true (ebb_training_state_save (training.state, folder, 50, &error));
+  g_assert_cmpuint (list_files (folder, FALSE), ==, 2 * N_FILES);
   training_clear (&training);
   list_files (folder, TRUE);
 }
@@ -417,45 +443,67 @@ a_state_of_another_text_changes_nothing (void)
   list_files (folder, TRUE);
 }
 
-/* Bits all over the part that is not tensors' data, which has checksums of its own. */
+/* Bits all over the part of a file that is not tensors' data, which has checksums of its own. */
 static void
-a_damaged_head_is_never_loaded_as_another (void)
+damage_head (EbbTrainingState *state, const char *folder, const char *path, gboolean is_text)
 {
-  g_autofree char *folder = make_folder ();
-  g_autofree char *path = state_path (folder, 1);
   g_autofree char *contents = NULL;
-  g_autoptr (EbbModule) module = NULL;
-  g_autoptr (EbbOptimizer) optimizer = NULL;
-  g_autoptr (EbbTrainingState) state = NULL;
   g_autoptr (GError) error = NULL;
   guint64 n_header;
-  gsize size;
+  gsize size, end;
 
-  module = ebb_linear_new (3, 2, TRUE, &error);
-  optimizer = ebb_adamw_new (module, 1e-2, &error);
-  state = ebb_training_state_new (module, optimizer, NULL);
-  g_assert_true (ebb_training_state_save (state, folder, 5, &error));
-  g_assert_no_error (error);
   g_assert_true (g_file_get_contents (path, &contents, &size, &error));
   memcpy (&n_header, contents, 8);
-  n_header = GUINT64_FROM_LE (n_header);
-  for (gsize i = 0; i < 8 + n_header; i += 3)
+  end = is_text ? size : 8 + GUINT64_FROM_LE (n_header);
+  for (gsize i = 0; i < end; i += 3)
     {
       g_autoptr (GError) failure = NULL;
       char old = contents[i];
       gint64 step;
 
-      if (old == ' ') /* behind the head's JSON, where any blank may stand */
+      if (old == ' ' && !is_text) /* behind the head's JSON, where any blank may stand */
         continue;
       contents[i] ^= (char) (1 << i % 8);
-      g_remove (path);
-      g_assert_true (g_file_set_contents_full (path, contents, (gssize) size, G_FILE_SET_CONTENTS_NONE, 0600, NULL));
-      g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *");
+      write_over (path, contents, size);
       if (ebb_training_state_load (state, folder, &step, &failure))
-        g_error ("bit %zu of byte %zu, which was '%c', was not seen", i % 8, i, old);
-      g_test_assert_expected_messages ();
+        g_error ("%s: bit %zu of byte %zu, which was '%c', was not seen", path, i % 8, i, old);
       contents[i] = old;
     }
+  write_over (path, contents, size);
+}
+
+static void
+a_damaged_head_is_never_loaded_as_another (void)
+{
+  static const char *const kinds[] = { "model", "optimizer", "state" };
+  g_autofree char *folder = make_folder ();
+  g_autofree char *index = g_build_filename (folder, "index.json", NULL);
+  g_autoptr (EbbTensor) x = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbModule) module = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbTrainingState) state = NULL;
+  g_autoptr (GError) error = NULL;
+
+  module = ebb_linear_new (3, 2, TRUE, &error);
+  optimizer = ebb_adamw_new (module, 1e-2, &error);
+  x = test_randn (1, 4, 3, -1);
+  y = ebb_module_call1 (module, x, &error);
+  loss = ebb_sum (y, NULL, 0, FALSE, &error);
+  ebb_tensor_backward (loss, &error);
+  ebb_optimizer_step (optimizer, &error);
+  state = ebb_training_state_new (module, optimizer, NULL);
+  g_assert_true (ebb_training_state_save (state, folder, 5, &error));
+  g_assert_no_error (error);
+  damage_head (state, folder, index, TRUE);
+  for (guint i = 0; i < G_N_ELEMENTS (kinds); i++)
+    {
+      g_autofree char *path = state_path (folder, kinds[i], 1);
+
+      damage_head (state, folder, path, FALSE);
+    }
+  g_assert_true (ebb_training_state_load (state, folder, NULL, &error));
   list_files (folder, TRUE);
 }
 
@@ -482,7 +530,7 @@ a_full_disk_leaves_the_older_state (void)
   setrlimit (RLIMIT_FSIZE, &old);
   g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
   g_clear_error (&error);
-  g_assert_cmpuint (list_files (folder, FALSE), ==, 1);
+  g_assert_cmpuint (list_files (folder, FALSE), ==, N_FILES);
   g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
   g_assert_cmpint (step, ==, 1);
   training_clear (&training);
@@ -494,8 +542,10 @@ static void
 leftovers_of_the_dead_go_before_a_save (void)
 {
   g_autofree char *folder = make_folder ();
-  g_autofree char *dead = g_build_filename (folder, "state-00000007.safetensors.01234567.ebb-partial", NULL);
-  g_autofree char *alive = g_build_filename (folder, "state-00000008.safetensors.89abcdef.ebb-partial", NULL);
+  g_autofree char *dead =
+      g_build_filename (folder, "state-00000007-00001-of-00001.safetensors.01234567.ebb-partial", NULL);
+  g_autofree char *alive =
+      g_build_filename (folder, "model-00000008-00001-of-00001.safetensors.89abcdef.ebb-partial", NULL);
   g_autofree char *weights = g_build_filename (folder, "w", NULL);
   g_autofree char *left = g_strconcat (weights, ".01234567.ebb-partial", NULL);
   g_autofree char *others = g_build_filename (folder, "w2.01234567.ebb-partial", NULL);
@@ -538,13 +588,15 @@ static void
 a_state_that_cant_be_read_is_an_error (void)
 {
   g_autofree char *folder = make_folder ();
-  g_autofree char *second = state_path (folder, 2);
+  g_autofree char *second = state_path (folder, "model", 2);
   g_autoptr (GError) error = NULL;
   Training training;
   gint64 step;
 
   training_start (&training, 3, 1);
-  g_assert_true (ebb_training_state_save (training.state, folder, 1, &error));
+  for (int i = 1; i <= 2; i++)
+    g_assert_true (ebb_training_state_save (training.state, folder, i, &error));
+  g_remove (second);
   g_assert_cmpint (g_mkdir (second, 0700), ==, 0);
   g_assert_false (ebb_training_state_load (training.state, folder, &step, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
@@ -625,7 +677,7 @@ what_is_no_state_is_named (void)
 {
   g_autofree char *folder = make_folder ();
   g_autofree char *missing = g_build_filename (folder, "missing", NULL);
-  g_autofree char *path = state_path (folder, 1);
+  g_autofree char *path = g_build_filename (folder, "state-00000001.safetensors", NULL); /* as version 1.0 wrote */
   g_autoptr (EbbTrainingState) state = ebb_training_state_new (NULL, NULL, NULL);
   g_autoptr (EbbArgs) nothing = ebb_args_new (EBB_ARGS_DICT);
   g_autoptr (GError) error = NULL;
@@ -640,10 +692,8 @@ what_is_no_state_is_named (void)
   g_clear_error (&error);
 
   g_assert_true (ebb_save_safetensors (path, nothing, NULL, &error));
-  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *no saved training*");
   g_assert_null (ebb_training_state_read_config (folder, &error));
-  g_test_assert_expected_messages ();
-  g_assert_error (error, EBB_ERROR, EBB_ERROR_FORMAT);
+  test_assert_error (error, EBB_ERROR_FORMAT, path, "no saved training");
   list_files (folder, TRUE);
 }
 

@@ -307,7 +307,7 @@ count_file_bytes (const char *folder)
 }
 
 /* Names and shapes of tensors, and the rest of a state. */
-#define STATE_TEXT 32768
+#define STATE_TEXT 40960
 
 /* With dropout in the branches, whose draws go on where they were. What is in bf16 has no master copy. A state of what
  * is trained has as many bytes as branches and moments. */

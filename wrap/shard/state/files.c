@@ -4,7 +4,7 @@
 #include "nn/args-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "nn/files/safetensors.h"
-#include "nn/files/state-folder-private.h"
+#include "nn/files/state-file-private.h"
 #include "nn/files/state-tree-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
@@ -175,9 +175,10 @@ read_elements (EbbTensorFile *file,
 
 char *
 ebb_shard_source_read_index (const char *folder,
+                             const char *name,
                              GError **error)
 {
-  g_autofree char *path = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
+  g_autofree char *path = g_build_filename (folder, name, NULL);
   gsize size;
   g_autofree char *text = ebb_read_file (path, EBB_SHARD_INDEX_MAX_SIZE, &size, error);
   g_autofree char *shown = NULL;
@@ -195,24 +196,150 @@ close_file (gpointer data)
   ebb_tensor_file_close (data);
 }
 
-EbbShardSource *
-ebb_shard_source_new (const char *folder,
-                      const char *text,
-                      GError **error)
+static EbbShardSource *
+source_new (const char *folder,
+            EbbShardIndex *index)
 {
-  g_autofree char *what = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
-  g_autoptr (EbbShardIndex) index = ebb_shard_index_parse (text, what, error);
-  EbbShardSource *self;
+  EbbShardSource *self = g_new0 (EbbShardSource, 1);
 
-  if (index == NULL || !ebb_shard_index_check (index, what, error))
-    return NULL;
-  self = g_new0 (EbbShardSource, 1);
   self->folder = g_strdup (folder);
   self->shown = ebb_escape_text (folder);
-  self->index = g_steal_pointer (&index);
+  self->index = index;
   self->files = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, close_file);
   return self;
 }
+
+EbbShardSource *
+ebb_shard_source_new (const char *folder,
+                      const char *name,
+                      const char *text,
+                      GError **error)
+{
+  g_autofree char *what = g_build_filename (folder, name, NULL);
+  g_autoptr (EbbShardIndex) index = ebb_shard_index_parse (text, what, error);
+
+  return index != NULL && ebb_shard_index_check (index, what, error) ? source_new (folder, g_steal_pointer (&index))
+                                                                     : NULL;
+}
+
+/* -- a state of version 1.0 that one process saved ----------------------------------------------------------------- */
+
+static gboolean
+add_tensor (EbbShardSource *self,
+            EbbShardFile table,
+            const char *name,
+            gint64 n_steps,
+            EbbTensor *tensor,
+            GError **error)
+{
+  g_autofree char *quoted = ebb_json_quote (name != NULL ? name : "");
+  EbbShardRecord *record;
+
+  if (name == NULL || tensor == NULL || ebb_shard_index_find (self->index, table, name) != NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has %s, which is %s", self->shown, quoted,
+                   tensor == NULL ? "not a tensor" : "there twice or without a name");
+      return FALSE;
+    }
+  record = ebb_shard_index_add (self->index, table, name, tensor->view.dtype, tensor->view.shape,
+                                (guint) tensor->view.n_dims);
+  record->n_steps = n_steps;
+  ebb_shard_record_add_range (record, 0, 0, tensor->n_elements, 0);
+  self->index->has_files[table] = TRUE;
+  ebb_args_add_tensor (self->tensors[table], name, tensor);
+  return TRUE;
+}
+
+static gboolean
+take_module (EbbShardSource *self,
+             EbbArgs *module,
+             GError **error)
+{
+  self->index->has_files[EBB_SHARD_FILE_MODEL] = TRUE;
+  for (guint i = 0; i < ebb_args_get_length (module); i++)
+    if (!add_tensor (self, EBB_SHARD_FILE_MODEL, ebb_args_get_key (module, i), 0, ebb_args_peek_tensor (module, i),
+                     error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+take_optimizer (EbbShardSource *self,
+                EbbArgs *optimizer,
+                GError **error)
+{
+  g_autoptr (GArray) items = ebb_optimizer_items_new ();
+  g_autoptr (EbbArgs) rest = ebb_optimizer_state_split (optimizer, items, error);
+
+  for (guint i = 0; rest != NULL && i < items->len; i++)
+    {
+      const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
+      g_autofree char *name = ebb_optimizer_item_make_name (item);
+
+      if (!add_tensor (self, EBB_SHARD_FILE_OPTIMIZER, name, item->n_steps, item->tensor, error))
+        return FALSE;
+    }
+  if (rest != NULL)
+    ebb_args_add_args (self->tree, "optimizer", rest);
+  return rest != NULL;
+}
+
+EbbShardSource *
+ebb_shard_source_new_old (const char *folder,
+                          EbbArgs *tree,
+                          GError **error)
+{
+  g_autoptr (EbbShardSource) self = source_new (folder, ebb_shard_index_new (1, 1));
+  g_autoptr (EbbArgs) training = ebb_args_new (EBB_ARGS_DICT);
+
+  self->tree = ebb_args_new (EBB_ARGS_DICT);
+  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
+    self->tensors[t] = ebb_args_new (EBB_ARGS_DICT);
+  for (guint i = 0; ebb_args_get_kind (tree) == EBB_ARGS_DICT && i < ebb_args_get_length (tree); i++)
+    {
+      const char *key = ebb_args_get_key (tree, i);
+      EbbArgs *part = ebb_args_peek_args (tree, i);
+
+      if (part != NULL && g_strcmp0 (key, "module") == 0)
+        {
+          if (!take_module (self, part, error))
+            return NULL;
+        }
+      else if (part != NULL && g_strcmp0 (key, "optimizer") == 0)
+        {
+          if (!take_optimizer (self, part, error))
+            return NULL;
+        }
+      else
+        ebb_args_add_value (training, key, tree, i);
+    }
+  ebb_args_add_args (self->tree, "training", training);
+  return g_steal_pointer (&self);
+}
+
+/* Such a state is in memory, whole, with its checksums compared. */
+static gboolean
+read_old (EbbShardSource *self,
+          EbbShardFile table,
+          const EbbShardRecord *record,
+          const EbbShardSlice *slice,
+          gint64 begin,
+          gint64 end,
+          void *data,
+          GError **error)
+{
+  EbbArgs *tensors = self->tensors[table];
+  EbbTensor *tensor = ebb_args_peek_tensor (tensors, (guint) ebb_args_find (tensors, record->name));
+  g_autoptr (EbbTensor) host = ebb_tensor_to_host (tensor, error);
+  const EbbShardSlice all = ebb_shard_slice_all (record->n_elements);
+
+  if (host != NULL && data != NULL)
+    ebb_shard_slice_copy (&all, 0, record->n_elements, host->view.data, slice, begin, end, data,
+                          ebb_dtype_get_size (record->dtype));
+  return host != NULL;
+}
+
+/* -- reading files ------------------------------------------------------------------------------------------------- */
 
 static char *
 make_path (EbbShardSource *self,
@@ -307,6 +434,8 @@ ebb_shard_source_read (EbbShardSource *self,
                        void *data,
                        GError **error)
 {
+  if (self->tree != NULL)
+    return record->n_elements == 0 || read_old (self, table, record, slice, begin, end, data, error);
   for (guint i = 0; i < record->ranges->len; i++)
     {
       const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, i);
@@ -357,17 +486,26 @@ ebb_shard_source_read_blocks (EbbShardSource *self,
 EbbArgs *
 ebb_shard_source_read_tree (EbbShardSource *self,
                             guint rank,
+                            const char *part,
                             GError **error)
 {
   g_autofree char *path = make_path (self, EBB_SHARD_FILE_STATE, rank);
+  g_autoptr (EbbArgs) tree = self->tree != NULL ? ebb_args_ref (self->tree) : ebb_state_file_read (path, error);
+  int index = tree != NULL ? ebb_args_find (tree, part) : -1;
+  EbbArgs *found = index >= 0 ? ebb_args_get_args (tree, (guint) index) : NULL;
 
-  return ebb_state_file_read (path, error);
+  if (tree != NULL && found == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no %s", self->shown, part);
+  return found;
 }
 
 void
 ebb_shard_source_free (EbbShardSource *self)
 {
   g_hash_table_unref (self->files);
+  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
+    g_clear_pointer (&self->tensors[t], ebb_args_unref);
+  g_clear_pointer (&self->tree, ebb_args_unref);
   ebb_shard_index_free (self->index);
   g_free (self->folder);
   g_free (self->shown);

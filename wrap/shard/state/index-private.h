@@ -4,7 +4,7 @@
 #include "nn/files/safetensors-reader-private.h"
 #include "wrap/shard/state/local-shard-private.h"
 
-/* The index.json of a sharded state: which rank's files hold which elements of which tensor. As JSON:
+/* The index.json of a state: which rank's files hold which elements of which tensor. As JSON:
  *   { "format": "ebb-sharded-state", "version": 1, "sum": checksum, "save": 3, "ranks": 4,
  *     "mesh": [ [data, tensor] of each rank ],
  *     "files": { "model": [ name of each rank's file ], "optimizer": [ ... ], "state": [ ... ] },
@@ -120,12 +120,27 @@ EbbShardIndex *ebb_shard_index_parse (const char *text,
                                       const char *what,
                                       GError **error);
 
+/* -- folder.c */
+
 char *ebb_shard_file_make_name (EbbShardFile kind,
                                 gint64 save,
                                 guint rank,
                                 guint n_ranks);
-/* The save that a file of that name belongs to, finished or not; 0: the file belongs to no save. */
-gint64 ebb_shard_file_parse_name (const char *name);
+/* The name of the copy of an index that a newer state has replaced. */
+char *ebb_shard_index_make_copy_name (gint64 save);
+/* The number of a state that one process saved with version 1.0, as one file; 0: the name is another one. */
+gint64 ebb_shard_file_parse_old (const char *name);
+/* The newest save that any of the files is of, finished or not; 0: none. */
+gint64 ebb_shard_folder_find_last (char **names);
+/* Removes the unfinished files that no living process writes, and the files of all states but the newest @keep of those
+ * that have an index. @newest: the save of index.json; 0: there is none. */
+void ebb_shard_folder_clean (const char *folder,
+                             char **names,
+                             gint64 newest,
+                             guint keep);
+/* Removes the files of version 1.0 in which one process saved a state. */
+void ebb_shard_folder_remove_old (const char *folder,
+                                  char **names);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbShardIndex, ebb_shard_index_free)
 

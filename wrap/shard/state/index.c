@@ -2,49 +2,12 @@
 #include "wrap/shard/state/index-private.h"
 
 #include "nn/files/json-scanner-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/checksum-private.h"
-#include "tensor/util/atomic-file-private.h"
 
-#include <stdio.h>
 #include <string.h>
 
-/* The index of a sharded state in memory and as text, and the names of the files that it lists. */
-
-const char *const ebb_shard_file_kinds[EBB_N_SHARD_FILES] = { "model", "optimizer", "state" };
-
-/* -- file names ---------------------------------------------------------------------------------------------------- */
-
-char *
-ebb_shard_file_make_name (EbbShardFile kind,
-                          gint64 save,
-                          guint rank,
-                          guint n_ranks)
-{
-  return g_strdup_printf ("%s-%08" G_GINT64_FORMAT "-%05u-of-%05u.safetensors", ebb_shard_file_kinds[kind], save,
-                          rank + 1, n_ranks);
-}
-
-gint64
-ebb_shard_file_parse_name (const char *name)
-{
-  for (guint kind = 0; kind < EBB_N_SHARD_FILES; kind++)
-    {
-      gsize length = strlen (ebb_shard_file_kinds[kind]);
-      gint64 save = 0;
-      guint rank = 0, n_ranks = 0;
-      g_autofree char *again = NULL;
-
-      if (!g_str_has_prefix (name, ebb_shard_file_kinds[kind])
-          || sscanf (name + length, "-%18" G_GINT64_MODIFIER "d-%9u-of-%9u", &save, &rank, &n_ranks) != 3 || save <= 0
-          || rank == 0)
-        continue;
-      again = ebb_shard_file_make_name ((EbbShardFile) kind, save, rank - 1, n_ranks);
-      if (strcmp (name, again) == 0
-          || (g_str_has_prefix (name, again) && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX)))
-        return save;
-    }
-  return 0;
-}
+/* The index of a state in memory and as text. */
 
 /* -- records ------------------------------------------------------------------------------------------------------- */
 

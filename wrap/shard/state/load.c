@@ -5,8 +5,8 @@
 #include "dist/agree-private.h"
 #include "dist/rng-tracker-private.h"
 #include "nn/args-private.h"
+#include "nn/module-instance-private.h"
 #include "nn/files/json-scanner-private.h"
-#include "nn/files/state-folder-private.h"
 #include "nn/state/training-state-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
@@ -16,14 +16,20 @@
 
 #include <string.h>
 
-/* Loads a sharded state on any number of ranks: each reads its own elements from the files that have them. All ranks
- * read and check everything that they need before any rank changes anything. */
+/* Loads a state on any number of ranks: each reads its own elements from the files that have them. All ranks read and
+ * check everything that they need before any rank changes anything. A process alone is a group of one rank. */
 
-static gboolean load_state (EbbModule *module,
+static gboolean load_state (EbbProcessGroup *group,
+                            EbbModule *module,
                             EbbOptimizer *optimizer,
                             EbbTrainingState *training,
                             const char *folder,
+                            EbbArgs *old,
                             gint64 *step,
+                            GError **error);
+static gboolean use_config (gpointer self,
+                            EbbShardSource *source,
+                            gboolean *is_final,
                             GError **error);
 
 /**
@@ -56,7 +62,48 @@ ebb_load_sharded_state (EbbModule *module,
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
   g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
 
-  return load_state (module, optimizer, NULL, folder, NULL, error);
+  return load_state (ebb_process_group_get_default (), module, optimizer, NULL, folder, NULL, NULL, error);
+}
+
+/**
+ * ebb_training_state_load:
+ * @self: what is to take the state over
+ * @folder: (type filename): a folder that ebb_training_state_save() or ebb_training_state_save_sharded() wrote to
+ * @step: (out) (optional): return location for how many steps had been taken
+ * @error: return location for an error
+ *
+ * Loads the newest state that is whole (its size and checksums are right) into the module, the optimizer, the data and
+ * the generators. A training that goes on from there computes what it would have computed without a stop, bit for bit,
+ * on the same device and with as many threads. A newer one that can't be read now may be whole, so it is an error. Of a
+ * state that ranks saved, the generators and the position in the data are those of the first rank. States of version
+ * 1.0 are loaded, too.
+ *
+ * A state that does not fit changes nothing; only if memory runs out the load may stop half-way.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if the folder or its newest state can't be read, %EBB_ERROR_FORMAT if no state is
+ * whole, %EBB_ERROR_STATE if it does not fit
+ */
+gboolean
+ebb_training_state_load (EbbTrainingState *self,
+                         const char *folder,
+                         gint64 *step,
+                         GError **error)
+{
+  g_autoptr (EbbProcessGroup) alone = NULL;
+
+  if (step != NULL)
+    *step = 0;
+  if (!EBB_MAY_BEGIN (error, self, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  if (self->module != NULL
+      && (!ebb_module_check_full (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error)
+          || !ebb_module_check_not_tensor_parallel (self->module, "load it by ebb_training_state_load_sharded()",
+                                                    error)))
+    return FALSE;
+  alone = ebb_single_group_new ();
+  return load_state (alone, self->module, self->optimizer, self, folder, NULL, step, error);
 }
 
 /**
@@ -72,8 +119,9 @@ ebb_load_sharded_state (EbbModule *module,
  * data-parallel rank d modulo the number that saved. Generators that another rank has taken already get other seeds;
  * those of the tracker keep their seeds and continue from the saved position.
  *
- * Of a state that a single process saved, each rank reads all and takes its shards, as if one rank had saved it here.
- * If the folder has both kinds, that of the greater step is loaded.
+ * A state that ebb_training_state_save() wrote is one of one rank. Of a state that a single process saved with version
+ * 1.0, each rank reads all and takes its shards. If a folder of that version has both kinds, that of the greater step
+ * is loaded.
  *
  * Returns: %FALSE with an error as by ebb_load_sharded_state()
  */
@@ -83,49 +131,61 @@ ebb_training_state_load_sharded (EbbTrainingState *self,
                                  gint64 *step,
                                  GError **error)
 {
-  g_autoptr (EbbModule) module = NULL;
-  g_autoptr (EbbOptimizer) optimizer = NULL;
-
   if (step != NULL)
     *step = 0;
   if (!EBB_MAY_BEGIN (error, self, folder))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
-  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
-  return load_state (module, optimizer, self, folder, step, error);
+  return load_state (ebb_process_group_get_default (), self->module, self->optimizer, self, folder, NULL, step, error);
 }
 
 /**
- * ebb_training_state_read_sharded_config:
- * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
+ * ebb_training_state_read_config:
+ * @folder: (type filename): a folder that ebb_training_state_save() or ebb_training_state_save_sharded() wrote to
  * @error: return location for an error
  *
- * Reads #EbbTrainingState:config as rank 0 has saved it, so that model and optimizer can be made from it. Any rank or
- * program may do so alone.
+ * Reads #EbbTrainingState:config of the newest state, as its first rank has saved it, so that the model and the
+ * optimizer can be made by it before the state is loaded into them. Any rank or program may do so alone.
  *
- * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_load_sharded_state()
+ * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_training_state_load()
  */
 char *
-ebb_training_state_read_sharded_config (const char *folder,
-                                        GError **error)
+ebb_training_state_read_config (const char *folder,
+                                GError **error)
 {
-  g_autofree char *text = NULL;
-  g_autoptr (EbbShardSource) source = NULL;
-  g_autoptr (EbbArgs) tree = NULL;
-  g_autoptr (EbbArgs) rest = NULL;
-  int index;
+  g_autoptr (EbbProcessGroup) alone = NULL;
+  char *config = NULL;
 
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
-  text = ebb_shard_source_read_index (folder, error);
-  source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
-  tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
-  index = tree != NULL ? ebb_args_find (tree, "training") : -1;
-  rest = index >= 0 ? ebb_args_get_args (tree, (guint) index) : NULL;
-  if (tree != NULL && rest == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no training", source->shown);
-  return rest != NULL ? ebb_training_state_get_saved_config (rest, source->shown, error) : NULL;
+  alone = ebb_single_group_new ();
+  return ebb_shard_folder_use_newest (alone, folder, use_config, &config, error) ? config : NULL;
+}
+
+static gboolean
+use_config (gpointer self,
+            EbbShardSource *source,
+            gboolean *is_final,
+            GError **error)
+{
+  g_autoptr (EbbArgs) rest = ebb_shard_source_read_tree (source, 0, "training", error);
+  char **config = self;
+
+  *config = rest != NULL ? ebb_training_state_get_saved_config (rest, source->shown, error) : NULL;
+  return *config != NULL;
+}
+
+gboolean
+ebb_training_state_load_tree (EbbTrainingState *self,
+                              EbbArgs *tree,
+                              const char *folder,
+                              gint64 *step,
+                              GError **error)
+{
+  g_autoptr (EbbProcessGroup) alone = ebb_single_group_new ();
+
+  return load_state (alone, self->module, self->optimizer, self, folder, tree, step, error);
 }
 
 typedef struct
@@ -138,10 +198,9 @@ typedef struct
   GArray *entries;   /* of the module; NULL: none */
   EbbShardMesh mesh; /* of the ranks here */
   EbbArgs *optimizer_state;
-  EbbArgs *rest;     /* of the training */
-  EbbArgs *tree;     /* of a state that one process saved, until it was checked; then there is no source */
-  GArray *transfers; /* of the module, from it */
-  GHashTable *saved; /* the names that the state has of the module: a set */
+  EbbArgs *rest;       /* of the training */
+  GHashTable *saved;   /* the names that the state has of the module: a set */
+  gboolean is_changed; /* the load has begun to change something */
   gint64 step;
 } Loading;
 
@@ -188,6 +247,22 @@ check_entry (Loading *self,
   return FALSE;
 }
 
+/* Bytes are codes, such as those of int8: no numbers are cast to them. */
+static gboolean
+check_dtype (Loading *self,
+             guint number,
+             GError **error)
+{
+  const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, number);
+  const EbbDType here = entry->shard.tensor->view.dtype, there = find_record (self, number)->dtype;
+
+  if ((there == EBB_DTYPE_U8) == (here == EBB_DTYPE_U8))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is %s there, not %s",
+               self->source->shown, entry->name, ebb_dtype_get_name (there), ebb_dtype_get_name (here));
+  return FALSE;
+}
+
 static gboolean
 check_module (Loading *self,
               GError **error)
@@ -195,6 +270,11 @@ check_module (Loading *self,
   GPtrArray *records = self->source->index->records[EBB_SHARD_FILE_MODEL];
   g_autoptr (GHashTable) names = g_hash_table_new (g_str_hash, g_str_equal);
 
+  if (!self->source->index->has_files[EBB_SHARD_FILE_MODEL])
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no module", self->source->shown);
+      return FALSE;
+    }
   for (guint i = 0; i < self->entries->len; i++)
     {
       if (!check_entry (self, i, error))
@@ -213,6 +293,9 @@ check_module (Loading *self,
                    self->source->shown, quoted);
       return FALSE;
     }
+  for (guint i = 0; i < self->entries->len; i++)
+    if (!check_dtype (self, i, error))
+      return FALSE;
   return TRUE;
 }
 
@@ -338,20 +421,6 @@ read_items (Loading *self,
   return TRUE;
 }
 
-static EbbArgs *
-peek_part (EbbArgs *tree,
-           const char *name,
-           const char *folder,
-           GError **error)
-{
-  int index = ebb_args_find (tree, name);
-  EbbArgs *part = index >= 0 ? ebb_args_peek_args (tree, (guint) index) : NULL;
-
-  if (part == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
-  return part;
-}
-
 /* The file of each rank that saved lists its tensors; each rank here checks some of these files. */
 static gboolean
 check_items (Loading *self,
@@ -361,8 +430,7 @@ check_items (Loading *self,
 
   for (guint r = ebb_process_group_get_rank (self->group); r < self->source->index->n_ranks; r += n_ranks)
     {
-      g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, r, error);
-      EbbArgs *rest = tree != NULL ? peek_part (tree, "optimizer", self->source->shown, error) : NULL;
+      g_autoptr (EbbArgs) rest = ebb_shard_source_read_tree (self->source, r, "optimizer", error);
 
       if (rest == NULL || !ebb_optimizer_rest_check (rest, self->source->index, self->source->shown, error))
         return FALSE;
@@ -375,8 +443,7 @@ read_optimizer (Loading *self,
                 GError **error)
 {
   g_autoptr (GArray) items = ebb_optimizer_items_new ();
-  g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, 0, error);
-  EbbArgs *rest = tree != NULL ? peek_part (tree, "optimizer", self->source->shown, error) : NULL;
+  g_autoptr (EbbArgs) rest = ebb_shard_source_read_tree (self->source, 0, "optimizer", error);
 
   if (rest == NULL || !check_items (self, error) || !read_items (self, items, error))
     return FALSE;
@@ -390,11 +457,7 @@ read_optimizer (Loading *self,
 static guint
 count_data_ranks (Loading *self)
 {
-  const EbbShardIndex *index;
-
-  if (self->source == NULL)
-    return 1;
-  index = self->source->index;
+  const EbbShardIndex *index = self->source->index;
 
   return MAX (index->n_ranks / ebb_shard_index_count_tensor_ranks (index), 1);
 }
@@ -418,13 +481,11 @@ find_predecessor (Loading *self)
   return 0;
 }
 
-/* Returns the members of @rest but those of the module and the optimizer, with the tracker's states advanced unless
- * they are this rank's own. */
+/* Returns @rest with the tracker's states advanced unless they are this rank's own. */
 static EbbArgs *
 take_rest (EbbArgs *rest,
            gboolean is_own)
 {
-  static const char *const parts[] = { "module", "optimizer", NULL };
   EbbArgs *moved = ebb_args_new (EBB_ARGS_DICT);
 
   for (guint i = 0; i < ebb_args_get_length (rest); i++)
@@ -432,8 +493,6 @@ take_rest (EbbArgs *rest,
       const char *key = ebb_args_get_key (rest, i);
       EbbArgs *saved = ebb_args_peek_args (rest, i);
 
-      if (key != NULL && g_strv_contains (parts, key))
-        continue;
       if (!is_own && saved != NULL && g_strcmp0 (key, EBB_TRAINING_STATE_NAMED_GENERATORS) == 0)
         {
           g_autoptr (EbbArgs) states = ebb_rng_tracker_state_advance (saved);
@@ -445,6 +504,8 @@ take_rest (EbbArgs *rest,
     }
   return moved;
 }
+
+/* -- all of it ----------------------------------------------------------------------------------------------------- */
 
 /* A state that has the base, too, must have all of the module. */
 static void
@@ -461,9 +522,7 @@ static gboolean
 read_rest (Loading *self,
            GError **error)
 {
-  g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, find_predecessor (self), error);
-  EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->shown, error) : NULL;
-
+  g_autoptr (EbbArgs) rest = ebb_shard_source_read_tree (self->source, find_predecessor (self), "training", error);
   const gboolean has_own = ebb_shard_index_count_tensor_ranks (self->source->index) == self->mesh.n_tensor
                            && self->mesh.own.data < count_data_ranks (self);
 
@@ -472,57 +531,6 @@ read_rest (Loading *self,
     return FALSE;
   want_all (self, rest);
   self->rest = take_rest (rest, has_own);
-  return TRUE;
-}
-
-/* -- all of it ----------------------------------------------------------------------------------------------------- */
-
-/* Rank 0 reads the index, so that all ranks see the same one. */
-static EbbShardSource *
-open_source (EbbProcessGroup *group,
-             const char *folder,
-             GError **error)
-{
-  GError *failure = NULL;
-  g_autofree char *text = NULL;
-  g_auto (GStrv) texts = NULL;
-
-  if (ebb_process_group_get_rank (group) == 0)
-    text = ebb_shard_source_read_index (folder, &failure);
-  if (!ebb_agree_no_failure (group, failure, error))
-    return NULL;
-  texts = ebb_agree_gather_texts (group, text != NULL ? text : "", error);
-  return texts != NULL ? ebb_shard_source_new (folder, texts[0], error) : NULL;
-}
-
-/* Checks a state that one process saved, and takes from it what this rank needs. */
-static gboolean
-prepare_full (Loading *self,
-              const char *shown,
-              GError **error)
-{
-  g_autoptr (EbbArgs) tree = g_steal_pointer (&self->tree);
-  EbbArgs *part;
-
-  ebb_generator_tracker_get_default (); /* creates the tracker, which checks its own states */
-  if (!ebb_training_state_check_rest (self->training, tree, shown, &self->step, error))
-    return FALSE;
-  want_all (self, tree);
-  if (self->entries != NULL)
-    {
-      part = peek_part (tree, "module", shown, error);
-      self->transfers = part != NULL ? ebb_state_match_own (self->module, self->entries, part, TRUE, error) : NULL;
-      if (self->transfers == NULL)
-        return FALSE;
-    }
-  if (self->optimizer != NULL)
-    {
-      part = peek_part (tree, "optimizer", shown, error);
-      self->optimizer_state = part != NULL ? ebb_optimizer_state_take_own (self->optimizer, part, error) : NULL;
-      if (self->optimizer_state == NULL || !ebb_optimizer_check_state (self->optimizer, self->optimizer_state, error))
-        return FALSE;
-    }
-  self->rest = take_rest (tree, self->mesh.n_tensor == 1 && self->mesh.own.data == 0);
   return TRUE;
 }
 
@@ -564,19 +572,16 @@ load_entry (Loading *self,
 
 static gboolean
 apply (Loading *self,
-       const char *shown,
        GError **error)
 {
-  if (self->transfers != NULL && !ebb_state_transfers_run (self->transfers, error))
-    return FALSE;
-  for (guint i = 0; self->source != NULL && self->entries != NULL && i < self->entries->len; i++)
+  for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
     if (g_array_index (self->entries, EbbStateEntry, i).first == i && !load_entry (self, i, error))
       return FALSE;
   if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, self->optimizer_state, error))
     return FALSE;
   if (self->training == NULL)
     return TRUE;
-  if (!ebb_training_state_load_rest (self->training, self->rest, shown, error))
+  if (!ebb_training_state_load_rest (self->training, self->rest, self->source->shown, error))
     return FALSE;
   ebb_training_state_add_trained (self->training, self->rest, self->saved);
   /* Tensor-parallel ranks must draw the same numbers. */
@@ -585,114 +590,25 @@ apply (Loading *self,
   return TRUE;
 }
 
-/* The step of a training's state; -1: it has none. */
-static gint64
-get_step (EbbArgs *rest)
-{
-  const int index = rest != NULL ? ebb_args_find (rest, "step") : -1;
-
-  return index >= 0 && ebb_args_get_value_kind (rest, (guint) index) == EBB_VALUE_INT
-             ? ebb_args_get_int (rest, (guint) index)
-             : -1;
-}
-
-/* The step of the folder's sharded state, as its rank 0 has it; -1 if there is no such state, or if it has no step, as
- * that of a module alone. */
-static gboolean
-read_sharded_step (const char *folder,
-                   gint64 *step,
-                   GError **error)
-{
-  g_autofree char *path = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
-  g_autofree char *text = NULL;
-  g_autoptr (EbbShardSource) source = NULL;
-  g_autoptr (EbbArgs) tree = NULL;
-  int index;
-
-  *step = -1;
-  if (!g_file_test (path, G_FILE_TEST_EXISTS))
-    return TRUE;
-  text = ebb_shard_source_read_index (folder, error);
-  source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
-  tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
-  index = tree != NULL ? ebb_args_find (tree, "training") : -1;
-  *step = get_step (index >= 0 ? ebb_args_peek_args (tree, (guint) index) : NULL);
-  return tree != NULL;
-}
-
-/* Whether to load the state that one process saved: there is no other in the folder, or that is of an earlier step. */
-static gboolean
-choose_full (Loading *self,
-             const char *folder,
-             gboolean *is_full,
-             GError **error)
-{
-  g_autofree char *path = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
-  gint64 sharded = -1;
-
-  *is_full = self->training != NULL && ebb_state_folder_has_state (folder);
-  if (!*is_full || !g_file_test (path, G_FILE_TEST_EXISTS))
-    return TRUE;
-  if (!read_sharded_step (folder, &sharded, error) || (self->tree = ebb_state_folder_read (folder, error)) == NULL)
-    return FALSE;
-  *is_full = get_step (self->tree) > sharded;
-  if (!*is_full)
-    g_clear_pointer (&self->tree, ebb_args_unref);
-  return TRUE;
-}
-
-/* Opens the state as rank 0 chooses it: its source, or the tree if one process saved it. */
-static gboolean
-open_state (Loading *self,
-            const char *folder,
-            GError **error)
-{
-  g_auto (GStrv) texts = NULL;
-  GError *failure = NULL;
-  gboolean is_full = FALSE;
-
-  if (ebb_process_group_get_rank (self->group) == 0)
-    choose_full (self, folder, &is_full, &failure);
-  if (!ebb_agree_no_failure (self->group, failure, error))
-    return FALSE;
-  failure = NULL;
-  texts = ebb_agree_gather_texts (self->group, is_full ? "full" : "", error);
-  if (texts == NULL)
-    return FALSE;
-  if (*texts[0] == '\0')
-    return (self->source = open_source (self->group, folder, error)) != NULL;
-  if (self->tree == NULL)
-    self->tree = ebb_state_folder_read (folder, &failure);
-  return ebb_agree_no_failure (self->group, failure, error);
-}
-
-static GHashTable *
+static void
 list_saved (Loading *self)
 {
-  GPtrArray *records;
-  GHashTable *names;
+  GPtrArray *records = self->source->index->records[EBB_SHARD_FILE_MODEL];
 
-  if (self->tree != NULL)
-    return ebb_training_state_list_saved (self->tree);
-  names = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
-  records = self->source->index->records[EBB_SHARD_FILE_MODEL];
+  self->saved = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
   for (guint i = 0; i < records->len; i++)
-    g_hash_table_add (names, g_strdup (((EbbShardRecord *) g_ptr_array_index (records, i))->name));
-  return names;
+    g_hash_table_add (self->saved, g_strdup (((EbbShardRecord *) g_ptr_array_index (records, i))->name));
 }
 
+/* Loads the state of the source. */
 static gboolean
 load (Loading *self,
-      const char *folder,
       GError **error)
 {
-  g_autofree char *shown = ebb_escape_text (folder);
   const gboolean trained_only = self->training != NULL && self->training->trained_only;
   GError *failure = NULL;
 
-  if (!open_state (self, folder, error))
-    return FALSE;
-  self->saved = list_saved (self);
+  list_saved (self);
   if (self->training != NULL && !ebb_state_find_base (self->training, self->saved, self->group, error))
     return FALSE;
   if (self->module != NULL)
@@ -701,49 +617,69 @@ load (Loading *self,
   if (!ebb_shard_mesh_init (&self->mesh, self->group, self->entries, self->optimizer, "", NULL, error))
     return FALSE;
   if (ebb_state_reshard (self->entries, self->optimizer, &failure))
-    (void) (self->tree != NULL ? prepare_full (self, shown, &failure) : prepare (self, &failure));
+    prepare (self, &failure);
   if (!ebb_agree_no_failure (self->group, failure, error))
     return FALSE;
   failure = NULL;
-  apply (self, shown, &failure);
+  self->is_changed = TRUE;
+  apply (self, &failure);
   return ebb_agree_no_failure (self->group, failure, error);
 }
 
+static void
+loading_clear (Loading *self)
+{
+  g_clear_pointer (&self->entries, g_array_unref);
+  g_clear_pointer (&self->saved, g_hash_table_unref);
+  g_clear_pointer (&self->mesh.ranks, g_free);
+  g_clear_pointer (&self->optimizer_state, ebb_args_unref);
+  g_clear_pointer (&self->rest, ebb_args_unref);
+}
+
 static gboolean
-load_state (EbbModule *module,
+use_state (gpointer data,
+           EbbShardSource *source,
+           gboolean *is_final,
+           GError **error)
+{
+  Loading *self = data;
+  gboolean ok;
+
+  self->source = source;
+  ok = load (self, error);
+  *is_final = self->is_changed;
+  loading_clear (self);
+  return ok;
+}
+
+/* @old: a tree of version 1.0, if it was read already; NULL: that of the newest state. */
+static gboolean
+load_state (EbbProcessGroup *group,
+            EbbModule *module,
             EbbOptimizer *optimizer,
             EbbTrainingState *training,
             const char *folder,
+            EbbArgs *old,
             gint64 *step,
             GError **error)
 {
   Loading self = {
-    .group = ebb_process_group_get_default (),
+    .group = group,
     .module = module,
     .optimizer = optimizer,
     .training = training,
   };
-  gboolean ok;
+  g_autoptr (EbbShardSource) source = NULL;
+  gboolean is_final, ok;
 
   ebb_push_grad_enabled (FALSE);
-  ok = load (&self, folder, error);
+  if (old == NULL)
+    ok = ebb_shard_folder_use_newest (group, folder, use_state, &self, error);
+  else
+    ok =
+        (source = ebb_shard_source_new_old (folder, old, error)) != NULL && use_state (&self, source, &is_final, error);
   ebb_pop_grad_enabled ();
   if (ok && step != NULL)
     *step = self.step;
-  g_clear_pointer (&self.entries, g_array_unref);
-  g_clear_pointer (&self.tree, ebb_args_unref);
-  g_clear_pointer (&self.transfers, g_array_unref);
-  g_clear_pointer (&self.saved, g_hash_table_unref);
-  g_free (self.mesh.ranks);
-  g_clear_pointer (&self.optimizer_state, ebb_args_unref);
-  g_clear_pointer (&self.rest, ebb_args_unref);
-  g_clear_pointer (&self.source, ebb_shard_source_free);
   return ok;
-}
-
-/* For ebb_training_state_load (), which knows of states of one process alone. */
-static void __attribute__ ((constructor))
-register_sharded_step (void)
-{
-  ebb_training_state_set_sharded_step_func (read_sharded_step);
 }

@@ -232,10 +232,11 @@ extract_items (EbbOptimizer *optimizer,
   return TRUE;
 }
 
-EbbArgs *
-ebb_optimizer_state_take_own (EbbOptimizer *optimizer,
-                              EbbArgs *state,
-                              GError **error)
+/* Returns @state, which is full, with this rank's elements. */
+static EbbArgs *
+take_own (EbbOptimizer *optimizer,
+          EbbArgs *state,
+          GError **error)
 {
   g_autoptr (GArray) items = ebb_optimizer_items_new ();
   g_autoptr (EbbArgs) rest = ebb_optimizer_state_split (state, items, error);
@@ -369,7 +370,7 @@ load (EbbOptimizer *optimizer,
       failure = NULL;
     }
   else if (failure == NULL)
-    local = ebb_optimizer_state_take_own (optimizer, state, &failure);
+    local = take_own (optimizer, state, &failure);
   if (local != NULL && ebb_state_reshard (NULL, optimizer, &failure))
     ebb_optimizer_check_state (optimizer, local, &failure);
   if (!ebb_agree_no_failure (group, failure, error))
@@ -475,7 +476,7 @@ ebb_optimizer_state_split (EbbArgs *state,
       EbbArgs *values = ebb_args_peek_args (slots, i);
       g_autoptr (EbbArgs) slot_rest = NULL;
 
-      if (name == NULL || values == NULL)
+      if (name == NULL || values == NULL || ebb_args_get_kind (values) != EBB_ARGS_DICT)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state of %s is no dictionary",
                        name != NULL ? name : "a parameter without a name");

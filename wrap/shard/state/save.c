@@ -4,7 +4,8 @@
 #include "dist/init.h"
 #include "dist/agree-private.h"
 #include "nn/args-private.h"
-#include "nn/files/state-folder-private.h"
+#include "nn/module-instance-private.h"
+#include "nn/files/state-file-private.h"
 #include "nn/state/training-state-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
@@ -14,20 +15,43 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
-/* Saves a sharded state to a folder. The ranks exchange which ranges they hold; each range is saved by the first rank
- * that holds it. Each rank writes its files under names that no earlier save has. Once all of them are on the disk,
- * rank 0 replaces the index, and only then removes the files of the save before. So there is always an index whose
+/* Saves a state to a folder. The ranks exchange which ranges they hold; each range is saved by the first rank that
+ * holds it. Each rank writes its files under names that no earlier save has. Once all of them are on the disk, rank 0
+ * replaces the index, and only then removes the files of states that don't stay. So there is always an index whose
  * files all exist. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without an index
- * belong to a first save that was interrupted, and not to a state whose index was lost. */
+ * belong to a first save that was interrupted, and not to a state whose index was lost. A process alone is a group of
+ * one rank. */
 
-/* @training: a tree of this rank's, or NULL. @part: of the module, beside the names in @trained. */
-static gboolean save_state (EbbModule *module,
+typedef struct
+{
+  EbbProcessGroup *group;
+  const char *folder;
+  guint rank, n_ranks;
+  guint keep; /* states in the folder, the new one counted */
+  EbbOptimizer *optimizer;
+  EbbArgs *training;    /* a tree of this rank's; NULL: none */
+  GArray *entries;      /* of the module; NULL: none */
+  GArray *items;        /* of the optimizer */
+  EbbArgs *rest;        /* of the optimizer's state; NULL: none */
+  EbbShardIndex *index; /* of all ranks */
+  GPtrArray *written;   /* paths */
+  EbbAtomicFile file;   /* rank 0: the new index */
+  char *replaced;       /* rank 0: the text of the index before; NULL: none */
+  gint64 replaced_save;
+} Saving;
+
+/* @part: of the module, beside the names in @trained. */
+static gboolean save_state (Saving *self,
+                            EbbModule *module,
                             EbbStatePart part,
                             GHashTable *trained,
-                            EbbOptimizer *optimizer,
-                            EbbArgs *training,
-                            const char *folder,
                             GError **error);
+static gboolean save_training (EbbTrainingState *training,
+                               EbbProcessGroup *group,
+                               guint keep,
+                               const char *folder,
+                               gint64 step,
+                               GError **error);
 
 /**
  * ebb_save_sharded_state:
@@ -61,7 +85,49 @@ ebb_save_sharded_state (EbbModule *module,
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
   g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
 
-  return save_state (module, EBB_STATE_ALL, NULL, optimizer, NULL, folder, error);
+  return save_state (&(Saving){ .group = ebb_process_group_get_default (),
+                                .folder = folder,
+                                .keep = 1,
+                                .optimizer = optimizer },
+                     module, EBB_STATE_ALL, NULL, error);
+}
+
+/**
+ * ebb_training_state_save:
+ * @self: what is to be saved
+ * @folder: (type filename): a folder, made if it does not exist
+ * @step: how many steps were taken, from 0 to 2^53
+ * @error: return location for an error
+ *
+ * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default
+ * one, those of its #EbbGeneratorTracker and those added), #EbbTrainingState:config and #EbbTrainingState:values in the
+ * files of ebb_save_sharded_state(), with this process as the only rank. The new state counts once all of it has
+ * reached the disk; only then older ones go, but for the newest #EbbTrainingState:keep. So whenever the machine stops,
+ * a whole state is left. What killed saves have left is removed first. See #EbbFolderLock for programs that may be
+ * started twice.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_INVALID_ARGUMENT if @step is out of range,
+ *   %EBB_ERROR_STATE if #EbbTrainingState:values hold what can't be saved; older states are still there
+ */
+gboolean
+ebb_training_state_save (EbbTrainingState *self,
+                         const char *folder,
+                         gint64 step,
+                         GError **error)
+{
+  g_autoptr (EbbProcessGroup) alone = NULL;
+
+  if (!EBB_MAY_BEGIN (error, self, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  if (self->module != NULL
+      && (!ebb_module_check_full (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error)
+          || !ebb_module_check_not_tensor_parallel (self->module, "save it by ebb_training_state_save_sharded()",
+                                                    error)))
+    return FALSE;
+  alone = ebb_single_group_new ();
+  return save_training (self, alone, self->keep, folder, step, error);
 }
 
 /**
@@ -83,70 +149,39 @@ ebb_training_state_save_sharded (EbbTrainingState *self,
                                  gint64 step,
                                  GError **error)
 {
-  g_autoptr (EbbModule) module = NULL;
-  g_autoptr (EbbOptimizer) optimizer = NULL;
-  g_autoptr (EbbArgs) rest = NULL;
-  GHashTable *trained;
-
   if (!EBB_MAY_BEGIN (error, self, folder))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
+  return save_training (self, ebb_process_group_get_default (), 1, folder, step, error);
+}
+
+static gboolean
+save_training (EbbTrainingState *training,
+               EbbProcessGroup *group,
+               guint keep,
+               const char *folder,
+               gint64 step,
+               GError **error)
+{
+  g_autoptr (EbbArgs) rest = NULL;
+  GHashTable *trained;
+
   if (!ebb_training_state_check_step (step, error))
     return FALSE;
-  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
-  trained = ebb_training_state_note_trained (self);
-  if (!ebb_state_find_base (self, trained, ebb_process_group_get_default (), error))
+  trained = ebb_training_state_note_trained (training);
+  if (!ebb_state_find_base (training, trained, group, error))
     return FALSE;
-  rest = ebb_training_state_get_rest (self, step);
-  return save_state (module, self->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, trained, optimizer, rest, folder,
-                     error);
+  rest = ebb_training_state_get_rest (training, step);
+  return save_state (&(Saving){ .group = group,
+                                .folder = folder,
+                                .keep = keep,
+                                .optimizer = training->optimizer,
+                                .training = rest },
+                     training->module, training->trained_only ? EBB_STATE_TRAINED : EBB_STATE_ALL, trained, error);
 }
-
-typedef struct
-{
-  EbbProcessGroup *group;
-  const char *folder;
-  guint rank, n_ranks;
-  EbbOptimizer *optimizer;
-  EbbArgs *training;
-  GArray *entries;      /* of the module; NULL: none */
-  GArray *items;        /* of the optimizer */
-  EbbArgs *rest;        /* of the optimizer's state; NULL: none */
-  EbbShardIndex *index; /* of all ranks */
-  GPtrArray *written;   /* paths */
-  EbbAtomicFile file;   /* rank 0: the new index */
-} Saving;
 
 /* -- the folder ---------------------------------------------------------------------------------------------------- */
-
-/* The newest save that any file in @names is of; 0: none. */
-static gint64
-find_last (char **names)
-{
-  gint64 last = 0;
-
-  for (guint i = 0; names[i] != NULL; i++)
-    last = MAX (last, ebb_shard_file_parse_name (names[i]));
-  return last;
-}
-
-/* Removes the files of all saves other than @save, or none if the folder can't be listed. */
-static void
-remove_other (const char *folder,
-              gint64 save)
-{
-  g_auto (GStrv) names = ebb_list_folder (folder, NULL);
-
-  for (guint i = 0; names != NULL && names[i] != NULL; i++)
-    {
-      gint64 other = ebb_shard_file_parse_name (names[i]);
-      g_autofree char *path = g_build_filename (folder, names[i], NULL);
-
-      if (other > 0 && other != save)
-        g_unlink (path);
-    }
-}
 
 static gboolean
 is_unfinished_index (const char *name)
@@ -154,15 +189,16 @@ is_unfinished_index (const char *name)
   return g_str_has_prefix (name, EBB_SHARD_INDEX_FILE ".") && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX);
 }
 
-/* Removes the files of interrupted saves before this save needs the space: those that the index doesn't name, or all of
- * them if there is an unfinished index alone, which is removed after them, when the new one is begun. */
+/* Removes the files of interrupted saves and of older states before this save needs the space, or all of them if there
+ * is an unfinished index alone, which is removed after them, when the new one is begun. Two states stay even if @keep
+ * is 1: the newest may turn out to be damaged. */
 static gboolean
 remove_interrupted (Saving *self,
                     char **names,
                     GError **error)
 {
   gboolean has_index = g_strv_contains ((const char *const *) names, EBB_SHARD_INDEX_FILE), is_unfinished = FALSE;
-  g_autofree char *text = has_index ? ebb_shard_source_read_index (self->folder, error) : NULL;
+  g_autofree char *text = has_index ? ebb_shard_source_read_index (self->folder, EBB_SHARD_INDEX_FILE, error) : NULL;
   g_autoptr (EbbShardIndex) index = NULL;
 
   if (has_index && text == NULL)
@@ -170,8 +206,11 @@ remove_interrupted (Saving *self,
   index = has_index ? ebb_shard_index_parse (text, EBB_SHARD_INDEX_FILE, NULL) : NULL;
   for (guint i = 0; names[i] != NULL; i++)
     is_unfinished = is_unfinished || is_unfinished_index (names[i]);
-  if (index != NULL || (!has_index && is_unfinished))
-    remove_other (self->folder, index != NULL ? index->save : 0);
+  if (index == NULL && (has_index || !is_unfinished))
+    return TRUE;
+  self->replaced = g_steal_pointer (&text);
+  self->replaced_save = index != NULL ? index->save : 0;
+  ebb_shard_folder_clean (self->folder, names, self->replaced_save, MAX (self->keep, 2));
   return TRUE;
 }
 
@@ -193,7 +232,7 @@ begin (Saving *self,
     }
   names = ebb_list_folder (self->folder, error);
   return names != NULL && remove_interrupted (self, names, error) && ebb_atomic_file_open (&self->file, path, error)
-             ? find_last (names) + 1
+             ? ebb_shard_folder_find_last (names) + 1
              : 0;
 }
 
@@ -337,20 +376,40 @@ remove_own (Saving *self)
 
 /* -- the index ----------------------------------------------------------------------------------------------------- */
 
+/* The index of the state before stays under another name, if that state does. */
+static gboolean
+copy_replaced (Saving *self,
+               GError **error)
+{
+  g_autofree char *name = ebb_shard_index_make_copy_name (self->replaced_save);
+  g_autofree char *path = g_build_filename (self->folder, name, NULL);
+  EbbAtomicFile file;
+
+  if (self->replaced == NULL || self->keep == 1)
+    return TRUE;
+  if (!ebb_atomic_file_open (&file, path, error))
+    return FALSE;
+  if (ebb_atomic_file_write (&file, self->replaced, strlen (self->replaced), error))
+    return ebb_atomic_file_commit (&file, error);
+  ebb_atomic_file_abort (&file);
+  return FALSE;
+}
+
 static gboolean
 write_index (Saving *self,
              GError **error)
 {
   g_autofree char *text = ebb_shard_index_to_text (self->index);
 
-  return ebb_atomic_file_write (&self->file, text, strlen (text), error) && ebb_atomic_file_commit (&self->file, error);
+  return copy_replaced (self, error) && ebb_atomic_file_write (&self->file, text, strlen (text), error)
+         && ebb_atomic_file_commit (&self->file, error);
 }
 
 /* The index may be in place even if writing it failed, and then its files must stay. */
 static gboolean
 index_is_in_place (Saving *self)
 {
-  g_autofree char *text = ebb_shard_source_read_index (self->folder, NULL);
+  g_autofree char *text = ebb_shard_source_read_index (self->folder, EBB_SHARD_INDEX_FILE, NULL);
   g_autoptr (EbbShardIndex) index = text != NULL ? ebb_shard_index_parse (text, "", NULL) : NULL;
 
   return index != NULL && index->save == self->index->save;
@@ -400,6 +459,7 @@ save (Saving *self,
 {
   GError *failure = NULL;
   g_autoptr (GError) agreed = NULL;
+  g_auto (GStrv) names = NULL;
   g_autofree char *own = list_own (self, &failure);
   g_auto (GStrv) texts = NULL;
   EbbShardMesh mesh;
@@ -425,8 +485,11 @@ save (Saving *self,
   /* The index is replaced only if no rank was lost after it had written its files. */
   if (!ebb_agree_no_failure (self->group, NULL, error) || !publish (self, error))
     return FALSE;
-  if (self->rank == 0)
-    remove_other (self->folder, self->index->save);
+  if (self->rank == 0 && (names = ebb_list_folder (self->folder, NULL)) != NULL)
+    {
+      ebb_shard_folder_clean (self->folder, names, self->index->save, self->keep);
+      ebb_shard_folder_remove_old (self->folder, names);
+    }
   return TRUE;
 }
 
@@ -438,51 +501,42 @@ end (Saving *self)
   g_auto (GStrv) names = ebb_list_folder (self->folder, NULL);
 
   if (names != NULL
-      && (g_strv_contains ((const char *const *) names, EBB_SHARD_INDEX_FILE) || find_last (names) == 0))
+      && (g_strv_contains ((const char *const *) names, EBB_SHARD_INDEX_FILE)
+          || ebb_shard_folder_find_last (names) == 0))
     ebb_atomic_file_abort (&self->file);
   else
     ebb_atomic_file_leave (&self->file);
 }
 
 static gboolean
-save_state (EbbModule *module,
+save_state (Saving *self,
+            EbbModule *module,
             EbbStatePart part,
             GHashTable *trained,
-            EbbOptimizer *optimizer,
-            EbbArgs *training,
-            const char *folder,
             GError **error)
 {
-  EbbProcessGroup *group = ebb_process_group_get_default ();
-  Saving self = {
-    .group = group,
-    .folder = folder,
-    .rank = ebb_process_group_get_rank (group),
-    .n_ranks = ebb_process_group_get_size (group),
-    .optimizer = optimizer,
-    .training = training,
-    .file = { .fd = -1 },
-  };
   gint64 number;
   gboolean ok;
 
-  if (!choose_number (&self, &number, error))
+  self->rank = ebb_process_group_get_rank (self->group);
+  self->n_ranks = ebb_process_group_get_size (self->group);
+  self->file.fd = -1;
+  ok = choose_number (self, &number, error);
+  if (ok)
     {
-      if (self.file.fd >= 0)
-        end (&self);
-      return FALSE;
+      self->index = ebb_shard_index_new (number, self->n_ranks);
+      self->written = g_ptr_array_new_with_free_func (g_free);
+      self->entries = module != NULL ? ebb_state_entries_new_part (module, part, trained) : NULL;
+      self->items = ebb_optimizer_items_new ();
+      ok = save (self, error);
+      g_ptr_array_unref (self->written);
+      g_clear_pointer (&self->entries, g_array_unref);
+      g_array_unref (self->items);
+      g_clear_pointer (&self->rest, ebb_args_unref);
+      ebb_shard_index_free (self->index);
     }
-  self.index = ebb_shard_index_new (number, self.n_ranks);
-  self.written = g_ptr_array_new_with_free_func (g_free);
-  self.entries = module != NULL ? ebb_state_entries_new_part (module, part, trained) : NULL;
-  self.items = ebb_optimizer_items_new ();
-  ok = save (&self, error);
-  if (self.file.fd >= 0)
-    end (&self);
-  g_ptr_array_unref (self.written);
-  g_clear_pointer (&self.entries, g_array_unref);
-  g_array_unref (self.items);
-  g_clear_pointer (&self.rest, ebb_args_unref);
-  ebb_shard_index_free (self.index);
+  if (self->file.fd >= 0)
+    end (self);
+  g_free (self->replaced);
   return ok;
 }

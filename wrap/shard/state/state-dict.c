@@ -195,12 +195,13 @@ ebb_state_reshard (GArray *entries,
   return TRUE;
 }
 
-GArray *
-ebb_state_match_own (EbbModule *module,
-                     GArray *entries,
-                     EbbArgs *state,
-                     gboolean strict,
-                     GError **error)
+/* The copies by which this rank takes its shards of @state, full tensors by name. */
+static GArray *
+match_own (EbbModule *module,
+           GArray *entries,
+           EbbArgs *state,
+           gboolean strict,
+           GError **error)
 {
   g_autoptr (EbbArgs) targets = ebb_args_new (EBB_ARGS_DICT);
   g_autoptr (GArray) transfers = NULL;
@@ -246,7 +247,7 @@ load_own (EbbModule *module,
       ok = FALSE;
     }
   if (ok)
-    transfers = ebb_state_match_own (module, entries, state, strict, &failure);
+    transfers = match_own (module, entries, state, strict, &failure);
   if (!ebb_agree_no_failure (group, failure, error))
     return FALSE;
   failure = NULL;

@@ -50,11 +50,25 @@ gboolean ebb_load_sharded_state (EbbModule *module,
                                  const char *folder,
                                  GError **error);
 
+/* -- a training, on one rank or on all together */
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_training_state_save (EbbTrainingState *self,
+                                  const char *folder,
+                                  gint64 step,
+                                  GError **error);
+
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_training_state_save_sharded (EbbTrainingState *self,
                                           const char *folder,
                                           gint64 step,
                                           GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_training_state_load (EbbTrainingState *self,
+                                  const char *folder,
+                                  gint64 *step,
+                                  GError **error);
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_training_state_load_sharded (EbbTrainingState *self,
@@ -63,7 +77,7 @@ gboolean ebb_training_state_load_sharded (EbbTrainingState *self,
                                           GError **error);
 
 EBB_AVAILABLE_IN_ALL
-char *ebb_training_state_read_sharded_config (const char *folder,
-                                              GError **error);
+char *ebb_training_state_read_config (const char *folder,
+                                      GError **error);
 
 G_END_DECLS

@@ -32,13 +32,6 @@ GArray *ebb_state_entries_new_part (EbbModule *module,
 void ebb_state_entries_describe (GArray *entries,
                                  guint rank,
                                  EbbShardIndex *index);
-/* The copies by which this rank takes its shards of @state, full tensors by name, as ebb_load_full_state_dict () does.
- */
-GArray *ebb_state_match_own (EbbModule *module,
-                             GArray *entries,
-                             EbbArgs *state,
-                             gboolean strict,
-                             GError **error);
 /* Fails if full parameters are summoned: they may have changed, so that they belong to no state. */
 gboolean ebb_state_check_released (GArray *entries,
                                    GError **error);
@@ -59,8 +52,9 @@ EbbTensor *ebb_broadcast_full (EbbProcessGroup *group,
 
 /* -- base.c */
 
-/* As ebb_training_state_find_base (), of a module that is split over the ranks of @group, which call it together. Fails
- * on all of them if they differ in whether a base is left out. */
+/* Computes the checksum of the tensors that count as frozen beside @trained, if the state is one that has it. The ranks
+ * of @group, which have the module together, call it together. Fails on all of them if they differ in whether a base is
+ * left out. */
 gboolean ebb_state_find_base (EbbTrainingState *training,
                               GHashTable *trained,
                               EbbProcessGroup *group,
@@ -127,10 +121,6 @@ EbbArgs *ebb_optimizer_state_split (EbbArgs *state,
 /* The other way round. Parameters that only @items have come last. */
 EbbArgs *ebb_optimizer_state_join (EbbArgs *rest,
                                    GArray *items);
-/* Returns @state, which a single process has saved, with this rank's elements. */
-EbbArgs *ebb_optimizer_state_take_own (EbbOptimizer *optimizer,
-                                       EbbArgs *state,
-                                       GError **error);
 /* Fails if @index lacks a tensor that @rest lists. @folder names the state in errors. */
 gboolean ebb_optimizer_rest_check (EbbArgs *rest,
                                    EbbShardIndex *index,
@@ -144,7 +134,16 @@ gboolean ebb_optimizer_items_describe (EbbOptimizer *optimizer,
                                        EbbShardIndex *index,
                                        GError **error);
 
-/* -- files.c: the files of a sharded state. A rank's tensors are a safetensors file with a checksum of every MiB, so a
+/* -- load.c */
+
+/* Loads the tree that one process saved with version 1.0. */
+gboolean ebb_training_state_load_tree (EbbTrainingState *self,
+                                       EbbArgs *tree,
+                                       const char *folder,
+                                       gint64 *step,
+                                       GError **error);
+
+/* -- files.c: the files of a state. A rank's tensors are a safetensors file with a checksum of every MiB, so a
  * range is checked without reading the rest. */
 
 /* @tensors may be on any device and need not be contiguous. */
@@ -157,16 +156,25 @@ typedef struct
   char *folder;
   char *shown; /* the folder in errors */
   EbbShardIndex *index;
-  GHashTable *files; /* those that are open, by path */
+  GHashTable *files;                    /* those that are open, by path */
+  EbbArgs *tree;                        /* of a state of version 1.0 that one process saved; NULL: it is another one */
+  EbbArgs *tensors[EBB_N_SHARD_TABLES]; /* with @tree: by name */
 } EbbShardSource;
 
-/* The text of the folder's index. */
+/* The text of the folder's index @name. */
 char *ebb_shard_source_read_index (const char *folder,
+                                   const char *name,
                                    GError **error);
 /* @text is the index's. */
 EbbShardSource *ebb_shard_source_new (const char *folder,
+                                      const char *name,
                                       const char *text,
                                       GError **error);
+/* The source of the tree that one process saved with version 1.0:
+ * { version, step, config, module: {...}, optimizer: {...}, ... }. */
+EbbShardSource *ebb_shard_source_new_old (const char *folder,
+                                          EbbArgs *tree,
+                                          GError **error);
 void ebb_shard_source_free (EbbShardSource *self);
 /* Reads the elements [begin, end) of @slice of a tensor that is not "per_rank", however it was split when it was saved,
  * and compares them with their checksums; @data NULL: only compares. */
@@ -184,11 +192,26 @@ EbbTensor *ebb_shard_source_read_blocks (EbbShardSource *self,
                                          const EbbShardRecord *record,
                                          const EbbSavedRange *range,
                                          GError **error);
-/* The tree that @rank has saved: { optimizer, training }. */
+/* A part of the tree that @rank has saved, { optimizer, training }; it is an error if it isn't there. */
 EbbArgs *ebb_shard_source_read_tree (EbbShardSource *self,
                                      guint rank,
+                                     const char *part,
                                      GError **error);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbShardSource, ebb_shard_source_free)
+
+/* -- folder.c: the states of a folder */
+
+/* Uses one state; a collective function. Sets @is_final if no other one may be tried after a failure. */
+typedef gboolean (*EbbShardUseFunc) (gpointer user_data,
+                                     EbbShardSource *source,
+                                     gboolean *is_final,
+                                     GError **error);
+/* Uses the newest state of the folder that is whole. Rank 0 lists them; all ranks of @group call it together. */
+gboolean ebb_shard_folder_use_newest (EbbProcessGroup *group,
+                                      const char *folder,
+                                      EbbShardUseFunc use,
+                                      gpointer user_data,
+                                      GError **error);
 
 G_END_DECLS

@@ -215,7 +215,7 @@ stop_and_resume (EbbProcessGroup *group,
   g_assert_cmpint (step, ==, HALF);
   test_assert_text (other, "config", "width 32");
   g_assert_cmpfloat (test_get_double (other_dataset, "position"), ==, 5 + rank);
-  config = ebb_training_state_read_sharded_config (saved->folder, error);
+  config = ebb_training_state_read_config (saved->folder, error);
   g_assert_cmpstr (config, ==, "width 32");
   test_shard_run_steps (&resumed, group, HALF, N_STEPS - HALF, other_losses);
   for (int i = HALF; i < N_STEPS; i++)
@@ -285,58 +285,140 @@ test_resume_elsewhere (void)
   test_remove_folder (folder);
 }
 
-/* One process alone loads no state that is older than the sharded one. */
-static void
-check_load_of_one (EbbTrainingState *training,
-                   const char *folder,
-                   gint64 newest)
-{
-  g_autoptr (GError) error = NULL;
-  g_autofree char *config = NULL;
-  g_autofree char *named = g_strdup_printf ("of step %" G_GINT64_FORMAT, newest);
-  gint64 step = 0;
+/* -- states of version 1.0 ----------------------------------------------------------------------------------------- */
 
-  if (newest == 2)
-    {
-      g_assert_true (ebb_training_state_load (training, folder, &step, &error));
-      g_assert_no_error (error);
-      g_assert_cmpint (step, ==, newest);
-      return;
-    }
-  g_assert_false (ebb_training_state_load (training, folder, &step, &error));
-  test_assert_error (error, EBB_ERROR_STATE, folder, named, "ebb_training_state_load_sharded()");
-  g_clear_error (&error);
-  config = ebb_training_state_read_config (folder, &error);
-  g_assert_null (config);
-  test_assert_error (error, EBB_ERROR_STATE, folder, named);
+static char *
+find_old (const char *kind)
+{
+  return g_test_build_filename (G_TEST_DIST, "fixtures", "states-1.0", kind, NULL);
 }
 
-/* A folder may have both kinds of states: that of the greater step is loaded. */
+typedef struct
+{
+  const char *folder;
+  gboolean is_sharded;
+  const char *to; /* where it is saved again; NULL: nowhere */
+} Old;
+
+/* A linear layer of 3 and 2 features, after two steps of AdamW that moved each weight of 0.5 and each bias of 0.25 by
+ * about 0.01. */
+static gboolean
+load_old (EbbProcessGroup *group,
+          gpointer user_data,
+          GError **error)
+{
+  const Old *old = user_data;
+  g_autoptr (EbbModule) module = ebb_linear_new (3, 2, TRUE, error);
+  g_autoptr (EbbModule) same = old->is_sharded ? ebb_fully_shard (module, group, NULL, error) : NULL;
+  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (module, 0.5, error);
+  g_autoptr (EbbTrainingState) training = ebb_training_state_new (module, optimizer, NULL);
+  g_autoptr (EbbArgs) values = NULL;
+  g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (EbbArgs) moments = NULL;
+  g_autoptr (EbbTensor) weight = NULL;
+  g_autofree char *config = ebb_training_state_read_config (old->folder, error);
+  g_autofree char *text = NULL;
+  gint64 step = 0;
+
+  if (!(old->is_sharded ? ebb_training_state_load_sharded : ebb_training_state_load) (training, old->folder, &step,
+                                                                                      error))
+    return FALSE;
+  g_assert_cmpint (step, ==, 2);
+  g_assert_cmpstr (config, ==, "from 1.0");
+  test_assert_text (training, "config", "from 1.0");
+  g_object_get (training, "values", &values, NULL);
+  g_assert_cmpfloat (ebb_args_get_double (values, 0), ==, 0.5);
+  g_assert_cmpint (ebb_optimizer_get_n_steps (optimizer), ==, 2);
+  g_assert_cmpfloat (test_get_double (optimizer, "lr"), ==, 1e-2);
+  state = ebb_get_full_state_dict (module, FALSE, error);
+  moments = ebb_get_full_optimizer_state (optimizer, FALSE, error);
+  if (state == NULL || moments == NULL)
+    return FALSE;
+  weight = ebb_args_get_tensor (state, 0);
+  for (gsize i = 0; i < 6; i++)
+    g_assert_cmpfloat_with_epsilon (test_at (weight, i), 0.4799010, 1e-6);
+  text = ebb_args_to_string (moments);
+  g_assert_nonnull (strstr (text, "exp_avg_sq"));
+  if (old->to == NULL)
+    return TRUE;
+  return (old->is_sharded ? ebb_training_state_save_sharded : ebb_training_state_save) (training, old->to, step, error);
+}
+
+static void
+copy_old (const char *kind,
+          const char *folder)
+{
+  g_autofree char *from = find_old (kind);
+  g_autoptr (GDir) dir = g_dir_open (from, 0, NULL);
+  const char *name;
+
+  while ((name = g_dir_read_name (dir)) != NULL)
+    {
+      g_autofree char *source = g_build_filename (from, name, NULL);
+      g_autofree char *target = g_build_filename (folder, name, NULL);
+      g_autofree char *data = NULL;
+      gsize size;
+
+      g_assert_true (g_file_get_contents (source, &data, &size, NULL));
+      g_assert_true (g_file_set_contents (target, data, (gssize) size, NULL));
+    }
+}
+
+/* Of one process and of two ranks, by one process and by ranks. The state that is saved next replaces them. */
+static void
+test_old (void)
+{
+  static const char *const kinds[] = { "whole", "sharded" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (kinds); i++)
+    for (guint n = 0; n <= 3; n++)
+      {
+        g_autofree char *folder = test_make_folder ();
+        Old old = { folder, n > 0, folder };
+
+        copy_old (kinds[i], folder);
+        test_run_ranks (MAX (n, 1), load_old, &old);
+        g_assert_cmpuint (test_count_files (folder, NULL), >=, 3 * MAX (n, 1) + 1);
+        g_assert_cmpuint (test_count_files (folder, NULL), <=, n > 0 || i == 0 ? 3 * MAX (n, 1) + 1 : 3 + 1 + 6 + 1);
+        old.to = NULL;
+        test_run_ranks (MAX (n, 1), load_old, &old);
+        test_remove_folder (folder);
+      }
+}
+
+/* A folder of version 1.0 may have states of both kinds: that of the greater step is loaded. Later states are newer,
+ * whoever saves them. */
 static void
 test_both_kinds (void)
 {
   g_autofree char *folder = test_make_folder ();
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbModule) module = ebb_linear_new (2, 3, FALSE, &error);
+  g_autoptr (EbbModule) module = ebb_linear_new (3, 2, TRUE, &error);
   g_autoptr (EbbTrainingState) training = ebb_training_state_new (module, NULL, NULL);
-  g_autoptr (EbbTensor) weight = ebb_module_get_parameter (module, "weight");
+  gint64 step = 0;
 
-  ebb_push_grad_enabled (FALSE);
-  for (gint64 i = 1; i < 4; i++)
+  for (gint64 i = 1; i < 6; i++)
     {
-      gint64 step = 0;
+      g_autofree char *config = g_strdup_printf ("step %d", (int) i);
+      g_autofree char *loaded = NULL;
 
-      g_assert_true (ebb_tensor_fill (weight, (double) i, &error));
-      g_assert_true (i == 2 ? ebb_training_state_save (training, folder, i, &error)
-                            : ebb_training_state_save_sharded (training, folder, i, &error));
-      g_assert_true (ebb_tensor_fill (weight, 0, &error));
-      check_load_of_one (training, folder, i);
-      g_assert_true (ebb_training_state_load_sharded (training, folder, &step, &error));
+      g_object_set (training, "config", i == 2 ? "from 1.0" : config, NULL);
+      if (i == 2)
+        copy_old ("whole", folder);
+      else
+        g_assert_true ((i % 2 != 0 ? ebb_training_state_save_sharded : ebb_training_state_save) (training, folder, i,
+                                                                                                 &error));
       g_assert_no_error (error);
-      g_assert_cmpint (step, ==, i);
-      g_assert_cmpfloat (test_at (weight, 0), ==, i);
+      for (guint k = 0; k < 2; k++)
+        {
+          g_assert_true ((k == 0 ? ebb_training_state_load : ebb_training_state_load_sharded) (training, folder, &step,
+                                                                                               &error));
+          g_assert_no_error (error);
+          g_assert_cmpint (step, ==, i);
+        }
+      loaded = ebb_training_state_read_config (folder, &error);
+      g_assert_cmpstr (loaded, ==, i == 2 ? "from 1.0" : config);
     }
-  ebb_pop_grad_enabled ();
   test_remove_folder (folder);
 }
 
@@ -643,6 +725,7 @@ main (int argc,
   g_test_add_func ("/shard-folder/loads-in-a-plain-process", test_plain_process);
   g_test_add_func ("/shard-folder/a-training-goes-on-bit-for-bit", test_resume);
   g_test_add_func ("/shard-folder/a-training-goes-on-elsewhere", test_resume_elsewhere);
+  g_test_add_func ("/shard-folder/states-of-1.0-load", test_old);
   g_test_add_func ("/shard-folder/the-state-of-the-greater-step-is-loaded", test_both_kinds);
   g_test_add_func ("/shard-folder/ranks-agree-on-whether-a-base-is-left-out", test_ranks_that_differ);
   g_test_add_func ("/shard-folder/moments-in-8-bits-need-the-same-ranges", test_8bit);
