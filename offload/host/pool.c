@@ -4,6 +4,7 @@
 
 #include "offload/host/wait-private.h"
 #include "offload/transfer/stall-private.h"
+#include "tensor/dry-run-private.h"
 #include "tensor/thread-private.h"
 
 #include <pthread.h>
@@ -49,19 +50,6 @@ ebb_host_pool_new (void)
   g_queue_push_tail_link (&pools, &self->link);
   pthread_mutex_unlock (&pools_lock);
   return self;
-}
-
-void
-ebb_host_pool_free (EbbHostPool *self)
-{
-  g_return_if_fail (g_queue_is_empty (&self->in_use));
-
-  pthread_mutex_lock (&pools_lock);
-  g_queue_unlink (&pools, &self->link);
-  pthread_mutex_unlock (&pools_lock);
-  ebb_host_pool_trim (self, NULL);
-  pthread_mutex_destroy (&self->lock);
-  g_free (self);
 }
 
 void
@@ -134,12 +122,21 @@ finish (EbbTransfer *transfer,
   return ok;
 }
 
+/* The account under which the memory of @buffer is freed: a dry run may end the use of real memory. */
+static EbbMemoryAccount *
+get_account (const EbbHostBuffer *buffer)
+{
+  if (buffer->account != NULL)
+    return buffer->account;
+  return ebb_is_dry () ? ebb_dry_run_get_outer_account (ebb_dry_run_get_current ()) : ebb_thread.account;
+}
+
 /* Once its copies are done. */
 static gboolean
 buffer_free (EbbHostBuffer *buffer,
              GError **error)
 {
-  EbbMemoryAccount *outer = ebb_thread_enter_account (buffer->account != NULL ? buffer->account : ebb_thread.account);
+  EbbMemoryAccount *outer = ebb_thread_enter_account (get_account (buffer));
   gboolean ok = finish (buffer->in, error);
 
   ok = finish (buffer->out, error) && ok;
@@ -186,19 +183,44 @@ use (EbbHostPool *self,
   self->n_in_use += buffer->size;
 }
 
-static gboolean
-fits (EbbHostPool *self,
-      guint64 size,
-      guint64 limit)
-{
-  return size <= limit && self->n_in_use + self->n_kept <= limit - size;
-}
-
 /* Memory of a dry run is for that run alone. */
 static EbbMemoryAccount *
 get_dry_account (void)
 {
   return ebb_is_dry () ? ebb_thread.account : NULL;
+}
+
+static gboolean
+is_of_this_run (const EbbHostBuffer *buffer)
+{
+  return buffer->account == get_dry_account ();
+}
+
+static gboolean
+is_of_a_dry_run (const EbbHostBuffer *buffer)
+{
+  return buffer->account != NULL;
+}
+
+/* The bytes of the buffers that this run keeps. */
+static guint64
+count_kept (const EbbHostPool *self)
+{
+  guint64 n_kept = 0;
+
+  if (!ebb_is_dry ())
+    return self->n_kept;
+  for (GList *l = self->kept.head; l != NULL; l = l->next)
+    n_kept += is_of_this_run (l->data) ? ((EbbHostBuffer *) l->data)->size : 0;
+  return n_kept;
+}
+
+static gboolean
+fits (EbbHostPool *self,
+      guint64 size,
+      guint64 limit)
+{
+  return size <= limit && (limit == G_MAXUINT64 || self->n_in_use + count_kept (self) <= limit - size);
 }
 
 /* Dry runs take nothing from the system, and the buffers that they ask for say nothing about the training. */
@@ -248,8 +270,7 @@ find_kept (EbbHostPool *self,
     {
       EbbHostBuffer *buffer = l->data;
 
-      if (buffer->device != device || buffer->account != get_dry_account () || buffer->size < size
-          || buffer->size > most)
+      if (buffer->device != device || !is_of_this_run (buffer) || buffer->size < size || buffer->size > most)
         continue;
       if (buffer->size == size)
         return buffer;
@@ -341,17 +362,20 @@ wait_and_count (EbbHostPool *self,
   return ok;
 }
 
-/* Takes out buffers that are kept until @size bytes fit. */
+/* Takes out buffers of this run that are kept until @size bytes fit. */
 static void
 make_room (EbbHostPool *self,
            gsize size,
            guint64 limit,
            GQueue *gone)
 {
-  while (!fits (self, size, limit) && self->kept.head != NULL)
+  for (GList *l = self->kept.head, *next; l != NULL && !fits (self, size, limit); l = next)
     {
-      EbbHostBuffer *buffer = self->kept.head->data;
+      EbbHostBuffer *buffer = l->data;
 
+      next = l->next;
+      if (!is_of_this_run (buffer))
+        continue;
       unkeep (self, buffer);
       g_queue_push_tail_link (gone, &buffer->link);
     }
@@ -371,17 +395,25 @@ free_all (GQueue *buffers,
   return ok;
 }
 
+/* Takes out the buffers that are kept and that @is_wanted says. */
 static void
 take_kept (EbbHostPool *self,
+           gboolean (*is_wanted) (const EbbHostBuffer *buffer),
            GQueue *gone)
 {
-  GList *link;
-
   pthread_mutex_lock (&self->lock);
-  while ((link = g_queue_pop_head_link (&self->kept)) != NULL)
-    g_queue_push_tail_link (gone, link);
-  self->n_kept = 0;
-  self->n_most = self->n_asked;
+  for (GList *l = self->kept.head, *next; l != NULL; l = next)
+    {
+      EbbHostBuffer *buffer = l->data;
+
+      next = l->next;
+      if (!is_wanted (buffer))
+        continue;
+      unkeep (self, buffer);
+      g_queue_push_tail_link (gone, &buffer->link);
+    }
+  if (is_wanted == is_of_this_run && !ebb_is_dry ())
+    self->n_most = self->n_asked;
   pthread_mutex_unlock (&self->lock);
 }
 
@@ -391,7 +423,7 @@ ebb_host_pool_trim (EbbHostPool *self,
 {
   GQueue gone = G_QUEUE_INIT;
 
-  take_kept (self, &gone);
+  take_kept (self, is_of_this_run, &gone);
   return free_all (&gone, error);
 }
 
@@ -400,18 +432,7 @@ ebb_host_pool_end_dry_run (EbbHostPool *self)
 {
   GQueue gone = G_QUEUE_INIT;
 
-  pthread_mutex_lock (&self->lock);
-  for (GList *l = self->kept.head, *next; l != NULL; l = next)
-    {
-      EbbHostBuffer *buffer = l->data;
-
-      next = l->next;
-      if (buffer->account == NULL)
-        continue;
-      unkeep (self, buffer);
-      g_queue_push_tail_link (&gone, &buffer->link);
-    }
-  pthread_mutex_unlock (&self->lock);
+  take_kept (self, is_of_a_dry_run, &gone);
   free_all (&gone, NULL);
 }
 
@@ -429,7 +450,7 @@ buffer_new_or_trim (EbbDevice *device,
     {
       pthread_mutex_lock (&pools_lock);
       for (GList *l = pools.head; l != NULL; l = l->next)
-        take_kept (l->data, &gone);
+        take_kept (l->data, is_of_this_run, &gone);
       pthread_mutex_unlock (&pools_lock);
     }
   if (!g_queue_is_empty (&gone))
@@ -609,4 +630,17 @@ ebb_host_buffer_get_reader (EbbHostBuffer *self)
     return reader;
   ebb_transfer_unref (reader);
   return NULL;
+}
+
+void
+ebb_host_pool_free (EbbHostPool *self)
+{
+  g_return_if_fail (g_queue_is_empty (&self->in_use));
+
+  pthread_mutex_lock (&pools_lock);
+  g_queue_unlink (&pools, &self->link);
+  pthread_mutex_unlock (&pools_lock);
+  free_all (&self->kept, NULL);
+  pthread_mutex_destroy (&self->lock);
+  g_free (self);
 }

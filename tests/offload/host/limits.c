@@ -37,6 +37,29 @@ try_pack (EbbActivationStore *store,
   return ebb_saved_tensor_hooks_pack (EBB_SAVED_TENSOR_HOOKS (store), tensor, error);
 }
 
+/* A dry run between steps, which has memory of its own, leaves the buffers that the steps will use again. */
+static void
+a_dry_run_leaves_the_buffers_of_steps (void)
+{
+  g_autoptr (EbbActivationStore) store = new_store (2 * SIZE);
+  g_autoptr (GError) error = NULL;
+
+  ebb_handle_unref (try_pack (store, SIZE / 4, &error));
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, SIZE);
+  ebb_push_dry_run ();
+  for (guint i = 0; i < 2; i++)
+    {
+      ebb_handle_unref (try_pack (store, (gint64) SIZE / 4 * (2 - i), &error));
+      g_assert_no_error (error);
+    }
+  g_assert_true (ebb_host_store_trim (EBB_HOST_STORE (store), &error));
+  ebb_pop_dry_run ();
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, SIZE);
+  ebb_handle_unref (try_pack (store, SIZE / 4, &error));
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, SIZE);
+}
+
 typedef struct
 {
   EbbActivationStore *store;
@@ -318,6 +341,7 @@ main (int argc, char **argv)
   g_test_add_func ("/host-limits/what-is-larger-than-the-limit-is-refused-at-once",
                    what_is_larger_than_the_limit_is_refused_at_once);
   g_test_add_func ("/host-limits/what-is-kept-makes-room", what_is_kept_makes_room_below_the_limit);
+  g_test_add_func ("/host-limits/a-dry-run-leaves-the-buffers-of-steps", a_dry_run_leaves_the_buffers_of_steps);
   g_test_add_func ("/host-limits/the-smallest-kept-block-that-fits-is-used",
                    the_smallest_kept_block_that_fits_is_used);
   g_test_add_func ("/host-limits/sizes-that-differ-do-not-add-up", sizes_that_differ_do_not_add_up);
