@@ -6,7 +6,6 @@
 #include "tensor/util/atomic-file-private.h"
 
 #include <glib/gstdio.h>
-#include <stdio.h>
 #include <string.h>
 
 /* The names of a state's files, and which states a folder has. The newest state has index.json. Each older one that
@@ -17,42 +16,7 @@
 #define OLD_FILE "state-%08" G_GINT64_FORMAT ".safetensors"
 #define MAX_NUMBER G_GINT64_CONSTANT (999999999999999999)
 
-const char *const ebb_shard_file_kinds[EBB_N_SHARD_FILES] = { "model", "optimizer", "state" };
-
 /* -- names --------------------------------------------------------------------------------------------------------- */
-
-char *
-ebb_shard_file_make_name (EbbShardFile kind,
-                          gint64 save,
-                          guint rank,
-                          guint n_ranks)
-{
-  return g_strdup_printf ("%s-%08" G_GINT64_FORMAT "-%05u-of-%05u.safetensors", ebb_shard_file_kinds[kind], save,
-                          rank + 1, n_ranks);
-}
-
-/* The save that a file of ranks is of, finished or not; 0: the file is of none. */
-static gint64
-parse_part (const char *name)
-{
-  for (guint kind = 0; kind < EBB_N_SHARD_FILES; kind++)
-    {
-      gsize length = strlen (ebb_shard_file_kinds[kind]);
-      gint64 save = 0;
-      guint rank = 0, n_ranks = 0;
-      g_autofree char *again = NULL;
-
-      if (!g_str_has_prefix (name, ebb_shard_file_kinds[kind])
-          || sscanf (name + length, "-%18" G_GINT64_MODIFIER "d-%9u-of-%9u", &save, &rank, &n_ranks) != 3 || save <= 0
-          || rank == 0)
-        continue;
-      again = ebb_shard_file_make_name ((EbbShardFile) kind, save, rank - 1, n_ranks);
-      if (strcmp (name, again) == 0
-          || (g_str_has_prefix (name, again) && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX)))
-        return save;
-    }
-  return 0;
-}
 
 /* The number between @prefix and @suffix; 0: the name is another one. */
 static gint64
@@ -96,7 +60,7 @@ ebb_shard_folder_find_last (char **names)
   gint64 last = 0;
 
   for (guint i = 0; names[i] != NULL; i++)
-    last = MAX (last, MAX (parse_part (names[i]), parse_index_copy (names[i])));
+    last = MAX (last, MAX (ebb_shard_file_parse_name (names[i]), parse_index_copy (names[i])));
   return last;
 }
 
@@ -192,7 +156,7 @@ ebb_shard_folder_clean (const char *folder,
     }
   for (guint i = 0; names[i] != NULL; i++)
     {
-      const gint64 save = parse_part (names[i]);
+      const gint64 save = ebb_shard_file_parse_name (names[i]);
 
       if (save > 0 && !has_number (kept, save) && !g_str_has_suffix (names[i], EBB_ATOMIC_FILE_SUFFIX))
         remove_file (folder, names[i]);

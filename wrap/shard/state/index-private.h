@@ -91,8 +91,6 @@ void ebb_shard_record_add_range (EbbShardRecord *self,
                                  gint64 begin,
                                  gint64 end,
                                  guint index);
-/* Computes the number of elements from the shape; FALSE: there are too many. */
-gboolean ebb_shard_record_count_elements (EbbShardRecord *self);
 EbbShardSlice ebb_shard_record_get_slice (const EbbShardRecord *self,
                                           guint index);
 /* "[2, 3]" */
@@ -115,17 +113,20 @@ gboolean ebb_shard_index_check (EbbShardIndex *self,
 char *ebb_shard_index_to_text (EbbShardIndex *self);
 /* The text that has @rest after its checksum. */
 char *ebb_shard_index_seal (const char *rest);
-/* index-parse.c: checks everything but the ranges */
+/* Checks everything but the ranges. */
 EbbShardIndex *ebb_shard_index_parse (const char *text,
                                       const char *what,
                                       GError **error);
-
-/* -- folder.c */
 
 char *ebb_shard_file_make_name (EbbShardFile kind,
                                 gint64 save,
                                 guint rank,
                                 guint n_ranks);
+/* The save that a file of that name belongs to, finished or not; 0: the file belongs to no save. */
+gint64 ebb_shard_file_parse_name (const char *name);
+
+/* -- folder.c */
+
 /* The name of the copy of an index that a newer state has replaced. */
 char *ebb_shard_index_make_copy_name (gint64 save);
 /* The number of a state that one process saved with version 1.0, as one file; 0: the name is another one. */
