@@ -209,7 +209,7 @@ static gpointer (*capsule_get_pointer) (gpointer capsule, const char *name);
 static void
 release_capsule (gpointer capsule)
 {
-  if (capsule_is_valid (capsule, "dltensor"))
+  if (capsule_is_valid != NULL && capsule_get_pointer != NULL && capsule_is_valid (capsule, "dltensor"))
     ebb_dlpack_release ((guint64) (gsize) capsule_get_pointer (capsule, "dltensor"));
 }
 

@@ -395,6 +395,28 @@ free_all (GQueue *buffers,
   return ok;
 }
 
+/* Frees buffers whose memory the backend must not keep either, because it is beyond a limit or somebody else needs it.
+ */
+static gboolean
+free_and_trim (GQueue *buffers,
+               GError **error)
+{
+  gboolean ok = TRUE;
+  GList *link;
+
+  while ((link = g_queue_pop_head_link (buffers)) != NULL)
+    {
+      const EbbHostBuffer *buffer = link->data;
+      EbbDevice *device = buffer->device;
+      const EbbStreamFuncs *streams = buffer->account == NULL ? device->backend->streams : NULL;
+
+      ok = buffer_free (link->data, error) && ok;
+      if (streams != NULL && streams->trim_host != NULL)
+        streams->trim_host (device->index);
+    }
+  return ok;
+}
+
 /* Takes out the buffers that are kept and that @is_wanted says. */
 static void
 take_kept (EbbHostPool *self,
@@ -424,7 +446,7 @@ ebb_host_pool_trim (EbbHostPool *self,
   GQueue gone = G_QUEUE_INIT;
 
   take_kept (self, is_of_this_run, &gone);
-  return free_all (&gone, error);
+  return free_and_trim (&gone, error);
 }
 
 void
@@ -456,7 +478,7 @@ buffer_new_or_trim (EbbDevice *device,
   if (!g_queue_is_empty (&gone))
     {
       g_clear_error (&local);
-      if (free_all (&gone, &local))
+      if (free_and_trim (&gone, &local))
         buffer = buffer_new (device, size, &local);
     }
   if (buffer == NULL)
@@ -482,21 +504,6 @@ end_taking (EbbHostPool *self,
     count_asked (self, ebb_is_dry (), -(gint64) size);
   pthread_mutex_unlock (&self->lock);
   ebb_host_announce (); /* there is room, or another thread to wait for */
-}
-
-/* Buffers beyond a limit: memory that the backend would keep of them is beyond the limit as well. */
-static gboolean
-free_beyond_limit (GQueue *buffers,
-                   EbbDevice *device,
-                   GError **error)
-{
-  const EbbStreamFuncs *streams = device->backend->streams;
-  const gboolean trims = !g_queue_is_empty (buffers) && !ebb_is_dry () && streams != NULL && streams->trim_host != NULL;
-  const gboolean ok = free_all (buffers, error);
-
-  if (trims)
-    streams->trim_host (device->index);
-  return ok;
 }
 
 /* A buffer that is kept, or NULL with room made for a new one; FALSE with @error set. */
@@ -532,7 +539,7 @@ find_or_make_room (EbbHostPool *self,
       self->n_taking++;
     }
   pthread_mutex_unlock (&self->lock);
-  if (free_beyond_limit (&gone, device, error))
+  if (free_and_trim (&gone, error))
     return TRUE;
   end_taking (self, NULL, size); /* something was in the way, so there is no buffer */
   return FALSE;

@@ -3,6 +3,8 @@
 #include "support/device.h"
 #include "support/tensors.h"
 
+#include <string.h>
+
 static EbbTensor *
 make_numbers (void)
 {
@@ -95,6 +97,17 @@ refuses_what_it_cannot_share (void)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_DEVICE);
 }
 
+/* A binding that has no address of Python's functions releases nothing. */
+static void
+destructors_need_both_functions (void)
+{
+  guint64 address = ebb_dlpack_get_capsule_destructor (0, 0);
+  void (*destroy) (gpointer capsule);
+
+  memcpy (&destroy, &address, sizeof destroy);
+  destroy (&address);
+}
+
 int
 main (int argc,
       char **argv)
@@ -103,5 +116,6 @@ main (int argc,
   g_test_add_func ("/dlpack/comes-back", comes_back);
   g_test_add_func ("/dlpack/strides-come-along", strides_come_along);
   g_test_add_func ("/dlpack/refuses-what-it-cannot-share", refuses_what_it_cannot_share);
+  g_test_add_func ("/dlpack/destructors-need-both-functions", destructors_need_both_functions);
   return g_test_run ();
 }

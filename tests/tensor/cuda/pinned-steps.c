@@ -131,6 +131,11 @@ train (EbbProcessGroup *group,
   g_assert_cmpuint (count_calls () - before, ==, 0);
   if (store != NULL)
     g_assert_cmpuint (ebb_activation_store_get_bytes_put (EBB_ACTIVATION_STORE (store)), >, 16 << 20);
+  if (kind == STORE_HOST) /* memory that is given back to the system is not pinned either */
+    {
+      g_assert_true (ebb_host_store_trim (EBB_HOST_STORE (store), error));
+      g_assert_cmpuint (count_calls () - before, >, 0);
+    }
   return group == NULL || ebb_process_group_barrier (group, error);
 }
 

@@ -312,6 +312,13 @@ def _with_alpha(operator_name):
     return method
 
 
+def _check_fill(name, mask, value):
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{name}(): mask is {show(mask)}: it must be an ebb.Tensor")
+    if not isinstance(value, (Tensor, numbers.Real)):
+        raise TypeError(f"{name}(): value is {show(value)}: it must be a number or an ebb.Tensor")
+
+
 class _More:
     """Further methods of tensors, as PyTorch's users expect."""
 
@@ -431,12 +438,14 @@ class _More:
 
     def masked_fill(self, mask, value):
         """The tensor with a number where a mask, which is broadcast, is true."""
+        _check_fill("masked_fill", mask, value)
         if not isinstance(value, Tensor):
             value = make_scalar("masked_fill", value, self.get_dtype(), self.get_device())
         return where(mask, value.to(self.get_dtype()), self)
 
     def masked_fill_(self, mask, value):
         """Writes a number where a mask, which is broadcast, is true; returns the tensor."""
+        _check_fill("masked_fill_", mask, value)
         self[mask.expand(self.shape) if mask.shape != self.shape else mask] = value
         return self
 
