@@ -19,7 +19,10 @@ same_view (const EbbView *a,
 }
 
 /* Whether @tensor can be found again inside @input, which comes back with the same strides. A parameter is itself,
- * whatever it points at: a shard and the full parameter have one birth, and other places in other storages. */
+ * whatever it points at: a shard and the full parameter have one birth, and other places in other storages. Any other
+ * tensor is told by what its values are: storages of one birth and one version hold the same values, in a full buffer
+ * or in a shard. The storage of @input may be gone, and its address tells only full buffers from shards: shards stay
+ * where they are. */
 static gboolean
 covers (const EbbFrameInput *input,
         EbbTensor *tensor)
@@ -28,8 +31,8 @@ covers (const EbbFrameInput *input,
 
   if (tensor->is_parameter)
     return input->parameter == tensor;
-  if (input->birth != tensor->storage->birth || input->storage != tensor->storage
-      || input->view.dtype != tensor->view.dtype)
+  if (input->saved.birth != tensor->storage->birth || input->saved.version != tensor->storage->version
+      || input->storage != tensor->storage || input->view.dtype != tensor->view.dtype)
     return FALSE;
   if (input->offset == tensor->offset && same_view (&input->view, &tensor->view))
     return TRUE;
@@ -71,7 +74,6 @@ ebb_frame_take_input (EbbCheckpointFrame *self,
   EbbFrameInput input = { .storage = tensor->storage,
                           .view = tensor->view,
                           .offset = tensor->offset,
-                          .birth = tensor->storage->birth,
                           .n_bytes = ebb_tensor_get_n_bytes (tensor),
                           .is_there = tensor->is_parameter || tensor->is_buffer };
   gboolean ok;

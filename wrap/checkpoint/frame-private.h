@@ -28,7 +28,6 @@ typedef struct
   EbbStorage *storage;  /* that it came in, to compare; may be gone */
   EbbView view;         /* as it came in */
   gint64 offset;
-  guint64 birth;
   guint64 n_bytes;
   gboolean is_there;   /* a parameter or buffer, which nothing saves */
   EbbTensor *unpacked; /* until the backward pass ends; NULL: not yet */

@@ -170,6 +170,89 @@ check_tied (EbbProcessGroup *group,
   return TRUE;
 }
 
+/* tanh (x w) v */
+static EbbArgs *
+use_parameter (EbbModule *self,
+               EbbArgs *args,
+               gpointer data,
+               GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) w = ebb_args_get_tensor (args, 1);
+  g_autoptr (EbbTensor) v = ebb_args_get_tensor (args, 2);
+  g_autoptr (EbbTensor) product = ebb_mul (x, w, error);
+  g_autoptr (EbbTensor) bent = ebb_tanh (product, error);
+  g_autoptr (EbbTensor) part = ebb_mul (bent, v, error);
+
+  return part != NULL ? ebb_args_new_for_tensor (part) : NULL;
+}
+
+/* Passes its parameter on to its child, as itself, and as another tensor that views the same memory. */
+static EbbTensor *
+pass_parameter (EbbModule *self,
+                EbbTensor *x,
+                gpointer data,
+                GError **error)
+{
+  g_autoptr (EbbModule) child = ebb_module_get_child (self, "0");
+  g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
+  g_autoptr (EbbTensor) view = ebb_narrow (gain, 0, 0, ebb_tensor_get_dim (gain, 0), error);
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbArgs) result = NULL;
+
+  if (view == NULL)
+    return NULL;
+  ebb_args_add_tensor (args, NULL, x);
+  ebb_args_add_tensor (args, NULL, gain);
+  ebb_args_add_tensor (args, NULL, view);
+  result = ebb_module_call (child, args, error);
+  return result != NULL ? ebb_args_get_tensor (result, 0) : NULL;
+}
+
+static EbbModule *
+new_passing (guint64 seed)
+{
+  EbbModule *module = test_with_gain (test_lambda1_new (pass_parameter, NULL), seed);
+  g_autoptr (EbbModule) child = test_lambda_new (use_parameter, NULL);
+
+  g_assert_true (ebb_module_register_child (module, "0", child, NULL));
+  return module;
+}
+
+/* A checkpoint is given parameters of the units around it. They are gathered into other memory for the recompute, also
+ * where a store has taken the views away, and after the optimizer's changes. */
+static gboolean
+check_passed (EbbProcessGroup *group,
+              gpointer user_data,
+              GError **error)
+{
+  for (int i = 0; i < 6; i++)
+    {
+      const gboolean flatten = i % 3 == 1, whole_model = i % 3 == 2, stores = i / 3;
+      g_autoptr (EbbModule) whole = test_chain_new (new_passing (1), new_passing (2), NULL);
+      g_autoptr (EbbModule) units = test_chain_new (new_passing (1), new_passing (2), NULL);
+      g_autoptr (EbbSavedTensorHooks) store = ebb_host_store_new ();
+      g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+
+      g_object_set (store, "least-size", (guint64) 0, NULL);
+      g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
+      if (stores)
+        ebb_checkpoint_options_set_store (options, store);
+      test_wrap_leaves (units, options);
+      if (whole_model)
+        test_shard (units, group, flatten);
+      else
+        test_shard_children (units, group, flatten);
+      for (int step = 0; step < 2; step++)
+        {
+          test_shard_step (whole, NULL);
+          test_shard_step (units, group);
+          assert_gradients (units, whole, group);
+        }
+    }
+  return TRUE;
+}
+
 static EbbTensor *
 call_one_child (EbbModule *self,
                 EbbTensor *x,
@@ -612,6 +695,7 @@ static const struct
   { "/fully-shard/modules/frozen", check_frozen },
   { "/fully-shard/modules/shared", check_shared },
   { "/fully-shard/modules/tied", check_tied },
+  { "/fully-shard/modules/passed-to-a-checkpoint", check_passed },
   { "/fully-shard/modules/unused", check_unused },
   { "/fully-shard/modules/unused-on-a-replica", check_unused_on_a_replica },
   { "/fully-shard/modules/another-way-is-told", check_another_way },
