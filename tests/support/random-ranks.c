@@ -17,6 +17,7 @@
 #define VOCAB 64
 #define LEARNING_RATE 0.01 /* great steps would magnify what bf16 rounds */
 #define WIDTH TEST_WIDTH   /* of a sequence */
+#define WIDE_WIDTH 128
 
 /* -- drawing ------------------------------------------------------------------------------------------------------- */
 
@@ -37,8 +38,6 @@ draw_ranks (TestRankProgram *self, TestDice *dice)
       self->n_tensor = 2;
       self->n_data = 1 + test_dice_chance (dice, 30);
       self->sequence_parallel = test_dice_chance (dice, 40);
-      if (self->n_data > 1) /* whose numbers are others, as are the rows in training */
-        self->dropout = 0;
     }
   self->shards = self->n_data > 1 || test_dice_chance (dice, 50);
 }
@@ -62,9 +61,9 @@ test_rank_program_draw (TestRankProgram *self, guint64 seed)
   draw_ranks (self, &dice);
   self->adapts = test_dice_chance (&dice, 40);
   if (self->adapts && test_dice_chance (&dice, 50))
-    /* Half a row of these sizes is no whole block of nf4, so tensor ranks refuse it. */
-    self->quantization = self->n_tensor > 1 || test_dice_chance (&dice, 50) ? EBB_QUANTIZATION_INT8
-                                                                            : EBB_QUANTIZATION_NF4;
+    self->quantization = test_dice_chance (&dice, 50) ? EBB_QUANTIZATION_INT8 : EBB_QUANTIZATION_NF4;
+  /* Tensor ranks have whole blocks of nf4 only of wide rows. */
+  self->is_wide = self->n_tensor > 1 && self->quantization == EBB_QUANTIZATION_NF4;
   self->frozen = test_dice_chance (&dice, 20) ? 25 : 0;
   self->autocast = test_dice_chance (&dice, 25);
   self->lowers = test_dice_chance (&dice, 30);
@@ -140,17 +139,37 @@ make_sequence (TestDice *dice, guint depth, double dropout)
   return sequence;
 }
 
+static void
+widen (EbbGptConfig *config)
+{
+  config->width = config->hidden = WIDE_WIDTH;
+  if (config->head_width > 0)
+    config->head_width = WIDE_WIDTH / config->heads;
+  for (guint i = 0; i < 2; i++)
+    {
+      EbbRotaryConfig *rotary = i == 0 ? &config->rotary : &config->local_rotary;
+
+      if (rotary->scaling == EBB_ROTARY_LONGROPE) /* has factors for each frequency of a narrow head */
+        rotary->scaling = EBB_ROTARY_DEFAULT;
+    }
+}
+
 static EbbGptConfig *
 make_config (const TestRankProgram *self, TestDice *dice)
 {
   EbbGptConfig *config;
 
   if (!g_str_equal (self->decoder, "gpt2"))
-    return test_decoder_config (self->decoder);
+    {
+      config = test_decoder_config (self->decoder);
+      if (self->is_wide)
+        widen (config);
+      return config;
+    }
   config = ebb_gpt_config_new ();
   config->vocab = VOCAB;
   config->context = 16;
-  config->width = 24;
+  config->width = self->is_wide ? WIDE_WIDTH : 24;
   config->heads = 4;
   config->layers = 2;
   config->tied = test_dice_chance (dice, 50);
@@ -177,8 +196,9 @@ make_model (const TestRankProgram *self, GError **error)
 
 /* Other weights than the first ones: zeros and ones would hide much, and small ones are lost in bf16. */
 static gboolean
-stir (EbbModule *model, GError **error)
+stir (const TestRankProgram *self, EbbModule *model, GError **error)
 {
+  const double scale = self->is_wide ? 0.09 : 0.2;
   guint n;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
   gboolean ok = TRUE;
@@ -188,7 +208,7 @@ stir (EbbModule *model, GError **error)
     {
       gboolean is_matrix = ebb_tensor_get_n_dims (parameters[i]) == 2;
 
-      ok = ok && ebb_tensor_fill_normal (parameters[i], is_matrix ? 0 : 0.7, is_matrix ? 0.2 : 0.3, NULL, error);
+      ok = ok && ebb_tensor_fill_normal (parameters[i], is_matrix ? 0 : 0.7, is_matrix ? scale : 0.3, NULL, error);
       ebb_tensor_unref (parameters[i]);
     }
   ebb_pop_grad_enabled ();
@@ -372,7 +392,7 @@ prepare (Rank *self, GError **error)
   const TestRankProgram *program = self->program;
 
   self->model = make_model (program, error);
-  if (self->model == NULL || !stir (self->model, error) || !freeze (program, self->model, error)
+  if (self->model == NULL || !stir (program, self->model, error) || !freeze (program, self->model, error)
       || (program->quantization != EBB_QUANTIZATION_NONE && !ebb_quantize (self->model, program->quantization, error)))
     return FALSE;
   wrap_modules (self, BEFORE_ADAPTERS);
@@ -462,9 +482,10 @@ compute_loss (Rank *self, guint step, GError **error)
 static gboolean
 seed_generators (Rank *self, guint step, GError **error)
 {
-  if (self->program->n_tensor > 1)
-    return ebb_model_parallel_manual_seed (100 + step, G_OBJECT (self->mesh), error);
-  ebb_manual_seed (100 + step);
+  if (self->program->n_tensor > 1
+      && !ebb_model_parallel_manual_seed (100 + step, G_OBJECT (self->mesh), error))
+    return FALSE;
+  ebb_manual_seed (100 + step); /* also of data ranks: as they have the same rows, they drop the same elements */
   return TRUE;
 }
 

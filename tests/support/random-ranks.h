@@ -18,6 +18,7 @@ typedef struct
   guint n_layers;      /* 0: as many as the decoder has */
   double dropout;
   EbbQuantization quantization;
+  gboolean is_wide;
   gboolean adapts;        /* by LoRA */
   guint frozen;           /* percent of the modules */
   guint n_data, n_tensor; /* ranks */
