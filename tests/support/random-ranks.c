@@ -149,8 +149,10 @@ widen (EbbGptConfig *config)
     {
       EbbRotaryConfig *rotary = i == 0 ? &config->rotary : &config->local_rotary;
 
-      if (rotary->scaling == EBB_ROTARY_LONGROPE) /* has factors for each frequency of a narrow head */
-        rotary->scaling = EBB_ROTARY_DEFAULT;
+      if (rotary->scaling != EBB_ROTARY_LONGROPE) /* has factors for each frequency of a narrow head */
+        continue;
+      rotary->scaling = EBB_ROTARY_DEFAULT;
+      rotary->factor = 1;
     }
 }
 
