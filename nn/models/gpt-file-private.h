@@ -9,8 +9,6 @@ G_BEGIN_DECLS
 
 #define EBB_GPT2_PREFIX "transformer."
 
-/* Whether the output product has no weight of its own: none at all, or bit for bit that of the embedding. */
-gboolean ebb_gpt2_is_tied (EbbArgs *state);
 /* FALSE also where there is no memory to compare them. */
 gboolean ebb_weights_have_same_bits (EbbTensor *first,
                                      EbbTensor *second);

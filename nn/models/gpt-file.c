@@ -354,8 +354,9 @@ ebb_weights_have_same_bits (EbbTensor *first,
   return x != NULL && y != NULL && memcmp (x, y, ebb_tensor_get_n_bytes (a)) == 0;
 }
 
-gboolean
-ebb_gpt2_is_tied (EbbArgs *state)
+/* Whether the output product has no weight of its own: none at all, or bit for bit that of the embedding. */
+static gboolean
+is_tied (EbbArgs *state)
 {
   EbbTensor *head = find_weight (state, "lm_head.weight"), *words = find_weight (state, "wte.weight");
 
@@ -388,7 +389,7 @@ take_shapes (EbbGptConfig *config,
   config->layers = layers;
   config->heads = 0;
   config->bias = find_weight (state, "ln_f.bias") != NULL;
-  config->tied = ebb_gpt2_is_tied (state);
+  config->tied = is_tied (state);
   return TRUE;
 }
 
