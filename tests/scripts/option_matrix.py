@@ -37,10 +37,7 @@ STEPS = 4
 TOLERANCE = 2e-5  # relative, of a loss
 FLAG = object()  # an option without a value
 OF_DATA = object()  # a file of the kind of --data
-# Each option with its choices; most sets leave most options out. The ways below add --memory, --allow, --plan,
-# --estimate, --resume, --save-every, --merge, --config, and the two options that turn off options of a resumed run.
-# Left out are --help and --version, which train nothing, --timeout, which changes no result, and the values that need a
-# GPU: nccl of --backend and cuda of --device.
+# Each option with its choices; most sets leave most options out.
 TRAINING = {"--batch": [1, 2, 3, 4, 6], "--micro-batch": [1, 2, 3], "--accumulate": [2, 3], "--lr": [1e-4, 1e-3, 1e-2],
             "--schedule": ["cosine", "constant"], "--warmup": [1, 2], "--min-lr": [1e-5], "--weight-decay": [0, 0.1],
             "--decayed": ["all"], "--clip": [0.1, 1], "--seed": [1, 2, 99], "--dropout": [0, 0.1, 0.5],
@@ -83,6 +80,12 @@ SAMPLING = {"--sample", "--prompt", "--temperature", "--top-k"}
 CONCEDED = {"loss_chunk": "--loss-chunk", "micro_batch": "--micro-batch", "moments": "--moments",
             "residual": "--residual", "step_in_backward": "--step-in-backward", "weights": "--weights"}
 WAYS = ["repeat", "overwrite", "reload", "merge", "estimate", "generate"]  # besides, of each set two of these
+# Options that draw () and the ways give to sets.
+GIVEN = {"--adapter", "--allow", "--backend", "--config", "--data", "--epochs", "--estimate", "--load", "--lora",
+         "--memory", "--merge", "--model", "--no-partition", "--no-sequence-parallel", "--plan", "--preset", "--ranks",
+         "--report", "--resume", "--save", "--save-every", "--steps", "--threads", "--tokenizer"}
+# --timeout changes no result. Nor are there the values that need a GPU: nccl of --backend and cuda of --device.
+LEFT_OUT = {"--help", "--help-all", "--timeout", "--version"}
 ALLOWED = ["loss-chunk", "micro-batches", "bf16-moments", "8bit-moments", "bf16-residual", "step-in-backward"]
 
 
@@ -252,6 +255,16 @@ def make_tokenizer(program, folder, families):
             shutil.copy(os.path.join(folder, program, name), os.path.join(folder, "models", family))
 
 
+def check_options(program):
+    """A new option has to be among those above."""
+    said = subprocess.run([os.path.join(BUILD, "examples", program), "--help-all"], capture_output=True, check=True,
+                          text=True, timeout=60).stdout
+    others = set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", said, re.M)) \
+        - {*PROGRAMS[program], *SIZES, *ADAPTER, *GIVEN, *LEFT_OUT}
+    if others:
+        sys.exit(f"{program} has options that no set has: {' '.join(sorted(others))}")
+
+
 def list_words(options):
     return [word for name, value in options.items()
             for word in ([name] if value is FLAG else [name, *(value if isinstance(value, list) else [value])])]
@@ -379,6 +392,8 @@ class Matrix:
         make_texts(os.path.join(folder, "texts"))
         for program, families in ("train_gpt", [*FAMILIES, "nf4"]), ("train_bert", ["bert"]):
             make_tokenizer(program, folder, families)
+        for program in PROGRAMS:
+            check_options(program)
         self.outer, self.n_runs, self.n_sets = folder, 0, 0
         self.refusals, self.ways, self.by_program = (collections.Counter() for _ in range(3))
         self.failures = []
