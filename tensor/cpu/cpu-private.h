@@ -41,6 +41,8 @@ typedef struct
 /* All NULL if the processor or the build does not have it. @simd_name NULL: the best that there is. */
 EbbCpuVariant ebb_cpu_find_variant (const char *simd_name);
 
+/* The kernels in use. */
+const EbbCpuVariant *ebb_cpu_get_variant (void);
 /* The instruction set in use: "avx2". */
 const char *ebb_cpu_get_simd_name (void);
 

@@ -29,6 +29,15 @@ typedef struct
   void *c;
 } EbbProductData;
 
+/* c = a b + bias, or c += a b + bias. */
+void ebb_product_init (EbbProduct *product,
+                       const EbbView *a,
+                       const EbbView *b,
+                       const EbbView *bias,
+                       const EbbView *c,
+                       gboolean accumulate,
+                       gint64 k_block);
+
 typedef enum
 {
   EBB_PRODUCT_DONE,

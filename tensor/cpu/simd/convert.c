@@ -1,7 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
 #include "tensor/backend/quantized-private.h"
-#include "tensor/cpu/few-rows-private.h"
 #include "tensor/cpu/parallel-private.h"
 #include "tensor/cpu/simd/cursor-private.h"
 #include "tensor/cpu/simd/simd-private.h"
@@ -271,9 +270,8 @@ dequantize_rows (gint64 begin,
     decode_rows (self, begin, end, EBB_DTYPE_BF16);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_dequantize) (const EbbLaunch *launch,
-                                    GError **error)
+void
+EBB_SIMD_NAME (ebb_cpu_decode_rows) (const EbbLaunch *launch)
 {
   const EbbView *scales = launch->inputs[1], *y = launch->outputs[0];
   const gboolean is_nf4 = scales->dtype == EBB_DTYPE_U8;
@@ -289,8 +287,5 @@ EBB_SIMD_NAME (ebb_cpu_dequantize) (const EbbLaunch *launch,
                           .width = launch->params.dequantize.width,
                           .y = y };
 
-  if (launch->n_inputs > 5)
-    return EBB_SIMD_NAME (ebb_cpu_quantized_few_rows) (launch, error);
   ebb_cpu_parallel_for (y->shape[0], MAX (1, EBB_CPU_GRAIN / MAX (y->shape[1], 1)), dequantize_rows, &self);
-  return TRUE;
 }

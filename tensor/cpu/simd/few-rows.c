@@ -1,7 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
 #include "tensor/backend/quantized-private.h"
-#include "tensor/cpu/few-rows-private.h"
 #include "tensor/cpu/parallel-private.h"
 #include "tensor/cpu/simd/simd-private.h"
 #include "tensor/cpu/simd/vec-private.h"
@@ -442,13 +441,13 @@ decode_and_multiply (gint64 begin,
     {
       decoding.params.dequantize.row = self.first_column = column;
       decoded.shape[0] = MIN (TILE_COLUMNS, end - column);
-      EBB_SIMD_NAME (ebb_cpu_dequantize)
-      (&decoding, NULL);
+      EBB_SIMD_NAME (ebb_cpu_decode_rows)
+      (&decoding);
       multiply_range (column, column + decoded.shape[0], &self);
     }
 }
 
-EBB_SIMD_WORKSPACE (quantized_few_rows)
+EBB_SIMD_WORKSPACE (dequantize)
 {
   const EbbView *x = ebb_launch_get_input (launch, INPUT_X);
 
@@ -457,9 +456,8 @@ EBB_SIMD_WORKSPACE (quantized_few_rows)
                          + (gsize) ebb_cpu_get_n_threads () * get_decoded_size (x);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_quantized_few_rows) (const EbbLaunch *launch,
-                                            GError **error)
+static void
+multiply_with_codes (const EbbLaunch *launch)
 {
   const EbbView *x = launch->inputs[INPUT_X];
   FewRows self = { .bias = launch->inputs[INPUT_BIAS], .launch = launch };
@@ -469,5 +467,17 @@ EBB_SIMD_NAME (ebb_cpu_quantized_few_rows) (const EbbLaunch *launch,
   self.decoded_size = get_decoded_size (x);
   self.weight_row = self.width * (self.is_bf16 ? 2 : 4);
   ebb_cpu_parallel_for_units (self.n_columns, TILE_COLUMNS, MAX (GRAIN / self.width, 1), decode_and_multiply, &self);
+}
+
+/* The weight, or its product with a few rows, where there are any. */
+gboolean
+EBB_SIMD_NAME (ebb_cpu_dequantize) (const EbbLaunch *launch,
+                                    GError **error)
+{
+  if (launch->n_inputs > INPUT_X)
+    multiply_with_codes (launch);
+  else
+    EBB_SIMD_NAME (ebb_cpu_decode_rows)
+    (launch);
   return TRUE;
 }

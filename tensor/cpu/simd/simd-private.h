@@ -113,6 +113,8 @@ EBB_SIMD_KERNEL (moment_decode);
 /* few-rows.c, convert.c */
 EBB_SIMD_KERNEL (few_rows);
 EBB_SIMD_KERNEL (dequantize);
+/* The rows that EBB_KERNEL_DEQUANTIZE names, without a product. */
+void EBB_SIMD_NAME (ebb_cpu_decode_rows) (const EbbLaunch *launch);
 
 EBB_SIMD_WORKSPACE (multinomial);
 EBB_SIMD_WORKSPACE (bias_gelu);
@@ -132,6 +134,7 @@ EBB_SIMD_WORKSPACE (rotary);
 EBB_SIMD_WORKSPACE (attention);
 EBB_SIMD_WORKSPACE (attention_grad);
 EBB_SIMD_WORKSPACE (few_rows);
+EBB_SIMD_WORKSPACE (dequantize);
 
 /* rotary.c, attention.c, attention-grad.c */
 EBB_SIMD_KERNEL (rotary);

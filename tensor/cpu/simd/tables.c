@@ -1,6 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
-#include "tensor/cpu/few-rows-private.h"
 #include "tensor/cpu/simd/simd-private.h"
 
 /* The table of kernels of one instruction set. */
@@ -107,6 +106,6 @@ const EbbCpuWorkspaceFunc EBB_SIMD_NAME (ebb_cpu_workspaces)[EBB_N_KERNELS] = {
   [EBB_KERNEL_ATTENTION] = EBB_SIMD_NAME (ebb_cpu_attention_workspace),
   [EBB_KERNEL_ATTENTION_GRAD] = EBB_SIMD_NAME (ebb_cpu_attention_grad_workspace),
   [EBB_KERNEL_SQUARED_NORM] = EBB_SIMD_NAME (ebb_cpu_squared_norm_workspace),
-  [EBB_KERNEL_DEQUANTIZE] = EBB_SIMD_NAME (ebb_cpu_quantized_few_rows_workspace),
+  [EBB_KERNEL_DEQUANTIZE] = EBB_SIMD_NAME (ebb_cpu_dequantize_workspace),
   [EBB_KERNEL_MATMUL] = EBB_SIMD_NAME (ebb_cpu_few_rows_workspace),
 };
