@@ -5,16 +5,6 @@
 
 /* The emulated device as a backend: opening, memory, and the table of functions. */
 
-const EbbBackendHost *sim_host;
-
-static SimDevice *devices[SIM_MAX_DEVICES];
-
-SimDevice *
-sim_device_get (int index)
-{
-  return __atomic_load_n (&devices[index], __ATOMIC_ACQUIRE);
-}
-
 /* -- opening and closing ------------------------------------------------------------------------------------------- */
 
 static int
@@ -137,7 +127,7 @@ start_queues (SimDevice *device,
   return TRUE;
 }
 
-gboolean
+static gboolean
 sim_device_open (int index,
                  GError **error)
 {
@@ -163,7 +153,7 @@ sim_device_open (int index,
       return FALSE;
     }
   sim_watch_host_access (device);
-  __atomic_store_n (&devices[index], device, __ATOMIC_RELEASE);
+  sim_device_add (device);
   if (!closes)
     {
       atexit (close_all);
@@ -250,21 +240,6 @@ sim_free (int index,
   if (race != NULL)
     g_critical ("%s", race->message);
   g_return_if_fail (block != NULL);
-}
-
-static guint64
-sim_fail (int index,
-          EbbFailure what,
-          guint64 n)
-{
-  SimDevice *device = sim_device_get (index);
-  guint64 left;
-
-  pthread_mutex_lock (&device->lock);
-  left = device->fails[what];
-  device->fails[what] = n;
-  pthread_mutex_unlock (&device->lock);
-  return left;
 }
 
 static gsize

@@ -49,17 +49,6 @@ sim_queue_poison (SimQueue *queue,
 }
 
 gboolean
-sim_device_check_open (SimDevice *device,
-                       GError **error)
-{
-  if (G_LIKELY (!device->closing))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s does no more work: %s", device->name,
-               device->forked ? "this process was forked from the one that opened it" : "the process ends");
-  return FALSE;
-}
-
-gboolean
 sim_device_is_well (SimDevice *device)
 {
   gpointer thread = GSIZE_TO_POINTER ((gsize) sim_get_thread ());
@@ -114,13 +103,6 @@ sim_device_report (SimDevice *device,
     return TRUE;
   g_propagate_error (error, own);
   return FALSE;
-}
-
-gboolean
-sim_device_take_failure (SimDevice *device,
-                         EbbFailure what)
-{
-  return device->fails[what] > 0 && --device->fails[what] == 0;
 }
 
 /* The C library's registration of destructors of C++'s thread_local objects. Where the library has it, exit () calls

@@ -9,22 +9,6 @@
 /* Of the copies of one block, how many are kept before those that everybody knows are dropped. */
 #define MANY_COPIES 8
 
-static const char *const stream_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };
-
-const char *
-sim_stream_get_name (EbbStream stream)
-{
-  return stream_names[stream];
-}
-
-void
-sim_clock_merge (SimClock *clock,
-                 const SimClock *other)
-{
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    clock->count[i] = MAX (clock->count[i], other->count[i]);
-}
-
 void
 sim_uses_init (SimUses *uses,
                SimDevice *device,
@@ -91,9 +75,10 @@ check_against (const SimUses *uses,
                "race on %s: %s in queue %s would %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
                " of %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
                " bytes) while %s in queue %s %s them; let %s wait for an event after that first",
-               device->name, access->name, stream_names[access->stream], access->writes ? "write" : "read",
+               device->name, access->name, sim_stream_get_name (access->stream), access->writes ? "write" : "read",
                access->start, access->end, uses->kind, uses->serial, uses->size, earlier->name,
-               stream_names[earlier->stream], earlier->writes ? "writes" : "reads", stream_names[access->stream]);
+               sim_stream_get_name (earlier->stream), earlier->writes ? "writes" : "reads",
+               sim_stream_get_name (access->stream));
   return FALSE;
 }
 
@@ -111,8 +96,8 @@ check_born (const SimUses *uses,
                "race on %s: %s in queue %s would %s %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
                " bytes) while compute may still use the memory for what was freed before; let %s wait for an event of "
                "compute after the allocation first",
-               device->name, access->name, stream_names[access->stream], access->writes ? "write" : "read",
-               uses->kind, uses->serial, uses->size, stream_names[access->stream]);
+               device->name, access->name, sim_stream_get_name (access->stream), access->writes ? "write" : "read",
+               uses->kind, uses->serial, uses->size, sim_stream_get_name (access->stream));
   return FALSE;
 }
 
@@ -225,7 +210,7 @@ sim_uses_check_free (const SimUses *uses,
                    "race on %s: %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
                    " bytes) was freed while %s in queue %s %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
                    " of it; %s must wait for an event after that first",
-                   device->name, uses->kind, uses->serial, uses->size, copy->name, stream_names[copy->stream],
+                   device->name, uses->kind, uses->serial, uses->size, copy->name, sim_stream_get_name (copy->stream),
                    copy->writes ? "writes" : "reads", copy->start, copy->end, to_host ? "the host" : "compute");
       return FALSE;
     }

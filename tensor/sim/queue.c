@@ -13,8 +13,8 @@
 
 #define SECOND 1000000000
 
-gint64
-sim_get_time (void)
+static gint64
+get_time (void)
 {
   struct timespec now;
 
@@ -33,6 +33,24 @@ sleep_until (SimDevice *device,
     ;
 }
 
+SimEvent *
+sim_event_ref (SimEvent *event)
+{
+  __atomic_add_fetch (&event->ref_count, 1, __ATOMIC_RELAXED);
+  return event;
+}
+
+void
+sim_free_event (gpointer data)
+{
+  SimEvent *event = data;
+
+  if (__atomic_sub_fetch (&event->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  g_clear_error (&event->error);
+  g_free (event);
+}
+
 SimWork *
 sim_work_new (SimWorkKind kind,
               const char *name,
@@ -49,47 +67,6 @@ sim_work_new (SimWorkKind kind,
 }
 
 void
-sim_device_wait_for_progress (SimDevice *device)
-{
-  device->n_waiting++;
-  pthread_cond_wait (&device->progress, &device->lock);
-  device->n_waiting--;
-}
-
-void
-sim_device_announce_progress (SimDevice *device)
-{
-  if (device->n_waiting > 0)
-    pthread_cond_broadcast (&device->progress);
-}
-
-void
-sim_device_hurry (SimDevice *device)
-{
-  device->hurried = TRUE;
-  pthread_cond_broadcast (&device->hurries);
-}
-
-void
-sim_device_drain (SimDevice *device)
-{
-  SimClock clocks[EBB_N_STREAMS];
-
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    clocks[i] = device->queues[i].clock;
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    {
-      SimQueue *queue = &device->queues[i];
-      guint64 n = queue->n_enqueued;
-
-      while (queue->n_done < n)
-        sim_device_wait_for_progress (device);
-    }
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    sim_clock_merge (&device->host_clock, &clocks[i]);
-}
-
-void
 sim_queue_wait_for_room (SimQueue *queue)
 {
   while (queue->n >= SIM_QUEUE_LENGTH)
@@ -100,7 +77,7 @@ void
 sim_queue_push (SimQueue *queue,
                 SimWork *work)
 {
-  work->enqueued = sim_get_time ();
+  work->enqueued = get_time ();
   if (queue->last != NULL)
     queue->last->next = work;
   else
@@ -155,13 +132,13 @@ run_kernel (SimQueue *queue,
   gboolean ok;
 
   pthread_mutex_unlock (&device->lock);
-  start = sim_get_time ();
+  start = get_time ();
   if (sim_host->get_n_threads () != work->u.kernel.n_threads)
     sim_host->set_n_threads (work->u.kernel.n_threads);
   if (work->fails)
     g_set_error (&error, EBB_ERROR, EBB_ERROR_DEVICE, "asked to fail");
   ok = !work->fails && sim_host->get_cpu_kernels ()[launch->kernel](launch, &error);
-  end = sim_get_time ();
+  end = get_time ();
   pthread_mutex_lock (&device->lock);
   note_time (queue, work, start, end);
   if (ok)
@@ -194,7 +171,7 @@ run_copy (SimQueue *queue,
   end += (gint64) (seconds * SECOND) + (rate > 0);
   pthread_mutex_unlock (&device->lock);
   memcpy (work->u.copy.destination, work->u.copy.source, work->n_bytes);
-  now = sim_get_time ();
+  now = get_time ();
   pthread_mutex_lock (&device->lock);
   if (now < end)
     sleep_until (device, end);
@@ -243,7 +220,7 @@ run_wait (SimQueue *queue,
           return;
         }
       /* A copy begins when it could have, however late the thread woke up. */
-      end = queue->stream == EBB_STREAM_COMPUTE ? sim_get_time () : MAX (start, event->time);
+      end = queue->stream == EBB_STREAM_COMPUTE ? get_time () : MAX (start, event->time);
       queue->ready = end;
       /* The wait of a copy delays no computing. */
       if (queue->stream == EBB_STREAM_COMPUTE)

@@ -74,9 +74,6 @@ gboolean sim_uses_check_free (const SimUses *uses,
                               SimDevice *device,
                               gboolean to_host,
                               GError **error);
-void sim_clock_merge (SimClock *clock,
-                      const SimClock *other);
-const char *sim_stream_get_name (EbbStream stream);
 
 /* -- memory (heap.c) -------------------------------------------------------------------------------- */
 
@@ -130,7 +127,7 @@ void sim_free_host (int index,
                     void *data,
                     gsize size);
 
-/* -- queues (queue.c, work.c, failure.c) --------------------------------------------------------------------------- */
+/* -- the parts of a device ----------------------------------------------------------------------------------------- */
 
 typedef struct _SimWork SimWork;
 
@@ -197,11 +194,33 @@ typedef struct
   GError *error;
 } SimDropped;
 
+/* -- devices (device.c) -------------------------------------------------------------------------------------------- */
+
 /* The device that was opened; never NULL. */
 SimDevice *sim_device_get (int index);
-gboolean sim_device_open (int index,
-                          GError **error);
-gint64 sim_get_time (void);
+/* From now on it is open. */
+void sim_device_add (SimDevice *device);
+/* FALSE with @error set: nobody does any work any more. */
+gboolean sim_device_check_open (SimDevice *device,
+                                GError **error);
+const char *sim_stream_get_name (EbbStream stream);
+guint64 sim_fail (int index,
+                  EbbFailure what,
+                  guint64 n);
+/* TRUE: it is the one that was asked to fail. With the device locked. */
+gboolean sim_device_take_failure (SimDevice *device,
+                                  EbbFailure what);
+void sim_clock_merge (SimClock *clock,
+                      const SimClock *other);
+void sim_device_wait_for_progress (SimDevice *device);
+void sim_device_announce_progress (SimDevice *device);
+/* The process ends: copies sleep no more. */
+void sim_device_hurry (SimDevice *device);
+/* Until all work that is enqueued now is done, which the host then knows; with the device locked, which it unlocks
+ * meanwhile. */
+void sim_device_drain (SimDevice *device);
+
+/* -- work (work.c, queue.c) ---------------------------------------------------------------------------------------- */
 
 /* Of memory and of work of the device; see EbbBackend and EbbStreamFuncs. */
 gboolean sim_launch (int index,
@@ -237,6 +256,7 @@ gboolean sim_query_event (gpointer event);
 void sim_get_times (gpointer event,
                     double *work,
                     double *waited);
+SimEvent *sim_event_ref (SimEvent *event);
 void sim_free_event (gpointer event);
 gboolean sim_synchronize (int index,
                           GError **error);
@@ -276,9 +296,6 @@ struct _SimWork
   EbbView views[]; /* the operands of the kernel; its items follow */
 };
 
-/* FALSE with @error set: nobody does any work any more. */
-gboolean sim_device_check_open (SimDevice *device,
-                                GError **error);
 SimWork *sim_work_new (SimWorkKind kind,
                        const char *name,
                        guint n_views,
@@ -289,13 +306,8 @@ void *sim_queue_run (void *queue);
 void sim_queue_wait_for_room (SimQueue *queue);
 void sim_queue_push (SimQueue *queue,
                      SimWork *work);
-void sim_device_wait_for_progress (SimDevice *device);
-void sim_device_announce_progress (SimDevice *device);
-/* The process ends: copies sleep no more. */
-void sim_device_hurry (SimDevice *device);
-/* Until all work that is enqueued now is done, which the host then knows; with the device locked, which it unlocks
- * meanwhile. */
-void sim_device_drain (SimDevice *device);
+
+/* -- failures (failure.c) ------------------------------------------------------------------------------------------ */
 
 /* @work failed, or depends on what failed: it takes the error. With the device locked. */
 void sim_queue_poison (SimQueue *queue,
@@ -311,9 +323,6 @@ gboolean sim_device_report (SimDevice *device,
 /* TRUE: sim_device_report () has nothing to report. */
 gboolean sim_device_is_well (SimDevice *device);
 void sim_dropped_free (gpointer dropped);
-/* TRUE: it is the one that was asked to fail. With the device locked. */
-gboolean sim_device_take_failure (SimDevice *device,
-                                  EbbFailure what);
 /* The number of the calling thread. */
 guint64 sim_get_thread (void);
 

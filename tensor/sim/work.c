@@ -10,24 +10,6 @@
 
 /* -- events -------------------------------------------------------------------------------------------------------- */
 
-static SimEvent *
-event_ref (SimEvent *event)
-{
-  __atomic_add_fetch (&event->ref_count, 1, __ATOMIC_RELAXED);
-  return event;
-}
-
-void
-sim_free_event (gpointer data)
-{
-  SimEvent *event = data;
-
-  if (__atomic_sub_fetch (&event->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
-    return;
-  g_clear_error (&event->error);
-  g_free (event);
-}
-
 /* The next piece of work of a queue comes after all work that the host knows to be done. */
 static void
 catch_up (SimQueue *queue)
@@ -108,7 +90,7 @@ sim_wait (int index,
     {
       SimWork *work = sim_work_new (SIM_WORK_WAIT, sim_stream_get_name (event->stream), 0, 0);
 
-      work->u.event = event_ref (event);
+      work->u.event = sim_event_ref (event);
       sim_clock_merge (&queue->clock, &event->clock);
       /* A clock that knows of later work knows of the wait. */
       queue->clock.count[stream]++;
