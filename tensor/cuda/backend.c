@@ -2,8 +2,6 @@
 /* NVIDIA GPUs as a backend: the table of functions, and the module's one symbol. */
 #include "tensor/cuda/cuda-private.h"
 
-const EbbBackendHost *ebb_cuda_host;
-
 /* The library calls launch () and asks here only whether there is a kernel. */
 static gboolean
 launch_is_enqueued (const EbbLaunch *launch,
@@ -23,6 +21,13 @@ get_kernels (void)
   return kernels;
 }
 
+static void
+set_failure (int index,
+             const GError *reason)
+{
+  ebb_cuda_faults_set_failure (ebb_cuda_device_get (index), reason);
+}
+
 static const EbbStreamFuncs streams = {
   .alloc_host = ebb_cuda_alloc_host,
   .free_host = ebb_cuda_free_host,
@@ -39,7 +44,7 @@ static const EbbStreamFuncs streams = {
   .take_spans = ebb_cuda_take_spans,
   .launch = ebb_cuda_launch_in,
   .get_native_stream = ebb_cuda_get_native_stream,
-  .set_failure = ebb_cuda_set_failure,
+  .set_failure = set_failure,
 };
 
 static const EbbBackend backend = {

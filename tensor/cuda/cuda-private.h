@@ -120,15 +120,9 @@ EbbCudaEvent *ebb_cuda_event_new (EbbCudaDevice *device,
                                   EbbCudaPoint *point); /* takes @point over */
 void ebb_cuda_event_unref_locked (EbbCudaEvent *event);
 
-gpointer ebb_cuda_record (int index,
-                          EbbStream stream,
-                          GError **error);
 gboolean ebb_cuda_synchronize_event (gpointer event,
                                      GError **error);
 gboolean ebb_cuda_query_event (gpointer event);
-void ebb_cuda_get_times (gpointer event,
-                         double *work,
-                         double *waited);
 void ebb_cuda_free_event (gpointer event);
 
 /* -- measuring (trace.c) ------------------------------------------------------------------------------------------- */
@@ -177,6 +171,9 @@ void ebb_cuda_add_event (EbbCudaDevice *device,
 /* Measures the spans that are done. */
 void ebb_cuda_measure (EbbCudaDevice *device,
                        EbbStream stream);
+void ebb_cuda_get_times (gpointer event,
+                         double *work,
+                         double *waited);
 void ebb_cuda_get_seconds (int index,
                            EbbStream stream,
                            double *busy,
@@ -215,7 +212,6 @@ gboolean ebb_cuda_come_after_uploads (EbbCudaDevice *device,
 
 /* -- streams (stream.c) -------------------------------------------------------------------------------------------- */
 
-const char *ebb_cuda_stream_get_name (EbbStream stream);
 gboolean ebb_cuda_streams_init (EbbCudaDevice *device,
                                 GError **error);
 void ebb_cuda_streams_clear (EbbCudaDevice *device);
@@ -226,6 +222,9 @@ gboolean ebb_cuda_enqueue_copy (int index,
                                 gsize size,
                                 gpointer *event,
                                 GError **error);
+gpointer ebb_cuda_record (int index,
+                          EbbStream stream,
+                          GError **error);
 gboolean ebb_cuda_wait (int index,
                         EbbStream stream,
                         gpointer event,
@@ -284,8 +283,9 @@ guint32 ebb_cuda_faults_note (EbbCudaDevice *device,
 /* Waits for the device; FALSE with @error set. With the device locked. */
 gboolean ebb_cuda_faults_report (EbbCudaDevice *device,
                                  GError **error);
-void ebb_cuda_set_failure (int index,
-                           const GError *reason);
+/* Of work that a library put into a stream: the next report gives it. */
+void ebb_cuda_faults_set_failure (EbbCudaDevice *device,
+                                  const GError *reason);
 
 /* -- products (matmul.c, matmul-plan.c) ---------------------------------------------------------------------------- */
 
@@ -358,8 +358,9 @@ extern EbbCudaDriver ebb_cuda_driver;
 
 /* The device that was opened; never NULL. */
 EbbCudaDevice *ebb_cuda_device_get (int index);
-gboolean ebb_cuda_device_open (int index,
-                               GError **error);
+/* From now on it is open. */
+void ebb_cuda_device_add (EbbCudaDevice *device);
+const char *ebb_cuda_stream_get_name (EbbStream stream);
 guint64 ebb_cuda_get_capacity (int index);
 gsize ebb_cuda_get_loss_chunk_bytes (int index);
 guint64 ebb_cuda_fail (int index,
@@ -380,6 +381,11 @@ gboolean ebb_cuda_begin_unreported (EbbCudaDevice *device,
                                     GError **error);
 void ebb_cuda_end (EbbCudaDevice *device,
                    int previous);
+
+/* -- opening (opening.c) ------------------------------------------------------------------------------------------- */
+
+gboolean ebb_cuda_device_open (int index,
+                               GError **error);
 
 /* -- errors (error.c) ---------------------------------------------------------------------------------------------- */
 

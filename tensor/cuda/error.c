@@ -3,6 +3,9 @@
  * for this process: then the device has ended, and each later call reports the same line. */
 #include "tensor/cuda/cuda-private.h"
 
+const EbbBackendHost *ebb_cuda_host;
+EbbCudaDriver ebb_cuda_driver;
+
 char *
 ebb_cuda_error_to_string (cudaError_t status)
 {

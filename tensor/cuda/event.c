@@ -86,30 +86,6 @@ ebb_cuda_event_unref_locked (EbbCudaEvent *event)
   g_free (event);
 }
 
-gpointer
-ebb_cuda_record (int index,
-                 EbbStream stream,
-                 GError **error)
-{
-  EbbCudaDevice *device = ebb_cuda_device_get (index);
-  /* Computing is measured only while it is traced, and then by its launches. */
-  const gboolean is_timed = stream != EBB_STREAM_COMPUTE;
-  EbbCudaEvent *event = NULL;
-  EbbCudaPoint *point;
-  int previous;
-
-  if (!ebb_cuda_begin (device, &previous, error))
-    return NULL;
-  point = ebb_cuda_point_record (device, stream, is_timed, error);
-  if (point != NULL)
-    {
-      event = ebb_cuda_event_new (device, stream, point);
-      ebb_cuda_add_event (device, event);
-    }
-  ebb_cuda_end (device, previous);
-  return event;
-}
-
 gboolean
 ebb_cuda_synchronize_event (gpointer data,
                             GError **error)
@@ -152,27 +128,6 @@ ebb_cuda_query_event (gpointer data)
   if (status == cudaSuccess)
     __atomic_store_n (&event->reached, TRUE, __ATOMIC_RELEASE);
   return status != cudaErrorNotReady;
-}
-
-void
-ebb_cuda_get_times (gpointer data,
-                    double *work,
-                    double *waited)
-{
-  EbbCudaEvent *event = data;
-  EbbCudaDevice *device = event->device;
-  int previous;
-
-  if (ebb_cuda_begin (device, &previous, NULL))
-    {
-      ebb_cuda_measure (device, event->stream);
-      ebb_cuda_measure (device, EBB_STREAM_COMPUTE);
-      ebb_cuda_end (device, previous);
-    }
-  pthread_mutex_lock (&device->lock);
-  *work = event->work;
-  *waited = event->waited;
-  pthread_mutex_unlock (&device->lock);
 }
 
 void

@@ -163,12 +163,11 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
 /* Without the device's lock: the thread that holds it may be waiting for the work that failed. A thread that reads the
  * record holds the other lock, and waits for nothing but its copy. */
 void
-ebb_cuda_set_failure (int index,
-                      const GError *reason)
+ebb_cuda_faults_set_failure (EbbCudaDevice *device,
+                             const GError *reason)
 {
-  EbbCudaDevice *device = ebb_cuda_device_get (index);
   EbbCudaFaults *self = &device->faults;
-  int previous = ebb_cuda_enter (index);
+  int previous = ebb_cuda_enter (device->index);
 
   pthread_mutex_lock (&self->lock);
   if (self->library_failure == NULL)

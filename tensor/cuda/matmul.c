@@ -2,6 +2,10 @@
 /* Matrix products by cuBLASLt, by the plan of their shape; operands that it does not take go through workspace. */
 #include "tensor/cuda/matmul-private.h"
 
+EBB_CUDA_KERNEL (copy);
+EBB_CUDA_KERNEL (fill);
+EBB_CUDA_KERNEL (binary);
+
 /* -- workspace ----------------------------------------------------------------------------------------------------- */
 
 /* Offsets of what lies in workspace, after cuBLASLt's own; -1: nothing. An operand that does not begin at a multiple of
@@ -133,19 +137,46 @@ ebb_cuda_matmul_get_workspace (EbbCudaDevice *device,
 /* -- copies -------------------------------------------------------------------------------------------------------- */
 
 static cudaError_t
-run_kernel (EbbKernel kernel,
-            const EbbView *a,
-            const EbbView *b,
-            EbbView *y,
-            const EbbCudaQueue *queue)
+copy (const EbbView *x,
+      EbbView *y,
+      const EbbCudaQueue *queue)
 {
-  EbbLaunch launch = { .kernel = kernel,
-                       .n_inputs = b != NULL ? 2 : a != NULL,
-                       .n_outputs = 1,
-                       .inputs = { a, b },
-                       .outputs = { y } };
+  const EbbLaunch launch = {
+    .kernel = EBB_KERNEL_COPY,
+    .n_inputs = 1,
+    .n_outputs = 1,
+    .inputs = { x },
+    .outputs = { y }
+  };
 
-  return ebb_cuda_kernels[kernel].run (&launch, queue);
+  return ebb_cuda_copy (&launch, queue);
+}
+
+static cudaError_t
+fill_with_zeros (EbbView *y,
+                 const EbbCudaQueue *queue)
+{
+  const EbbLaunch launch = { .kernel = EBB_KERNEL_FILL, .n_outputs = 1, .outputs = { y } };
+
+  return ebb_cuda_fill (&launch, queue);
+}
+
+/* y = a + b: a sum is the first of the operations. */
+static cudaError_t
+add (const EbbView *a,
+     const EbbView *b,
+     EbbView *y,
+     const EbbCudaQueue *queue)
+{
+  const EbbLaunch launch = {
+    .kernel = EBB_KERNEL_BINARY,
+    .n_inputs = 2,
+    .n_outputs = 1,
+    .inputs = { a, b },
+    .outputs = { y }
+  };
+
+  return ebb_cuda_binary (&launch, queue);
 }
 
 /* All that @matrix has, without the dimensions of the batch over which it does not vary. */
@@ -189,7 +220,7 @@ copy_matrix (const EbbCudaProduct *product,
                             cudaMemcpyDeviceToDevice, queue->stream);
   get_view (&x, from, product, (void *) source);
   get_view (&y, to, product, destination);
-  return run_kernel (EBB_KERNEL_COPY, &x, NULL, &y, queue);
+  return copy (&x, &y, queue);
 }
 
 /* *data becomes the operand's copy in workspace, if it has a place there. */
@@ -232,7 +263,7 @@ bring_bias (const EbbCudaPlan *plan,
   y.dtype = (EbbDType) plan->c.dtype;
   y.strides[0] = 1;
   *data = y.data;
-  return run_kernel (EBB_KERNEL_COPY, &x, NULL, &y, queue);
+  return copy (&x, &y, queue);
 }
 
 /* -- running ------------------------------------------------------------------------------------------------------- */
@@ -356,12 +387,12 @@ add_converted_bias (const EbbLaunch *launch,
   dense_row.data = expanded.data = (char *) launch->workspace + places.bias;
   expanded.dtype = EBB_DTYPE_F32;
   expanded.strides[last] = 1;
-  status = run_kernel (EBB_KERNEL_COPY, c, NULL, &sum, queue);
+  status = copy (c, &sum, queue);
   if (status == cudaSuccess)
-    status = run_kernel (EBB_KERNEL_COPY, &row, NULL, &dense_row, queue);
+    status = copy (&row, &dense_row, queue);
   if (status == cudaSuccess)
-    status = run_kernel (EBB_KERNEL_BINARY, &sum, &expanded, &sum, queue);
-  return status == cudaSuccess ? run_kernel (EBB_KERNEL_COPY, &sum, NULL, c, queue) : status;
+    status = add (&sum, &expanded, &sum, queue);
+  return status == cudaSuccess ? copy (&sum, c, queue) : status;
 }
 
 /* A sum without terms: the bias, or nothing. */
@@ -373,16 +404,16 @@ run_without_terms (const EbbLaunch *launch,
   EbbView bias = *c;
 
   if (launch->n_inputs < 3 || launch->inputs[2] == NULL)
-    return launch->params.matmul.accumulate ? cudaSuccess : run_kernel (EBB_KERNEL_FILL, NULL, NULL, c, queue);
+    return launch->params.matmul.accumulate ? cudaSuccess : fill_with_zeros (c, queue);
   for (int i = 0; i < c->n_dims; i++)
     bias.strides[i] = 0;
   bias.data = launch->inputs[2]->data;
   bias.dtype = launch->inputs[2]->dtype;
   bias.strides[c->n_dims - 1] = launch->inputs[2]->strides[launch->inputs[2]->n_dims - 1];
   if (!launch->params.matmul.accumulate)
-    return run_kernel (EBB_KERNEL_COPY, &bias, NULL, c, queue);
+    return copy (&bias, c, queue);
   if (bias.dtype == c->dtype)
-    return run_kernel (EBB_KERNEL_BINARY, c, &bias, c, queue); /* a sum: the first of the operations */
+    return add (c, &bias, c, queue);
   return add_converted_bias (launch, c, &bias, queue);
 }
 

@@ -1,14 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The four queues: streams of CUDA that wait for nothing but events. Copies between them, and waits. */
+/* The four queues: streams of CUDA that wait for nothing but events. Copies in them, records and waits. */
 #include "tensor/cuda/cuda-private.h"
-
-static const char *const stream_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };
-
-const char *
-ebb_cuda_stream_get_name (EbbStream stream)
-{
-  return stream_names[stream];
-}
 
 gboolean
 ebb_cuda_streams_init (EbbCudaDevice *device,
@@ -112,7 +104,31 @@ ebb_cuda_enqueue_copy (int index,
   return ok;
 }
 
-/* -- waits --------------------------------------------------------------------------------------------------------- */
+/* -- records and waits --------------------------------------------------------------------------------------------- */
+
+gpointer
+ebb_cuda_record (int index,
+                 EbbStream stream,
+                 GError **error)
+{
+  EbbCudaDevice *device = ebb_cuda_device_get (index);
+  /* Computing is measured only while it is traced, and then by its launches. */
+  const gboolean is_timed = stream != EBB_STREAM_COMPUTE;
+  EbbCudaEvent *event = NULL;
+  EbbCudaPoint *point;
+  int previous;
+
+  if (!ebb_cuda_begin (device, &previous, error))
+    return NULL;
+  point = ebb_cuda_point_record (device, stream, is_timed, error);
+  if (point != NULL)
+    {
+      event = ebb_cuda_event_new (device, stream, point);
+      ebb_cuda_add_event (device, event);
+    }
+  ebb_cuda_end (device, previous);
+  return event;
+}
 
 gboolean
 ebb_cuda_wait (int index,
@@ -130,7 +146,7 @@ ebb_cuda_wait (int index,
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
                    "%s: queue %s can't wait for an event of %s; let the host wait for it", device->name,
-                   stream_names[stream], event->device->name);
+                   ebb_cuda_stream_get_name (stream), event->device->name);
       return FALSE;
     }
   if (!ebb_cuda_begin (device, &previous, error))

@@ -215,6 +215,27 @@ ebb_cuda_get_seconds (int index,
   pthread_mutex_unlock (&device->lock);
 }
 
+void
+ebb_cuda_get_times (gpointer data,
+                    double *work,
+                    double *waited)
+{
+  EbbCudaEvent *event = data;
+  EbbCudaDevice *device = event->device;
+  int previous;
+
+  if (ebb_cuda_begin (device, &previous, NULL))
+    {
+      ebb_cuda_measure (device, event->stream);
+      ebb_cuda_measure (device, EBB_STREAM_COMPUTE);
+      ebb_cuda_end (device, previous);
+    }
+  pthread_mutex_lock (&device->lock);
+  *work = event->work;
+  *waited = event->waited;
+  pthread_mutex_unlock (&device->lock);
+}
+
 static void
 measure_all (EbbCudaDevice *device)
 {
