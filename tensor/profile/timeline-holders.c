@@ -8,37 +8,6 @@
 #include <json-glib/json-glib.h>
 #include <string.h>
 
-/**
- * ebb_memory_timeline_set_name:
- * @self: a timeline
- * @name: (nullable): the title of its picture, as "checkpointed"; %NULL for none
- *
- * Names the timeline: that of an ebb_memory_estimate_get_timeline() has no name at first.
- */
-void
-ebb_memory_timeline_set_name (EbbMemoryTimeline *self,
-                              const char *name)
-{
-  g_return_if_fail (EBB_IS_MEMORY_TIMELINE (self));
-
-  g_free (self->name);
-  self->name = g_utf8_make_valid (name != NULL ? name : "", -1);
-}
-
-/**
- * ebb_memory_timeline_get_name:
- * @self: a timeline
- *
- * Returns: its name; "" for none
- */
-const char *
-ebb_memory_timeline_get_name (EbbMemoryTimeline *self)
-{
-  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), NULL);
-
-  return self->name;
-}
-
 static guint64
 get_count (gint64 n)
 {

@@ -336,6 +336,37 @@ ebb_memory_timeline_new (const char *name)
 }
 
 /**
+ * ebb_memory_timeline_set_name:
+ * @self: a timeline
+ * @name: (nullable): the title of its picture, as "checkpointed"; %NULL for none
+ *
+ * Names the timeline: that of an ebb_memory_estimate_get_timeline() has no name at first.
+ */
+void
+ebb_memory_timeline_set_name (EbbMemoryTimeline *self,
+                              const char *name)
+{
+  g_return_if_fail (EBB_IS_MEMORY_TIMELINE (self));
+
+  g_free (self->name);
+  self->name = g_utf8_make_valid (name != NULL ? name : "", -1);
+}
+
+/**
+ * ebb_memory_timeline_get_name:
+ * @self: a timeline
+ *
+ * Returns: its name; "" for none
+ */
+const char *
+ebb_memory_timeline_get_name (EbbMemoryTimeline *self)
+{
+  g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), NULL);
+
+  return self->name;
+}
+
+/**
  * ebb_memory_timeline_start:
  * @self: a timeline
  * @device: (nullable): the device whose memory is recorded; %NULL for the CPU
