@@ -4,6 +4,7 @@
 #include "tensor/n-threads-private.h"
 #include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
+#include "tensor/thread-private.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -197,6 +198,33 @@ ebb_device_get_cpu (void)
     __atomic_store_n (&cpu_device, device_new_locked (&ebb_cpu_backend, 0), __ATOMIC_RELEASE);
   pthread_mutex_unlock (&lock);
   return cpu_device;
+}
+
+/**
+ * ebb_get_default_device:
+ *
+ * Returns: (transfer none): where this thread makes tensors and layers if no other device is asked for; the CPU, unless
+ *   ebb_set_default_device() said otherwise
+ */
+EbbDevice *
+ebb_get_default_device (void)
+{
+  return ebb_modes.default_device != NULL ? ebb_modes.default_device : ebb_device_get_cpu ();
+}
+
+/**
+ * ebb_set_default_device:
+ * @device: (nullable): a device, or %NULL for the CPU
+ *
+ * Says where this thread makes tensors from now on whose device is given as %NULL, tensors of given numbers, and the
+ * parameters and buffers of layers. A layer starts with the same values wherever it is made. What only looks at memory
+ * of the host, what is read from files, and what tokenizers and texts give stays on the CPU; nothing that is there
+ * already moves.
+ */
+void
+ebb_set_default_device (EbbDevice *device)
+{
+  ebb_modes.default_device = device;
 }
 
 /**

@@ -24,6 +24,27 @@ typedef struct _EbbDryRun EbbDryRun;
 
 typedef struct
 {
+  GDestroyNotify func;
+  gpointer data;
+} EbbAtEnd;
+
+struct _EbbDryRun
+{
+  EbbMemoryAccount *account, *outer_account;
+  EbbGenerator *generator;
+  GHashTable *storages; /* EbbStorage of an adopted tensor -> the run's in place of it */
+  GArray *caches;       /* of EbbAtEnd */
+  GArray *at_end;       /* of EbbAtEnd */
+  GHashTable *replaced; /* what the run has its own of: storages, buffers of stores */
+  /* Bytes by device and purpose that are in use outside of the run: those that it doesn't replace once they are
+   * counted, before that those that it does. */
+  guint64 outside[EBB_MAX_DEVICES][EBB_N_PURPOSES];
+  gboolean is_counted[EBB_MAX_DEVICES];
+  gboolean has_collectives;
+};
+
+typedef struct
+{
   EbbModes modes;
   EbbMemoryAccount *account;
 } EbbDryScope;
@@ -38,8 +59,6 @@ void ebb_dry_run_leave (EbbDryRun *run,
                         const EbbDryScope *outer);
 /* In the run: the account of what this thread does outside of it. */
 EbbMemoryAccount *ebb_dry_run_get_outer_account (EbbDryRun *run);
-/* The run that this thread is in, or NULL. */
-EbbDryRun *ebb_dry_run_get_current (void);
 EbbMemoryAccount *ebb_dry_run_get_account (EbbDryRun *run);
 /* The bytes that the heap of @device has taken up at most. */
 guint64 ebb_dry_run_get_extent (EbbDryRun *run,
@@ -81,9 +100,22 @@ void ebb_dry_run_clear_caches (EbbDryRun *run);
 /* Other ranks must run as much as this one does. */
 void ebb_dry_run_note_collective (EbbDryRun *run);
 gboolean ebb_dry_run_has_collectives (EbbDryRun *run);
+/* The run that this thread is in, or NULL. */
+static inline EbbDryRun *
+ebb_dry_run_get_current (void)
+{
+  return ebb_is_dry () ? ebb_thread.account->run : NULL;
+}
+
 /* Calls @func at the end, the last one first. */
-void ebb_dry_run_at_end (EbbDryRun *run,
-                         GDestroyNotify func,
-                         gpointer data);
+static inline void
+ebb_dry_run_at_end (EbbDryRun *self,
+                    GDestroyNotify func,
+                    gpointer data)
+{
+  const EbbAtEnd at_end = { func, data };
+
+  g_array_append_val (self->at_end, at_end);
+}
 
 G_END_DECLS

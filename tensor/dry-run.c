@@ -6,27 +6,6 @@
 
 /* Dry runs: their scope, the parameters that they adopt, and their end. */
 
-typedef struct
-{
-  GDestroyNotify func;
-  gpointer data;
-} AtEnd;
-
-struct _EbbDryRun
-{
-  EbbMemoryAccount *account, *outer_account;
-  EbbGenerator *generator;
-  GHashTable *storages; /* EbbStorage of an adopted tensor -> the run's in place of it */
-  GArray *caches;       /* of AtEnd */
-  GArray *at_end;       /* of AtEnd */
-  GHashTable *replaced; /* what the run has its own of: storages, buffers of stores */
-  /* Bytes by device and purpose that are in use outside of the run: those that it doesn't replace once they are
-   * counted, before that those that it does. */
-  guint64 outside[EBB_MAX_DEVICES][EBB_N_PURPOSES];
-  gboolean is_counted[EBB_MAX_DEVICES];
-  gboolean has_collectives;
-};
-
 EbbDryRun *
 ebb_dry_run_new (void)
 {
@@ -39,8 +18,8 @@ ebb_dry_run_new (void)
   self->storages = g_hash_table_new_full (NULL, NULL, (GDestroyNotify) ebb_storage_unref,
                                           (GDestroyNotify) ebb_storage_unref);
   self->replaced = g_hash_table_new (NULL, NULL);
-  self->caches = g_array_new (FALSE, FALSE, sizeof (AtEnd));
-  self->at_end = g_array_new (FALSE, FALSE, sizeof (AtEnd));
+  self->caches = g_array_new (FALSE, FALSE, sizeof (EbbAtEnd));
+  self->at_end = g_array_new (FALSE, FALSE, sizeof (EbbAtEnd));
   return self;
 }
 
@@ -63,12 +42,6 @@ ebb_dry_run_leave (EbbDryRun *self,
   ebb_thread_enter_account (outer->account);
 }
 
-EbbDryRun *
-ebb_dry_run_get_current (void)
-{
-  return ebb_is_dry () ? ebb_thread.account->run : NULL;
-}
-
 EbbMemoryAccount *
 ebb_dry_run_get_account (EbbDryRun *self)
 {
@@ -79,33 +52,6 @@ EbbMemoryAccount *
 ebb_dry_run_get_outer_account (EbbDryRun *self)
 {
   return self->outer_account;
-}
-
-/* The heap of @device: placed as the device's own, in addresses that cost nothing. */
-static EbbHostHeap *
-get_heap (EbbMemoryAccount *account,
-          EbbDevice *device)
-{
-  EbbHostHeap **heap = &account->heaps[device->number];
-
-  if (*heap == NULL)
-    *heap = ebb_host_heap_new ();
-  return *heap;
-}
-
-void *
-ebb_memory_account_alloc_dry (EbbMemoryAccount *account,
-                              EbbDevice *device,
-                              gsize size,
-                              GError **error)
-{
-  EbbHostHeap *heap = get_heap (account, device);
-  void *data = ebb_host_heap_alloc (heap, size, error);
-
-  if (data == NULL || !ebb_thread.computes_dry || ebb_host_heap_map (heap, data, size, error))
-    return data;
-  ebb_host_heap_release (heap, data, size);
-  return NULL;
 }
 
 guint64
@@ -347,7 +293,7 @@ ebb_dry_run_add_cache (EbbDryRun *self,
                        void (*clear) (gpointer object),
                        gpointer object)
 {
-  const AtEnd cache = { clear, object };
+  const EbbAtEnd cache = { clear, object };
 
   g_array_append_val (self->caches, cache);
 }
@@ -363,7 +309,7 @@ ebb_dry_run_clear_caches (EbbDryRun *self)
 {
   for (guint i = 0; i < self->caches->len; i++)
     {
-      const AtEnd *cache = &g_array_index (self->caches, AtEnd, i);
+      const EbbAtEnd *cache = &g_array_index (self->caches, EbbAtEnd, i);
 
       cache->func (cache->data);
     }
@@ -385,16 +331,6 @@ ebb_dry_run_has_collectives (EbbDryRun *self)
 /* -- the end ------------------------------------------------------------------------------------------------------- */
 
 void
-ebb_dry_run_at_end (EbbDryRun *self,
-                    GDestroyNotify func,
-                    gpointer data)
-{
-  const AtEnd at_end = { func, data };
-
-  g_array_append_val (self->at_end, at_end);
-}
-
-void
 ebb_dry_run_free (EbbDryRun *self)
 {
   EbbDryScope outer;
@@ -402,7 +338,7 @@ ebb_dry_run_free (EbbDryRun *self)
   ebb_dry_run_enter (self, &outer);
   while (self->at_end->len > 0)
     {
-      const AtEnd last = g_array_index (self->at_end, AtEnd, self->at_end->len - 1);
+      const EbbAtEnd last = g_array_index (self->at_end, EbbAtEnd, self->at_end->len - 1);
 
       g_array_set_size (self->at_end, self->at_end->len - 1);
       last.func (last.data);

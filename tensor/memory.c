@@ -9,7 +9,6 @@
 #include "tensor/thread-private.h"
 
 #include <pthread.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -352,6 +351,33 @@ ebb_device_check_limit (EbbDevice *device,
     return TRUE;
   set_no_memory (device, size, total, error);
   return FALSE;
+}
+
+/* The heap of @device: placed as the device's own, in addresses that cost nothing. */
+static EbbHostHeap *
+get_heap (EbbMemoryAccount *account,
+          EbbDevice *device)
+{
+  EbbHostHeap **heap = &account->heaps[device->number];
+
+  if (*heap == NULL)
+    *heap = ebb_host_heap_new ();
+  return *heap;
+}
+
+void *
+ebb_memory_account_alloc_dry (EbbMemoryAccount *account,
+                              EbbDevice *device,
+                              gsize size,
+                              GError **error)
+{
+  EbbHostHeap *heap = get_heap (account, device);
+  void *data = ebb_host_heap_alloc (heap, size, error);
+
+  if (data == NULL || !ebb_thread.computes_dry || ebb_host_heap_map (heap, data, size, error))
+    return data;
+  ebb_host_heap_release (heap, data, size);
+  return NULL;
 }
 
 void *
@@ -720,64 +746,4 @@ ebb_memory_trim (EbbDevice *device)
 {
   if (device == NULL || device->backend->host_memory)
     ebb_host_trim ();
-}
-
-/* -- sizes as people write them ------------------------------------------------------------------------------------ */
-
-/**
- * ebb_memory_parse_size:
- * @text: a number of bytes with or without a unit: `1500000`, `1500MB`, `1.5GiB`, `1500M`
- * @n_bytes: (out): the size in bytes, rounded down
- * @error: return location for a #GError
- *
- * Reads a size as every option and environment variable of Ebb takes it. `K`, `M`, `G` and `T`, with or without `iB`,
- * are powers of 1024; `kB`, `MB`, `GB` and `TB` are powers of 1000; a bare number and `B` are bytes. Capitals don't
- * matter, and spaces may stand before the unit.
- *
- * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT, which names the text and what would be right
- */
-gboolean
-ebb_memory_parse_size (const char *text,
-                       guint64 *n_bytes,
-                       GError **error)
-{
-  static const char units[] = "KMGT";
-  g_autofree char *shown = NULL;
-  const char *unit;
-  char *rest = NULL;
-  double amount = NAN;
-
-  g_return_val_if_fail (n_bytes != NULL, FALSE);
-
-  if (!EBB_MAY_BEGIN (error, text))
-    return FALSE;
-  if ((g_ascii_isdigit (*text) || *text == '.') && g_ascii_tolower (text[1]) != 'x') /* no hexadecimal ones */
-    amount = g_ascii_strtod (text, &rest);
-  if (rest == text) /* a point alone */
-    amount = NAN;
-  else if (rest != NULL)
-    {
-      while (*rest == ' ')
-        rest++;
-      unit = *rest != '\0' ? strchr (units, g_ascii_toupper (*rest)) : NULL;
-      if (unit != NULL)
-        {
-          gboolean decimal = g_ascii_strcasecmp (rest + 1, "B") == 0;
-
-          amount *= pow (decimal ? 1000 : 1024, (double) (unit - units + 1));
-          if (!decimal && rest[1] != '\0' && g_ascii_strcasecmp (rest + 1, "iB") != 0)
-            amount = NAN;
-        }
-      else if (*rest != '\0' && g_ascii_strcasecmp (rest, "B") != 0)
-        amount = NAN;
-    }
-  if (amount >= 0 && amount < 9223372036854775808.0)
-    {
-      *n_bytes = (guint64) amount;
-      return TRUE;
-    }
-  shown = ebb_escape_text (text);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "\"%s\" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB", shown);
-  return FALSE;
 }

@@ -99,33 +99,6 @@ ebb_generator_get_default (void)
   return ebb_thread.generator;
 }
 
-void
-ebb_generator_push_default (EbbGenerator *generator,
-                            gpointer owner)
-{
-  EbbGeneratorFork *fork = g_new (EbbGeneratorFork, 1);
-
-  *fork = (EbbGeneratorFork){ ebb_modes.forks, g_object_ref (generator), owner };
-  ebb_modes.forks = fork;
-}
-
-void
-ebb_generator_pop_default (void)
-{
-  EbbGeneratorFork *fork = ebb_modes.forks;
-
-  ebb_modes.forks = fork->outer;
-  g_object_unref (fork->generator);
-  g_free (fork);
-}
-
-void
-ebb_generator_pop_forks_to (EbbGeneratorFork *fork)
-{
-  while (ebb_modes.forks != fork && ebb_modes.forks != NULL)
-    ebb_generator_pop_default ();
-}
-
 /**
  * ebb_generator_get_seed:
  * @self: a generator

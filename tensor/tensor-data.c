@@ -306,32 +306,6 @@ ebb_tensor_equal (EbbTensor *a,
   return x != NULL && y != NULL && g_bytes_equal (x, y);
 }
 
-char *
-ebb_shape_to_string (const gint64 *shape,
-                     guint n_dims)
-{
-  GString *text = g_string_new ("[");
-
-  for (guint i = 0; i < n_dims; i++)
-    g_string_append_printf (text, "%s%" G_GINT64_FORMAT, i ? ", " : "", shape[i]);
-  g_string_append_c (text, ']');
-  return g_string_free (text, FALSE);
-}
-
-/**
- * ebb_tensor_shape_to_string:
- * @tensor: a tensor
- *
- * Returns: (transfer full): its shape as text, like "[2, 3]"
- */
-char *
-ebb_tensor_shape_to_string (EbbTensor *tensor)
-{
-  g_return_val_if_fail (tensor != NULL, NULL);
-
-  return ebb_shape_to_string (tensor->view.shape, (guint) tensor->view.n_dims);
-}
-
 static void
 append_element (GString *text,
                 EbbTensor *tensor,

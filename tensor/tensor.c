@@ -536,6 +536,79 @@ ebb_tensor_swap_storage (EbbTensor *tensor,
   ebb_storage_set_purpose (tensor->storage, purpose);
 }
 
+/* -- converting ---------------------------------------------------------------------------------------------------- */
+
+static gboolean
+convert_into (EbbTensor *tensor,
+              EbbTensor *copy,
+              GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_COPY);
+  ebb_launch_input (&launch, tensor);
+  ebb_launch_output (&launch, copy);
+  return ebb_launch (tensor->storage->device, &launch, error);
+}
+
+EbbTensor *
+ebb_tensor_convert (EbbTensor *tensor,
+                    EbbDType dtype,
+                    GError **error)
+{
+  EbbTensor *copy = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, dtype,
+                                                  tensor->storage->device, error);
+
+  if (copy != NULL && !convert_into (tensor, copy, error))
+    g_clear_pointer (&copy, ebb_tensor_unref);
+  return copy;
+}
+
+static gboolean
+can_overwrite (EbbTensor *shadow,
+               EbbTensor *parameter,
+               EbbDType dtype)
+{
+  return !ebb_modes.stopped && !shadow->storage->placeholder && shadow->view.dtype == dtype
+         && shadow->storage->device == parameter->storage->device
+         && ebb_shapes_equal (&shadow->view, &parameter->view)
+         && ebb_tensor_is_unshared (shadow);
+}
+
+EbbTensor *
+ebb_tensor_get_shadow (EbbTensor *parameter,
+                       EbbDType dtype,
+                       GError **error)
+{
+  EbbStorage *storage = parameter->storage;
+  EbbTensor *shadow = parameter->shadow;
+
+  if (shadow != NULL && shadow->view.dtype == dtype && parameter->shadow_birth == storage->birth
+      && parameter->shadow_version == storage->version && !shadow->storage->placeholder)
+    return ebb_tensor_ref (shadow);
+
+  /* Over the old one if nobody looks at it: so that a step leaves the heap as it found it. */
+  if (shadow != NULL && can_overwrite (shadow, parameter, dtype))
+    {
+      if (!convert_into (parameter, shadow, error))
+        return NULL;
+      parameter->shadow_birth = storage->birth;
+      parameter->shadow_version = storage->version;
+      return ebb_tensor_ref (shadow);
+    }
+  shadow = ebb_tensor_convert (parameter, dtype, error);
+  if (shadow == NULL)
+    return NULL;
+  if (!shadow->storage->placeholder)
+    ebb_storage_set_purpose (shadow->storage, EBB_PURPOSE_PARAMETER);
+  if (parameter->shadow != NULL)
+    ebb_tensor_unref (parameter->shadow);
+  parameter->shadow = ebb_tensor_ref (shadow);
+  parameter->shadow_birth = storage->birth;
+  parameter->shadow_version = storage->version;
+  return shadow;
+}
+
 /* -- looking ------------------------------------------------------------------------------------------------------- */
 
 gboolean
@@ -763,4 +836,30 @@ ebb_tensor_get_version (EbbTensor *tensor)
   g_return_val_if_fail (tensor != NULL, 0);
 
   return tensor->storage->version;
+}
+
+char *
+ebb_shape_to_string (const gint64 *shape,
+                     guint n_dims)
+{
+  GString *text = g_string_new ("[");
+
+  for (guint i = 0; i < n_dims; i++)
+    g_string_append_printf (text, "%s%" G_GINT64_FORMAT, i ? ", " : "", shape[i]);
+  g_string_append_c (text, ']');
+  return g_string_free (text, FALSE);
+}
+
+/**
+ * ebb_tensor_shape_to_string:
+ * @tensor: a tensor
+ *
+ * Returns: (transfer full): its shape as text, like "[2, 3]"
+ */
+char *
+ebb_tensor_shape_to_string (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  return ebb_shape_to_string (tensor->view.shape, (guint) tensor->view.n_dims);
 }

@@ -4,6 +4,7 @@
 #include "tensor/autograd/op-private.h"
 #include "tensor/autograd/saved-tensor.h"
 #include "tensor/memory-account-private.h"
+#include "tensor/profile/profiler.h"
 
 /* The state of one thread: the modes that its ops run under, and its counters. Every op reads it, so it is plain
  * data. */
@@ -13,7 +14,6 @@ G_BEGIN_DECLS
 typedef struct _EbbOpObserver EbbOpObserver;
 typedef struct _EbbRematerializationLog EbbRematerializationLog;
 typedef struct _EbbGeneratorFork EbbGeneratorFork;
-struct _EbbProfiler;
 
 /* Sees every op that this thread runs, except views, and every generator before it is drawn from. Observers nest; push
  * sets @outer. A function may be NULL. */
@@ -35,6 +35,44 @@ struct _EbbOpObserver
   void (*touch) (EbbOpObserver *self,
                  const void *data);
 };
+
+/* -- what a watched thread does ------------------------------------------------------------------------------------ */
+
+/* Modules, ops and kernels say here what their thread does, to its observer and to those who watch its memory. Each
+ * asks one question of the thread's data, which it has at hand anyway: nobody watches unless an observer or a memory
+ * observer was started. */
+
+typedef enum
+{
+  EBB_EVENT_RANGE,  /* a phase: a backward pass, a recompute, an optimizer's step */
+  EBB_EVENT_MODULE, /* the call of a module */
+  EBB_EVENT_OP,
+  EBB_EVENT_KERNEL
+} EbbEventKind;
+
+/* Sees all that a thread runs, in its nesting; a profiler is one. A thread has one at a time. */
+typedef struct _EbbThreadObserver EbbThreadObserver;
+
+struct _EbbThreadObserver
+{
+  /* What begins; returns a number other than 0 for close (). The thread's phase and module are those of the event. */
+  guint64 (*open) (EbbThreadObserver *self,
+                   EbbEventKind kind,
+                   const char *name);
+  /* The same for an op of so many floating-point operations. */
+  guint64 (*open_op) (EbbThreadObserver *self,
+                      const char *name,
+                      guint64 flop);
+  void (*close) (EbbThreadObserver *self,
+                 guint64 event);
+  /* Launches the kernel and waits for it. */
+  gboolean (*launch) (EbbThreadObserver *self,
+                      EbbDevice *device,
+                      EbbLaunch *launch,
+                      GError **error);
+};
+
+/* -- modes --------------------------------------------------------------------------------------------------------- */
 
 #define EBB_MODES_MAX_SLOTS 6
 
@@ -70,14 +108,14 @@ typedef struct
 
 typedef struct
 {
-  struct _EbbProfiler *profiler; /* that records what runs; NULL: none */
-  EbbMemoryAccount *account;     /* of the rank, or of the dry run, that the thread works for; NULL: none */
-  gboolean computes_dry;         /* in a dry run: launches run all the same, see run () in op.c */
-  guint64 n_launches;            /* kernels so far, on any device */
-  EbbGenerator *generator;       /* its own, made at first use */
-  guint call_depth;              /* nested calls of modules, of their wrappers, of checkpointed functions */
-  gboolean draws_torn;           /* a tile drew numbers that don't belong to rows */
-  /* What a watched thread does now, see tensor/profile/activity.c. */
+  EbbThreadObserver *observer; /* of all that runs; NULL: none */
+  EbbMemoryAccount *account;   /* of the rank, or of the dry run, that the thread works for; NULL: none */
+  gboolean computes_dry;       /* in a dry run: launches run all the same, see run () in op.c */
+  guint64 n_launches;          /* kernels so far, on any device */
+  EbbGenerator *generator;     /* its own, made at first use */
+  guint call_depth;            /* nested calls of modules, of their wrappers, of checkpointed functions */
+  gboolean draws_torn;         /* a tile drew numbers that don't belong to rows */
+  /* What a watched thread does now. */
   guint n_watchers;    /* profilers and memory observers of this thread; 0: nothing below is kept */
   guint watch;         /* the number of the time since the first of them came */
   GQuark module_path;  /* of the module whose call runs, or ran when the node that backward is at was made; 0: none */
@@ -127,8 +165,10 @@ ebb_modes_leave_forward (const EbbModes *outer)
   ebb_modes.stopped = stopped;
 }
 
-/* Copies the modes of this thread as a recompute will need them, on any thread, with references. */
-void ebb_modes_capture (EbbModes *modes);
+/* Copies the modes of this thread as a recompute will need them, on any thread, with references. @generator: the
+ * default one. */
+void ebb_modes_capture (EbbModes *modes,
+                        EbbGenerator *generator);
 /* Captures the slots that were empty then. */
 void ebb_modes_capture_rest (EbbModes *modes);
 void ebb_modes_release (EbbModes *modes);
@@ -198,6 +238,14 @@ ebb_thread_enter_account (EbbMemoryAccount *account)
   return outer;
 }
 
+/* A kernel of a dry run does not write @tensor. */
+static inline void
+ebb_tensor_note_dry_output (EbbTensor *tensor)
+{
+  if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)) && !ebb_thread.computes_dry)
+    tensor->storage->no_data = TRUE;
+}
+
 /* The device of a new tensor if none is given. */
 static inline EbbDevice *
 ebb_device_or_default (EbbDevice *device)
@@ -219,15 +267,61 @@ ebb_thread_deepen (void)
   return TRUE;
 }
 
-/* Something looks on from here on, which ebb_thread_unwatch () ends: what the thread does is kept at hand. */
-void ebb_thread_watch (void);
-void ebb_thread_unwatch (void);
-
 /* Says so of @name, which was called. */
 void ebb_thread_report_depth (const char *name,
                               GError **error);
 
 /* An outermost module call begins, unless one is open: TRUE if so. Numbers are never used twice, on any thread. */
 gboolean ebb_thread_begin_call (void);
+
+/* -- watching ------------------------------------------------------------------------------------------------------ */
+
+/* Something looks on from here on, which ebb_thread_unwatch () ends: what the thread does is kept at hand. */
+void ebb_thread_watch (void);
+void ebb_thread_unwatch (void);
+
+/* What an opening returns and its closing takes: what the thread did around it. A mark of an earlier watch closes
+ * nothing. */
+typedef struct
+{
+  guint watch;   /* 0: nobody watched */
+  guint64 event; /* of the observer; 0: none */
+  GQuark module_path;
+  const char *op_name;
+  guint8 phase;
+} EbbProfileMark;
+
+#define EBB_NO_PROFILE_MARK ((EbbProfileMark){ .watch = 0 })
+
+#define ebb_is_watched() G_UNLIKELY (ebb_thread.n_watchers > 0)
+
+/* Only where ebb_is_watched (). @name must stay for ever. */
+EbbProfileMark ebb_profile_open_range (const char *name,
+                                       EbbPhase phase);
+EbbProfileMark ebb_profile_open_module (const char *type_name,
+                                        GQuark path);
+/* Of a call that is about to run, and of a node of the graph in a backward pass. */
+EbbProfileMark ebb_profile_open_op (const char *name,
+                                    gboolean needs_grad,
+                                    guint64 flop);
+EbbProfileMark ebb_profile_open_backward (const char *op_name,
+                                          GQuark path);
+void ebb_profile_close (EbbProfileMark mark);
+/* Of what this thread does; %EBB_PHASE_OTHER if nobody watches. */
+EbbPhase ebb_get_phase (void);
+/* @name must stay for ever. */
+static inline EbbProfileMark
+ebb_profile_push_range (const char *name,
+                        EbbPhase phase)
+{
+  return ebb_is_watched () ? ebb_profile_open_range (name, phase) : EBB_NO_PROFILE_MARK;
+}
+
+static inline void
+ebb_profile_pop (EbbProfileMark mark)
+{
+  if (G_UNLIKELY (mark.watch != 0))
+    ebb_profile_close (mark);
+}
 
 G_END_DECLS

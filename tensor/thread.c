@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The modes of a thread: scopes, and the public functions that push and pop single modes. */
+/* The state of a thread: scopes of its modes, the public functions that push and pop single ones, and what it does
+ * while somebody watches. */
 #include "tensor/thread-private.h"
 
 #include "tensor/autograd/autograd.h"
@@ -43,7 +44,8 @@ ebb_modes_enter_internal (void)
 }
 
 void
-ebb_modes_capture (EbbModes *modes)
+ebb_modes_capture (EbbModes *modes,
+                   EbbGenerator *generator)
 {
   *modes = ebb_modes;
   modes->hooks = NULL;
@@ -51,7 +53,7 @@ ebb_modes_capture (EbbModes *modes)
   modes->saving = NULL;
   modes->rematerialization_log = NULL;
   modes->forks = NULL;
-  modes->generator = g_object_ref (ebb_generator_get_default ());
+  modes->generator = g_object_ref (generator);
   for (guint i = 0; i < n_slots; i++)
     if (slots[i].capture != NULL)
       modes->slots[i] = slots[i].capture ();
@@ -224,31 +226,31 @@ ebb_pop_saved_tensor_hooks (void)
   g_object_unref (gone);
 }
 
-/**
- * ebb_get_default_device:
- *
- * Returns: (transfer none): where this thread makes tensors and layers if no other device is asked for; the CPU, unless
- *   ebb_set_default_device() said otherwise
- */
-EbbDevice *
-ebb_get_default_device (void)
+void
+ebb_generator_push_default (EbbGenerator *generator,
+                            gpointer owner)
 {
-  return ebb_modes.default_device != NULL ? ebb_modes.default_device : ebb_device_get_cpu ();
+  EbbGeneratorFork *fork = g_new (EbbGeneratorFork, 1);
+
+  *fork = (EbbGeneratorFork){ ebb_modes.forks, g_object_ref (generator), owner };
+  ebb_modes.forks = fork;
 }
 
-/**
- * ebb_set_default_device:
- * @device: (nullable): a device, or %NULL for the CPU
- *
- * Says where this thread makes tensors from now on whose device is given as %NULL, tensors of given numbers, and the
- * parameters and buffers of layers. A layer starts with the same values wherever it is made. What only looks at memory
- * of the host, what is read from files, and what tokenizers and texts give stays on the CPU; nothing that is there
- * already moves.
- */
 void
-ebb_set_default_device (EbbDevice *device)
+ebb_generator_pop_default (void)
 {
-  ebb_modes.default_device = device;
+  EbbGeneratorFork *fork = ebb_modes.forks;
+
+  ebb_modes.forks = fork->outer;
+  g_object_unref (fork->generator);
+  g_free (fork);
+}
+
+void
+ebb_generator_pop_forks_to (EbbGeneratorFork *fork)
+{
+  while (ebb_modes.forks != fork && ebb_modes.forks != NULL)
+    ebb_generator_pop_default ();
 }
 
 void
@@ -292,4 +294,116 @@ ebb_thread_begin_call (void)
     return FALSE;
   ebb_modes.call = __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
   return TRUE;
+}
+
+/* -- what a watched thread does ------------------------------------------------------------------------------------ */
+
+void
+ebb_thread_watch (void)
+{
+  static guint last;
+
+  if (ebb_thread.n_watchers++ == 0)
+    ebb_thread.watch = __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
+}
+
+void
+ebb_thread_unwatch (void)
+{
+  if (--ebb_thread.n_watchers > 0)
+    return;
+  ebb_thread.module_path = 0;
+  ebb_thread.op_name = NULL;
+  ebb_thread.phase = 0;
+}
+
+EbbPhase
+ebb_get_phase (void)
+{
+  return ebb_thread.phase > 0 ? (EbbPhase) (ebb_thread.phase - 1) : EBB_PHASE_OTHER;
+}
+
+static EbbProfileMark
+make_mark (void)
+{
+  return (EbbProfileMark){ .watch = ebb_thread.watch,
+                           .module_path = ebb_thread.module_path,
+                           .op_name = ebb_thread.op_name,
+                           .phase = ebb_thread.phase };
+}
+
+/* A call that doesn't say its phase has that of the call around it; @outermost if there is none. */
+static void
+inherit_phase (EbbPhase outermost)
+{
+  if (ebb_thread.phase == 0)
+    ebb_thread.phase = (guint8) (outermost + 1);
+}
+
+EbbProfileMark
+ebb_profile_open_range (const char *name,
+                        EbbPhase phase)
+{
+  EbbProfileMark mark = make_mark ();
+
+  ebb_thread.module_path = 0;
+  ebb_thread.op_name = name;
+  ebb_thread.phase = (guint8) (phase + 1);
+  if (ebb_thread.observer != NULL)
+    mark.event = ebb_thread.observer->open (ebb_thread.observer, EBB_EVENT_RANGE, name);
+  return mark;
+}
+
+EbbProfileMark
+ebb_profile_open_module (const char *type_name,
+                         GQuark path)
+{
+  EbbProfileMark mark = make_mark ();
+
+  ebb_thread.module_path = path;
+  ebb_thread.op_name = NULL;
+  inherit_phase (EBB_PHASE_FORWARD);
+  if (ebb_thread.observer != NULL)
+    mark.event = ebb_thread.observer->open (ebb_thread.observer, EBB_EVENT_MODULE, type_name);
+  return mark;
+}
+
+EbbProfileMark
+ebb_profile_open_op (const char *name,
+                     gboolean needs_grad,
+                     guint64 flop)
+{
+  EbbProfileMark mark = make_mark ();
+
+  ebb_thread.op_name = name;
+  inherit_phase (needs_grad ? EBB_PHASE_FORWARD : EBB_PHASE_OTHER);
+  if (ebb_thread.observer != NULL)
+    mark.event = ebb_thread.observer->open_op (ebb_thread.observer, name, flop);
+  return mark;
+}
+
+EbbProfileMark
+ebb_profile_open_backward (const char *op_name,
+                           GQuark path)
+{
+  EbbProfileMark mark = make_mark ();
+
+  ebb_thread.module_path = path;
+  ebb_thread.op_name = op_name;
+  inherit_phase (EBB_PHASE_BACKWARD);
+  if (ebb_thread.observer != NULL)
+    mark.event = ebb_thread.observer->open (ebb_thread.observer, EBB_EVENT_OP, op_name);
+  return mark;
+}
+
+void
+ebb_profile_close (EbbProfileMark mark)
+{
+  if (mark.event != 0 && ebb_thread.observer != NULL)
+    ebb_thread.observer->close (ebb_thread.observer, mark.event);
+  if (ebb_thread.n_watchers == 0 || mark.watch != ebb_thread.watch)
+    return;
+  ebb_thread.module_path = mark.module_path;
+  ebb_thread.op_name = mark.op_name;
+  ebb_thread.phase = mark.phase;
 }

@@ -102,11 +102,6 @@ EbbTensor *ebb_tensor_convert (EbbTensor *tensor,
 /* TRUE if the backward pass that runs @node returns gradients instead of adding to those of leaves. */
 gboolean ebb_backward_pass_captures (EbbNode *node);
 
-/* The gradient that a backward pass begins with: @given, or 1 for a scalar. */
-EbbTensor *ebb_backward_seed (EbbTensor *output,
-                              EbbTensor *given,
-                              GError **error);
-
 /* Called once when the outermost backward pass of this thread has ended, in whatever way; or as soon as the node that
  * runs on this thread has given its gradients. FALSE with @error set makes the pass fail. */
 typedef gboolean (*EbbBackwardEndFunc) (gpointer data,

@@ -2,11 +2,11 @@
 #include "tensor/autograd/autograd.h"
 
 #include "tensor/autograd/autograd-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/autograd/leaf-hook-private.h"
 #include "tensor/object-private.h"
-#include "tensor/profile/profiler-private.h"
 #include "tensor/autograd/rematerialization-private.h"
 #include "tensor/thread-private.h"
 
@@ -504,6 +504,65 @@ find_needed (Task *task,
     }
 }
 
+EbbTensor *
+ebb_tensor_new_zeros_like (EbbTensor *tensor,
+                           GError **error)
+{
+  EbbLaunch launch;
+  EbbTensor *zeros = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
+                                                   tensor->storage->device, error);
+
+  if (zeros == NULL)
+    return NULL;
+  ebb_launch_init (&launch, EBB_KERNEL_FILL);
+  ebb_launch_output (&launch, zeros);
+  if (!ebb_launch (tensor->storage->device, &launch, error))
+    g_clear_pointer (&zeros, ebb_tensor_unref);
+  return zeros;
+}
+
+/* The gradient that a pass begins with: @given, or 1 for a scalar. */
+static EbbTensor *
+make_seed (EbbTensor *output,
+           EbbTensor *given,
+           GError **error)
+{
+  EbbLaunch launch;
+  EbbTensor *seed;
+
+  if (given != NULL && !ebb_shapes_equal (&output->view, &given->view))
+    {
+      g_autofree char *a = ebb_tensor_shape_to_string (given);
+      g_autofree char *b = ebb_tensor_shape_to_string (output);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "backward: the gradient has shape %s, but its output has shape %s", a, b);
+      return NULL;
+    }
+  if (given != NULL)
+    return ebb_tensor_alias (given);
+  if (output->n_elements != 1)
+    {
+      g_autofree char *text = ebb_tensor_shape_to_string (output);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "backward: the output has shape %s; it must be a scalar, or its gradient be given", text);
+      return NULL;
+    }
+  seed = ebb_tensor_new_uninitialized (output->view.shape, (guint) output->view.n_dims, output->view.dtype,
+                                       output->storage->device, error);
+  if (seed == NULL)
+    return NULL;
+  ebb_launch_init (&launch, EBB_KERNEL_FILL);
+  launch.params.fill.value = 1;
+  ebb_thread.computes_dry = output->storage->device->backend->host_memory; /* backward looks at it */
+  ebb_launch_output (&launch, seed);
+  if (!ebb_launch (output->storage->device, &launch, error))
+    g_clear_pointer (&seed, ebb_tensor_unref);
+  ebb_thread.computes_dry = FALSE;
+  return seed;
+}
+
 /* -- entry --------------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -545,7 +604,7 @@ start (Task *task,
                        .leaf = output->node ? NULL : output,
                        .output_index = output->output_index };
 
-      seed = ebb_backward_seed (output, n_grad_outputs ? grad_outputs[i] : NULL, error);
+      seed = make_seed (output, n_grad_outputs ? grad_outputs[i] : NULL, error);
       ok = seed != NULL;
       if (ok && edge_is_needed (task, &edge))
         ok = deliver (task, &edge, seed, error);

@@ -2,29 +2,11 @@
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/autograd/op-support-private.h"
-#include "tensor/backend/backend-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>
 
-/* Helpers of backward functions, and functions that a pass calls when a node is done or when it ends itself. */
-
-EbbTensor *
-ebb_tensor_new_zeros_like (EbbTensor *tensor,
-                           GError **error)
-{
-  EbbLaunch launch;
-  EbbTensor *zeros = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
-                                                   tensor->storage->device, error);
-
-  if (zeros == NULL)
-    return NULL;
-  ebb_launch_init (&launch, EBB_KERNEL_FILL);
-  ebb_launch_output (&launch, zeros);
-  if (!ebb_launch (tensor->storage->device, &launch, error))
-    g_clear_pointer (&zeros, ebb_tensor_unref);
-  return zeros;
-}
+/* Helpers of backward functions. */
 
 EbbTensor *
 ebb_backward_grad_buffer (EbbBackward *ctx,
@@ -128,132 +110,4 @@ ebb_sum_to_shape (EbbTensor *grad,
   result = ebb_tensor_new_view (sum->storage, 0, shape, NULL, n_dims, sum->view.dtype);
   ebb_tensor_unref (sum);
   return result;
-}
-
-EbbTensor *
-ebb_backward_seed (EbbTensor *output,
-                   EbbTensor *given,
-                   GError **error)
-{
-  EbbLaunch launch;
-  EbbTensor *seed;
-
-  if (given != NULL && !ebb_shapes_equal (&output->view, &given->view))
-    {
-      g_autofree char *a = ebb_tensor_shape_to_string (given);
-      g_autofree char *b = ebb_tensor_shape_to_string (output);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "backward: the gradient has shape %s, but its output has shape %s", a, b);
-      return NULL;
-    }
-  if (given != NULL)
-    return ebb_tensor_alias (given);
-  if (output->n_elements != 1)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (output);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "backward: the output has shape %s; it must be a scalar, or its gradient be given", text);
-      return NULL;
-    }
-  seed = ebb_tensor_new_uninitialized (output->view.shape, (guint) output->view.n_dims, output->view.dtype,
-                                       output->storage->device, error);
-  if (seed == NULL)
-    return NULL;
-  ebb_launch_init (&launch, EBB_KERNEL_FILL);
-  launch.params.fill.value = 1;
-  ebb_thread.computes_dry = output->storage->device->backend->host_memory; /* backward looks at it */
-  ebb_launch_output (&launch, seed);
-  if (!ebb_launch (output->storage->device, &launch, error))
-    g_clear_pointer (&seed, ebb_tensor_unref);
-  ebb_thread.computes_dry = FALSE;
-  return seed;
-}
-
-/* -- when a node or a pass has ended ------------------------------------------------------------------------------- */
-
-typedef struct _AtEnd AtEnd;
-
-struct _AtEnd
-{
-  AtEnd *next;
-  EbbBackwardEndFunc func;
-  gpointer data;
-};
-
-static __thread AtEnd *at_end __attribute__ ((tls_model ("initial-exec")));
-static __thread AtEnd *after_node __attribute__ ((tls_model ("initial-exec")));
-
-static void
-add (AtEnd **list,
-     EbbBackwardEndFunc func,
-     gpointer data)
-{
-  AtEnd *entry = g_new (AtEnd, 1);
-
-  *entry = (AtEnd){ *list, func, data };
-  *list = entry;
-}
-
-/* Calls all of them and reports the first failure. */
-static gboolean
-run (AtEnd **list,
-     GError **error)
-{
-  gboolean ok = TRUE;
-
-  while (*list != NULL)
-    {
-      AtEnd *entry = *list;
-
-      *list = entry->next;
-      if (!entry->func (entry->data, ok ? error : NULL))
-        ok = FALSE;
-      g_free (entry);
-    }
-  return ok;
-}
-
-void
-ebb_backward_call_at_end (EbbBackwardEndFunc func,
-                          gpointer data)
-{
-  add (&at_end, func, data);
-}
-
-void
-ebb_backward_call_after_node (EbbBackwardEndFunc func,
-                              gpointer data)
-{
-  add (&after_node, func, data);
-}
-
-gboolean
-ebb_backward_run_after_node (GError **error)
-{
-  return run (&after_node, error);
-}
-
-gpointer
-ebb_backward_begin_pass (void)
-{
-  return g_steal_pointer (&after_node);
-}
-
-gboolean
-ebb_backward_end_pass (gpointer outer,
-                       GError **error)
-{
-  /* A failed pass may have dropped functions that a node was still to call. */
-  gboolean ok = run (&after_node, error);
-
-  after_node = outer;
-  return ok;
-}
-
-gboolean
-ebb_backward_run_at_end (GError **error)
-{
-  return run (&at_end, error);
 }

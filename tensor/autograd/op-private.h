@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <string.h>
+
 #include "tensor/autograd/autograd.h"
 #include "tensor/backend/kernel-private.h"
 #include "tensor/random.h"
@@ -229,6 +231,15 @@ EbbDevice *ebb_op_call_get_device (EbbOpCall *call);
 gboolean ebb_launch (EbbDevice *device,
                      EbbLaunch *launch,
                      GError **error);
+/* In two pieces that are a few stores each: the compiler clears larger ones by an instruction that takes several times
+ * as long to begin (tests/bench/tiny-op.c). */
+static inline void
+ebb_kernel_params_clear (EbbKernelParams *params)
+{
+  memset (params, 0, 64);
+  memset ((char *) params + 64, 0, sizeof *params - 64);
+}
+
 /* Convenience: clears @launch and sets its kernel; then set params; then add operands (NULL allowed). */
 void ebb_launch_init (EbbLaunch *launch,
                       EbbKernel kernel);

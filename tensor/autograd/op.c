@@ -5,21 +5,11 @@
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
-#include "tensor/profile/profiler-private.h"
 #include "tensor/autograd/rematerialization-private.h"
 #include "tensor/thread-private.h"
 
 #include <stdarg.h>
 #include <string.h>
-
-/* In two pieces that are a few stores each: the compiler clears larger ones by an instruction that takes several times
- * as long to begin (tests/bench/tiny-op.c). */
-static inline void
-clear_params (EbbKernelParams *params)
-{
-  memset (params, 0, 64);
-  memset ((char *) params + 64, 0, sizeof *params - 64);
-}
 
 /* -- describing a call --------------------------------------------------------------------------------------------- */
 
@@ -68,7 +58,7 @@ ebb_op_begin (EbbOpCall *call,
   call->rematerializes_operands = FALSE;
   call->device = NULL;
   call->owner = NULL;
-  clear_params (&call->params);
+  ebb_kernel_params_clear (&call->params);
   memset (&call->extra, 0, sizeof call->extra);
   va_start (list, n_inputs);
   for (guint i = 0; ok && i < n_inputs; i++)
@@ -182,140 +172,113 @@ ebb_op_fail (EbbOpCall *call,
   return ebb_op_clear (call);
 }
 
-/* -- running ------------------------------------------------------------------------------------------------------- */
-
-static gboolean
-has_elements (const EbbView *view)
-{
-  for (int i = 0; i < view->n_dims; i++)
-    if (view->shape[i] == 0)
-      return FALSE;
-  return TRUE;
-}
-
-/* Memory that isn't there: only a placeholder that was carried out of a stopped recompute. */
-static gboolean
-check_data (const EbbView *view,
-            const EbbLaunch *launch,
-            GError **error)
-{
-  if (G_LIKELY (view == NULL || view->data != NULL) || !has_elements (view))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
-               "%s: the operand has no data: it was made after a recompute had all it needed",
-               ebb_kernel_get_name (launch->kernel));
-  return FALSE;
-}
+/* -- standing in --------------------------------------------------------------------------------------------------- */
 
 static void
-touch_operands (const EbbLaunch *launch)
+stand_in (EbbOpCall *call,
+          guint index,
+          EbbTensor *tensor)
 {
-  for (guint i = 0; i < launch->n_inputs; i++)
-    if (launch->inputs[i] != NULL)
-      ebb_thread_touch (launch->inputs[i]->data);
-  for (guint i = 0; i < launch->n_outputs; i++)
-    if (launch->outputs[i] != NULL)
-      ebb_thread_touch (launch->outputs[i]->data);
-  for (guint i = 0; i < launch->n_items; i++)
-    for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
-      if (launch->items[i].data[k] != NULL)
-        ebb_thread_touch (launch->items[i].data[k]);
+  g_assert (call->n_temporaries < EBB_OP_MAX_INPUTS);
+
+  /* A parameter's copy is one for all threads; what saves it keeps the parameter. */
+  if (!call->inputs[index]->is_parameter)
+    tensor->is_local_shard = call->inputs[index]->is_local_shard;
+  call->inputs[index] = tensor;
+  call->temporaries[call->n_temporaries++] = tensor;
 }
 
 gboolean
-ebb_launch (EbbDevice *device,
-            EbbLaunch *launch,
-            GError **error)
+ebb_op_contiguous (EbbOpCall *call,
+                   guint index,
+                   GError **error)
 {
-  /* These two check indices even where there is nothing to add to, so that any index is out of range. */
-  gboolean any = launch->n_items > 0 || launch->kernel == EBB_KERNEL_INDEX_ADD
-                 || launch->kernel == EBB_KERNEL_SCATTER_ADD;
+  EbbTensor *input = call->inputs[index], *copy;
 
-  if (G_UNLIKELY (ebb_modes.stopped))
+  if (input == NULL || ebb_view_is_contiguous (&input->view))
     return TRUE;
-  for (guint i = 0; i < launch->n_inputs; i++)
-    if (!check_data (launch->inputs[i], launch, error))
-      return FALSE;
-  for (guint i = 0; i < launch->n_outputs; i++)
-    {
-      if (!check_data (launch->outputs[i], launch, error))
-        return FALSE;
-      any = any || (launch->outputs[i] != NULL && has_elements (launch->outputs[i]));
-    }
-  if (!any)
-    return TRUE;
-  if (G_UNLIKELY (ebb_modes.observers != NULL))
-    touch_operands (launch);
-  if (G_UNLIKELY (device->kernels[launch->kernel] == NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
-                   ebb_kernel_get_name (launch->kernel));
-      return FALSE;
-    }
-  ebb_thread.n_launches++;
-  if (ebb_is_profiling ())
-    return ebb_profiler_run_kernel (device, launch, error);
-  return ebb_device_launch (device, launch, error);
+  copy = ebb_tensor_convert (input, input->view.dtype, error);
+  if (copy == NULL)
+    return ebb_op_clear (call);
+  stand_in (call, index, copy);
+  return TRUE;
+}
+
+static __thread EbbSharedCast *shared_casts;
+
+void
+ebb_shared_cast_begin (EbbSharedCast *self,
+                       EbbTensor *input)
+{
+  *self = (EbbSharedCast){ .input = input, .frame = ebb_modes.frame, .outer = shared_casts };
+  shared_casts = self;
 }
 
 void
-ebb_launch_init (EbbLaunch *launch,
-                 EbbKernel kernel)
+ebb_shared_cast_end (EbbSharedCast *self)
 {
-  launch->kernel = kernel;
-  launch->n_inputs = launch->n_outputs = launch->n_items = 0;
-  launch->changes = FALSE;
-  launch->op = NULL;
-  clear_params (&launch->params);
+  shared_casts = self->outer;
+  g_clear_pointer (&self->copy, ebb_tensor_unref);
 }
 
-/* A kernel of a dry run doesn't write it. */
-static inline void
-note_dry_output (EbbTensor *tensor)
+static EbbTensor *
+convert_shared (EbbTensor *input,
+                EbbDType dtype,
+                GError **error)
 {
-  if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)) && !ebb_thread.computes_dry)
-    tensor->storage->no_data = TRUE;
+  EbbSharedCast *shared = shared_casts;
+
+  while (shared != NULL && (shared->input != input || shared->frame != ebb_modes.frame))
+    shared = shared->outer;
+  if (shared == NULL)
+    return ebb_tensor_convert (input, dtype, error);
+  if (shared->copy == NULL || shared->copy->view.dtype != dtype || shared->version != input->storage->version
+      || shared->birth != input->storage->birth)
+    {
+      g_clear_pointer (&shared->copy, ebb_tensor_unref);
+      shared->copy = ebb_tensor_convert (input, dtype, error);
+      shared->version = input->storage->version;
+      shared->birth = input->storage->birth;
+    }
+  return shared->copy != NULL ? ebb_tensor_ref (shared->copy) : NULL;
+}
+
+gboolean
+ebb_op_cast (EbbOpCall *call,
+             guint index,
+             EbbDType dtype,
+             GError **error)
+{
+  EbbTensor *input = call->inputs[index], *copy;
+
+  if (input == NULL || input->view.dtype == dtype)
+    return TRUE;
+  copy = input->is_parameter ? ebb_tensor_get_shadow (input, dtype, error) : convert_shared (input, dtype, error);
+  if (copy == NULL)
+    return ebb_op_clear (call);
+  stand_in (call, index, copy);
+  return TRUE;
 }
 
 void
-ebb_launch_input (EbbLaunch *launch,
-                  EbbTensor *tensor)
+ebb_op_expand (EbbOpCall *call,
+               guint index,
+               const gint64 *shape,
+               guint n_dims)
 {
-  launch->inputs[launch->n_inputs++] = tensor ? &tensor->view : NULL;
-}
+  EbbTensor *input = call->inputs[index];
+  gint64 strides[EBB_MAX_DIMS] = { 0 };
+  guint lead = n_dims - (guint) input->view.n_dims;
 
-/* It has values up to @tensor's last byte. */
-static void
-note_values (EbbTensor *tensor)
-{
-  const EbbView *view = &tensor->view;
-  EbbStorage *storage = tensor->storage;
-  gint64 last = 0;
-  gsize end;
-
-  if (tensor->n_elements == 0)
+  if (ebb_view_has_shape (&input->view, shape, n_dims))
     return;
-  for (int i = 0; i < view->n_dims; i++)
-    last += (view->shape[i] - 1) * view->strides[i];
-  end = (gsize) view->data - (gsize) storage->data + (gsize) (last + 1) * ebb_dtype_get_size (view->dtype);
-  storage->n_blank = MIN (storage->n_blank, storage->size - end);
+  for (guint i = lead; i < n_dims; i++)
+    strides[i] = input->view.shape[i - lead] == 1 ? 0 : input->view.strides[i - lead];
+  stand_in (call, index,
+            ebb_tensor_new_view (input->storage, input->offset, shape, strides, n_dims, input->view.dtype));
 }
 
-void
-ebb_launch_output (EbbLaunch *launch,
-                   EbbTensor *tensor)
-{
-  /* A node that saved this storage before must notice that its values change. */
-  if (tensor != NULL && !ebb_modes.stopped)
-    {
-      ebb_storage_change (tensor->storage);
-      if (G_UNLIKELY (tensor->storage->n_blank > 0))
-        note_values (tensor);
-    }
-  if (tensor != NULL)
-    note_dry_output (tensor);
-  launch->outputs[launch->n_outputs++] = tensor ? &tensor->view : NULL;
-}
+/* -- running ------------------------------------------------------------------------------------------------------- */
 
 EbbDevice *
 ebb_op_call_get_device (EbbOpCall *call)
@@ -346,7 +309,7 @@ run_kernels (EbbOpCall *call,
     launch.inputs[i] = call->inputs[i] ? &call->inputs[i]->view : NULL;
   for (guint i = 0; i < call->n_outputs; i++)
     {
-      note_dry_output (call->outputs[i]);
+      ebb_tensor_note_dry_output (call->outputs[i]);
       launch.outputs[i] = &call->outputs[i]->view;
     }
   return ebb_launch (device, &launch, error);
@@ -397,7 +360,7 @@ run_dry (EbbOpCall *call,
 
   ebb_thread.computes_dry = may_compute_dry (call, device);
   for (guint i = 0; i < call->n_outputs; i++)
-    note_dry_output (call->outputs[i]);
+    ebb_tensor_note_dry_output (call->outputs[i]);
   ok = (!ebb_thread.computes_dry || map_values (call, error)) && run_kernels (call, device, error);
   ebb_thread.computes_dry = outer;
   return ok;

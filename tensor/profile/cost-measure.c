@@ -403,7 +403,7 @@ ebb_cost_table_measure (EbbCostTable *self,
 {
   const EbbModes outer = ebb_modes_enter_internal ();
   EbbMemoryAccount *account = ebb_thread.account;
-  struct _EbbProfiler *profiler = ebb_thread.profiler;
+  EbbThreadObserver *observer = ebb_thread.observer;
   const int n_threads = ebb_cpu_get_n_threads ();
   const double host_seconds = self->host_seconds;
   Measuring measuring = { .end = get_now () + max_seconds };
@@ -411,13 +411,13 @@ ebb_cost_table_measure (EbbCostTable *self,
 
   /* Neither a dry run's account nor a profiler is to see any of it. */
   ebb_thread.account = NULL;
-  ebb_thread.profiler = NULL;
+  ebb_thread.observer = NULL;
   ebb_cpu_set_n_threads (self->n_threads);
   ok = (host_seconds >= 0 || measure_host (self, error))
        && measure_all (self, &measuring, max_bytes > 0 ? max_bytes : EBB_COST_MAX_BYTES, error);
   ebb_cpu_set_n_threads (n_threads);
   ebb_thread.account = account;
-  ebb_thread.profiler = profiler;
+  ebb_thread.observer = observer;
   ebb_modes_leave (&outer);
   if (measuring.changes_file || self->host_seconds != host_seconds)
     ebb_cost_file_save (self);

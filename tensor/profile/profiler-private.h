@@ -4,19 +4,9 @@
 #include "tensor/profile/profiler.h"
 #include "tensor/thread-private.h"
 
-/* How modules, ops and kernels report to a profiler, and say what the thread does to those who watch its memory. Each
- * asks one question of the thread's data, which it has at hand anyway: nobody watches unless a profiler or a memory
- * observer was started. */
+/* A profiler observes its thread, and records what the thread does as events. */
 
 G_BEGIN_DECLS
-
-typedef enum
-{
-  EBB_EVENT_RANGE,  /* a phase: a backward pass, a recompute, an optimizer's step */
-  EBB_EVENT_MODULE, /* the call of a module */
-  EBB_EVENT_OP,
-  EBB_EVENT_KERNEL
-} EbbEventKind;
 
 typedef struct
 {
@@ -55,6 +45,7 @@ struct _EbbProfiler
 {
   GObject parent_instance;
 
+  EbbThreadObserver observer;
   GArray *events;     /* of EbbEvent, by start */
   GArray *open;       /* of int: indices of those that have not ended, outermost first */
   GPtrArray *works;   /* of EbbOpWork, by first use */
@@ -67,62 +58,12 @@ struct _EbbProfiler
   gint64 total;   /* of earlier runs */
 };
 
-/* What an opening returns and its closing takes: what the thread did around it. A mark of an earlier watch closes
- * nothing. */
-typedef struct
-{
-  guint watch;   /* 0: nobody watched */
-  guint64 event; /* of the profiler; 0: none */
-  GQuark module_path;
-  const char *op_name;
-  guint8 phase;
-} EbbProfileMark;
-
-#define EBB_NO_PROFILE_MARK ((EbbProfileMark){ .watch = 0 })
-
-#define ebb_is_profiling() G_UNLIKELY (ebb_thread.profiler != NULL)
-#define ebb_is_watched() G_UNLIKELY (ebb_thread.n_watchers > 0)
-
-/* activity.c, only where ebb_is_watched (). @name must stay for ever. */
-EbbProfileMark ebb_profile_open_range (const char *name,
-                                       EbbPhase phase);
-EbbProfileMark ebb_profile_open_module (const char *type_name,
-                                        GQuark path);
-/* Of a call that is about to run, and of a node of the graph in a backward pass. */
-EbbProfileMark ebb_profile_open_op (const char *name,
-                                    gboolean needs_grad,
-                                    guint64 flop);
-EbbProfileMark ebb_profile_open_backward (const char *op_name,
-                                          GQuark path);
-void ebb_profile_close (EbbProfileMark mark);
-/* Of what this thread does; %EBB_PHASE_OTHER if nobody watches. */
-EbbPhase ebb_get_phase (void);
-/* Runs it and waits for it. */
-gboolean ebb_profiler_run_kernel (EbbDevice *device,
-                                  EbbLaunch *launch,
-                                  GError **error);
-
-/* @name must stay for ever. */
-static inline EbbProfileMark
-ebb_profile_push_range (const char *name,
-                        EbbPhase phase)
-{
-  return ebb_is_watched () ? ebb_profile_open_range (name, phase) : EBB_NO_PROFILE_MARK;
-}
-
-static inline void
-ebb_profile_pop (EbbProfileMark mark)
-{
-  if (G_UNLIKELY (mark.watch != 0))
-    ebb_profile_close (mark);
-}
-
 /* The name of the range that counts as a step. */
 #define EBB_PROFILE_STEP "optimizer step"
 
 /* -- between the profiler's files ---------------------------------------------------------------------------------- */
 
-/* profiler-work.c */
+/* work.c */
 EbbOpWork *ebb_work_new (const EbbWorkKey *key);
 guint ebb_work_hash (gconstpointer key);
 gboolean ebb_work_equal (gconstpointer a,
@@ -144,12 +85,7 @@ guint64 ebb_dequantize_count_bytes (const EbbLaunch *launch,
 guint64 ebb_launch_count_flop (const EbbLaunch *launch);
 guint64 ebb_launch_count_elements (const EbbLaunch *launch);
 
-/* profiler.c: events of the profiler that runs on this thread, whose phase and module are the thread's. */
-guint64 ebb_profiler_open (EbbEventKind kind,
-                           const char *name);
-guint64 ebb_profiler_open_op (const char *name,
-                              guint64 flop);
-void ebb_profiler_close (guint64 mark);
+/* profiler.c */
 const char *ebb_phase_get_name (EbbPhase phase);
 /* Nanoseconds. */
 gint64 ebb_profiler_get_time (void);

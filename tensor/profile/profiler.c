@@ -4,6 +4,7 @@
 #include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
@@ -72,22 +73,30 @@ make_mark (EbbProfiler *self,
   return (guint64) self->generation << 32 | (guint64) (index + 1);
 }
 
-guint64
-ebb_profiler_open (EbbEventKind kind,
-                   const char *name)
+static EbbProfiler *
+get_profiler (EbbThreadObserver *observer)
 {
-  EbbProfiler *self = ebb_thread.profiler;
+  return (EbbProfiler *) (void *) ((char *) observer - offsetof (EbbProfiler, observer));
+}
+
+static guint64
+open_event (EbbThreadObserver *observer,
+            EbbEventKind kind,
+            const char *name)
+{
+  EbbProfiler *self = get_profiler (observer);
 
   if (kind == EBB_EVENT_RANGE && strcmp (name, EBB_PROFILE_STEP) == 0)
     self->n_steps++;
   return make_mark (self, push_event (self, kind, name));
 }
 
-guint64
-ebb_profiler_open_op (const char *name,
-                      guint64 flop)
+static guint64
+open_op (EbbThreadObserver *observer,
+         const char *name,
+         guint64 flop)
 {
-  EbbProfiler *self = ebb_thread.profiler;
+  EbbProfiler *self = get_profiler (observer);
   int index = push_event (self, EBB_EVENT_OP, name);
 
   ebb_profiler_get_event (self, index)->flop = flop;
@@ -95,14 +104,15 @@ ebb_profiler_open_op (const char *name,
   return make_mark (self, index);
 }
 
-void
-ebb_profiler_close (guint64 mark)
+static void
+close_event (EbbThreadObserver *observer,
+             guint64 mark)
 {
-  EbbProfiler *self = ebb_thread.profiler;
+  EbbProfiler *self = get_profiler (observer);
   int index = (int) (mark & 0xffffffffu) - 1;
   gint64 now;
 
-  if (self == NULL || mark >> 32 != self->generation)
+  if (mark >> 32 != self->generation)
     return;
   now = ebb_profiler_get_time () - self->origin;
   while (get_innermost (self) >= index)
@@ -153,12 +163,13 @@ note_kernel (EbbProfiler *self,
     op->n_elements += event->flop;
 }
 
-gboolean
-ebb_profiler_run_kernel (EbbDevice *device,
-                         EbbLaunch *launch,
-                         GError **error)
+static gboolean
+run_kernel (EbbThreadObserver *observer,
+            EbbDevice *device,
+            EbbLaunch *launch,
+            GError **error)
 {
-  EbbProfiler *self = ebb_thread.profiler;
+  EbbProfiler *self = get_profiler (observer);
   const char *name = ebb_kernel_get_name (launch->kernel);
   int parent = get_innermost (self), own = -1, index;
   EbbEvent *event;
@@ -199,7 +210,7 @@ stop_at_thread_end (gpointer data)
   while (self->open->len > 0)
     pop_event (self, now - self->origin);
   self->total += now - self->started;
-  ebb_thread.profiler = NULL;
+  ebb_thread.observer = NULL;
   ebb_thread_unwatch ();
   self->thread = NULL;
   g_object_unref (self);
@@ -249,6 +260,7 @@ ebb_profiler_class_init (EbbProfilerClass *klass)
 static void
 ebb_profiler_init (EbbProfiler *self)
 {
+  self->observer = (EbbThreadObserver){ open_event, open_op, close_event, run_kernel };
   self->events = g_array_new (FALSE, FALSE, sizeof (EbbEvent));
   self->open = g_array_new (FALSE, FALSE, sizeof (int));
   self->works = g_ptr_array_new_with_free_func (g_free);
@@ -288,7 +300,7 @@ ebb_profiler_start (EbbProfiler *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 
-  if (self->thread != NULL || ebb_thread.profiler != NULL)
+  if (self->thread != NULL || ebb_thread.observer != NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "profiler: %s runs already on %s; stop it first",
                    self->thread != NULL ? "it" : "another one",
@@ -301,7 +313,7 @@ ebb_profiler_start (EbbProfiler *self,
   if (self->origin == 0)
     self->origin = self->started;
   g_private_set (&running, g_object_ref (self));
-  ebb_thread.profiler = self;
+  ebb_thread.observer = &self->observer;
   ebb_thread_watch ();
   return TRUE;
 }

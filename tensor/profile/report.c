@@ -534,3 +534,61 @@ ebb_profiler_get_json (EbbProfiler *self)
   root = json_builder_get_root (builder);
   return json_to_string (root, FALSE);
 }
+
+/* -- products ------------------------------------------------------------------------------------------------------ */
+
+static int
+compare_times (gconstpointer a,
+               gconstpointer b)
+{
+  const EbbOpWork *x = *(EbbOpWork *const *) a, *y = *(EbbOpWork *const *) b;
+
+  return x->time != y->time ? (x->time < y->time ? 1 : -1) : 0;
+}
+
+static void
+append_work (GString *text,
+             const EbbOpWork *work,
+             double n_steps)
+{
+  double count = (double) work->count, seconds = (double) work->time * 1e-9;
+  g_autofree char *operands = ebb_work_to_string (work);
+
+  g_string_append_printf (text, "%8.6g%10.3f%10.1f", count / n_steps, seconds * 1e3 / n_steps,
+                          seconds > 0 ? (double) work->flop * count * 1e-9 / seconds : 0);
+  if (work->floor >= 0)
+    g_string_append_printf (text, "%10.3f%8.1f %%", work->floor * count * 1e3 / n_steps,
+                            seconds > 0 ? work->floor * count / seconds * 100 : 0);
+  else
+    g_string_append_printf (text, "%20s", "");
+  g_string_append_printf (text, "  %s\n", operands);
+}
+
+/**
+ * ebb_profiler_get_product_table:
+ * @self: a profiler
+ *
+ * Makes a table of each different matrix product and attention that was recorded, the longest first: how often, its
+ * milliseconds, floating-point operations in a second, after ebb_profiler_measure_floor() its floor, and its operands:
+ * shapes after transposition. If steps of an optimizer were recorded, figures are of one step.
+ *
+ * Returns: (transfer full): the table
+ */
+char *
+ebb_profiler_get_product_table (EbbProfiler *self)
+{
+  g_autoptr (GPtrArray) works = NULL;
+  GString *text;
+
+  g_return_val_if_fail (EBB_IS_PROFILER (self), NULL);
+
+  works = g_ptr_array_copy (self->works, NULL, NULL);
+  g_ptr_array_set_free_func (works, NULL);
+  g_ptr_array_sort (works, compare_times);
+  text = g_string_new (NULL);
+  g_string_append_printf (text, "%8s%10s%10s%10s%10s  %s\n", "calls", "ms", "GFLOP/s", "floor ms", "of floor",
+                          "operands");
+  for (guint i = 0; i < works->len; i++)
+    append_work (text, g_ptr_array_index (works, i), MAX (self->n_steps, 1));
+  return g_string_free (text, FALSE);
+}

@@ -26,7 +26,7 @@ frame_new (EbbCheckpointTarget *target,
   self->call_args = args;
   if (ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES)
     self->rematerialization_log.get_checksum = ebb_slot_checksum;
-  ebb_modes_capture (&self->modes);
+  ebb_modes_capture (&self->modes, ebb_generator_get_default ());
   /* The inputs of an inner frame were made in the outer one, which saves or recomputes them. */
   self->outside = ebb_checkpoint_options_get_effective_store (target->options);
   if (self->outside == NULL || nested)
