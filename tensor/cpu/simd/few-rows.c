@@ -316,6 +316,8 @@ EBB_SIMD_NAME (ebb_cpu_few_rows) (const EbbLaunch *launch,
 #define INPUT_X 5
 #define INPUT_BIAS 6
 
+#define DECODE_ROWS EBB_SIMD_NAME (ebb_cpu_decode_rows)
+
 static gsize
 get_decoded_size (const EbbView *x)
 {
@@ -441,8 +443,7 @@ decode_and_multiply (gint64 begin,
     {
       decoding.params.dequantize.row = self.first_column = column;
       decoded.shape[0] = MIN (TILE_COLUMNS, end - column);
-      EBB_SIMD_NAME (ebb_cpu_decode_rows)
-      (&decoding);
+      DECODE_ROWS (&decoding);
       multiply_range (column, column + decoded.shape[0], &self);
     }
 }
@@ -477,7 +478,6 @@ EBB_SIMD_NAME (ebb_cpu_dequantize) (const EbbLaunch *launch,
   if (launch->n_inputs > INPUT_X)
     multiply_with_codes (launch);
   else
-    EBB_SIMD_NAME (ebb_cpu_decode_rows)
-    (launch);
+    DECODE_ROWS (launch);
   return TRUE;
 }
