@@ -297,6 +297,67 @@ the_reason_reaches_all_ranks (void)
     }
 }
 
+/* -- a put that fails ---------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  gboolean everywhere; /* or on one rank */
+  guint64 limit;       /* of the store behind, in bytes */
+} FailedPut;
+
+/* The ranks for which the put went well drop their graphs. Then the store gives what a new one gives. */
+static gboolean
+fail_and_go_on (EbbProcessGroup *group,
+                gpointer user_data,
+                GError **error)
+{
+  const FailedPut *failed = user_data;
+  g_autoptr (EbbSavedTensorHooks) disk = test_disk_store_new (g_get_tmp_dir ());
+  g_autoptr (EbbSavedTensorHooks) store = ebb_partitioned_store_new (group, EBB_ACTIVATION_STORE (disk), error);
+  g_autoptr (EbbSavedTensorHooks) new_store = test_partitioned_store_new (group, TEST_BEHIND_DISK);
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbCheckpointOptions) new_options = test_partition_options_new (new_store);
+  g_autoptr (EbbModule) model = test_partition_model_new (options);
+  g_autoptr (EbbModule) expected = test_partition_model_new (new_options);
+  const gboolean fails = failed->everywhere || is_odd (group);
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (GError) refused = NULL;
+
+  g_object_set (store, "least-size", (guint64) 1, NULL);
+  if (fails)
+    g_object_set (disk, "byte-limit", failed->limit, NULL);
+  loss = forward (model, 1, &refused);
+  g_assert_true ((loss == NULL) == fails);
+  if (fails)
+    test_assert_error (refused, EBB_ERROR_IO, "argument 0: checkpoint: disk store in", "raise byte-limit");
+  g_clear_pointer (&loss, ebb_tensor_unref);
+  g_assert_cmpuint (test_held (store), ==, 0);
+  g_object_set (disk, "byte-limit", G_MAXUINT64, NULL);
+  for (guint step = 0; step < 2; step++)
+    {
+      g_autoptr (EbbTensor) again = forward (model, 1 + step, error);
+      g_autoptr (EbbTensor) other = again != NULL ? forward (expected, 1 + step, error) : NULL;
+
+      if (!go_back (again, error) || !go_back (other, error))
+        return FALSE;
+      test_partition_assert_same_grads (model, expected);
+      g_assert_cmpuint (test_held (store), ==, 0);
+    }
+  return TRUE;
+}
+
+static void
+a_store_goes_on_after_a_failed_put (void)
+{
+  /* The first put fails, or the second one, after which the store drops the first part. */
+  for (guint i = 0; i < 4; i++)
+    {
+      FailedPut failed = { i % 2, i < 2 ? 1 : 1000 };
+
+      test_ranks_run (N_RANKS, fail_and_go_on, &failed);
+    }
+}
+
 /* -- what is apart already ----------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -455,6 +516,7 @@ main (int argc,
       g_test_add_data_func (path, &faults[i], all_ranks_hear_of_it);
     }
   g_test_add_func ("/partitioned/faults/the-reason-reaches-all-ranks", the_reason_reaches_all_ranks);
+  g_test_add_func ("/partitioned/faults/a-store-goes-on-after-a-failed-put", a_store_goes_on_after_a_failed_put);
   g_test_add_func ("/partitioned/a-part-is-refused-in-the-forward", a_part_is_refused_in_the_forward);
   g_test_add_func ("/partitioned/other-parts-are-kept-whole", other_parts_are_kept_whole);
   g_test_add_func ("/partitioned/a-part-that-is-cast-is-kept-whole", a_part_that_is_cast_is_kept_whole);
