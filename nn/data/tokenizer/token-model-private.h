@@ -91,8 +91,14 @@ typedef struct
   gsize room;
 } EbbMergeSpace;
 
-void ebb_token_buffer_grow (EbbTokenBuffer *self,
-                            gsize n);
+/* Makes room for @n more tokens. */
+static inline void
+ebb_token_buffer_grow (EbbTokenBuffer *self,
+                       gsize n)
+{
+  self->room = MAX (self->n + n, MAX (64, self->room + self->room / 2));
+  self->tokens = g_renew (gint64, self->tokens, self->room);
+}
 
 static inline void
 ebb_token_buffer_append (EbbTokenBuffer *self,

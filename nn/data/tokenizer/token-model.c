@@ -266,14 +266,6 @@ ebb_token_model_space_free (EbbTokenModelSpace *self)
   g_free (self);
 }
 
-void
-ebb_token_buffer_grow (EbbTokenBuffer *self,
-                       gsize n)
-{
-  self->room = MAX (self->n + n, MAX (64, self->room + self->room / 2));
-  self->tokens = g_renew (gint64, self->tokens, self->room);
-}
-
 /* The token of a word that is one as a whole; -1 if it is none. */
 static gint32
 find_whole (const EbbTokenModel *self,
