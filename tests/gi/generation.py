@@ -114,6 +114,9 @@ class Generation(TestCase):
         for options in (None, Ebb.GenerationOptions(top_k=3)):
             made = model.generate(**given, options=options)
             self.assertEqual((made.tokens, made.ends), ([[end]], ["token"]))
+        # The folder's token ends it, too.
+        made = model.generate(**given, suppress_tokens=[*range(1, model.config.vocab)])
+        self.assertEqual((made.tokens, made.ends), ([[0]], ["token"]))
 
     def test_keys_of_folders_count_unless_they_are_given(self):
         first = FIRST["tokens"][0]

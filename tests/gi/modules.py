@@ -183,6 +183,7 @@ class HookResults(TestCase):
         module[0].register_forward_pre_hook(lambda _module, args: (args[0] + 1,))
         module[0].register_forward_hook(lambda _module, _args, _result: None)
         handle = module[0].register_forward_hook(lambda _module, args, result: result + args[0])
+        module[0].register_forward_hook(lambda _module, _args, _result: None)
         y = x * 2 + 1
         expected = (Ebb.linear(y, module[0].weight, module[0].bias) + y).relu()
         self.assert_same(module(x), expected)

@@ -121,6 +121,20 @@ class Parallelize(TensorRanksTestCase):
             self.assertEqual((part, whole, summed), ([2, 2], [[3.0] * 4] * 2, [[6.0] * 4]))
             self.assertEqual(grad, [[6.0] * 4] * 2)
 
+    def test_classes_that_ranks_share_have_the_loss_of_all(self):
+        x, weight, targets = Ebb.randn(3, 4), Ebb.randn(6, 4) * 3, Ebb.tensor([0, 5, 2])
+        plain = Ebb.fused_linear_cross_entropy(x, weight, targets)
+
+        def rank(group):
+            part = weight[3 * group.rank:3 * group.rank + 3]
+            return [Ebb.vocab_parallel_linear_cross_entropy(x, part, targets, 6, group, softcap=cap).item()
+                    for cap in (0.0, 0.5)]
+
+        for uncapped, capped in Ebb.run_ranks(2, rank):
+            self.assertAlmostEqual(uncapped, plain.item(), delta=1e-5)
+            self.assertAlmostEqual(capped, Ebb.cross_entropy((x @ weight.T).soft_cap(0.5), targets).item(), delta=1e-5)
+            self.assertNotAlmostEqual(capped, uncapped, delta=1e-2)
+
     def test_parts_of_a_block_share_heads_and_hidden_values(self):
         def rank(group):
             attention, mlp = Ebb.parallel_attention(8, 4, causal=True, group=group), Ebb.parallel_mlp(8, 32)

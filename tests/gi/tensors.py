@@ -140,6 +140,22 @@ class Operators(TestCase):
         a[:, 0] = np.arange(4)
         np.testing.assert_array_equal(x.numpy(), a)
 
+    def test_a_list_behind_an_ellipsis_and_a_new_dimension_says_where_to_write(self):
+        for key in ((..., None, [0, 2]), (None, ..., [3, 1]), (..., [1, 0], slice(None)), (0, ..., None, [2, 3])):
+            (a,) = arrays((4, 5, 6))
+            x = Ebb.tensor(a)
+            x[key] = 7
+            a[key] = 7
+            np.testing.assert_array_equal(x.numpy(), a, err_msg=str(key))
+
+    def test_bounds_that_no_double_holds_are_exact(self):
+        far = 2**53 + 1
+        x = Ebb.tensor([-2**60, -1, 2**60])
+        for bounds in ((-far, far), (-far, None), (None, far), (-far, 0)):
+            wanted = [min(max(value, bounds[0] or -2**62), 2**62 if bounds[1] is None else bounds[1])
+                      for value in x.tolist()]
+            self.assertEqual(x.clamp(*bounds).tolist(), wanted)
+
     def test_in_place_on_a_tensor_that_requires_a_gradient_is_refused(self):
         x = Ebb.ones(2, requires_grad=True)
         with self.assertRaises(GLib.Error):

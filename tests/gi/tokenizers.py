@@ -12,6 +12,7 @@ from gi.repository import GLib
 from support import Ebb, TestCase, main
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+import bert_normalizer  # noqa: E402
 from gpt2_folder import END, write_gpt2_folder  # noqa: E402
 
 
@@ -146,6 +147,8 @@ class Families(TestCase):
         self.assertEqual(rows.tokens.shape, (2, 6))
         self.assertEqual(tokenizer("one", padding="max_length", max_length=6).tokens.tolist()[0][-1],
                          tokenizer.pad_token_id)
+        rows = tokenizer(["one", "one two three four five"], padding="max_length", truncation=False, max_length=4)
+        self.assertEqual(rows.mask.tolist()[1], [True] * len(tokenizer.encode("one two three four five")))
         self.assertEqual(tokenizer(["one", "one two"], padding="longest").tokens.tolist(),
                          tokenizer(["one", "one two"], padding=True).tokens.tolist())
 
@@ -306,6 +309,23 @@ class Cuts(TestCase):
         self.assertGreater(n_cuts, 20)
 
 
+class Blanks(TestCase):
+    def test_the_first_word_alone_begins_with_a_blank(self):
+        """Also where an earlier step has cut the words, as tokenizers 0.23 has it."""
+        vocab = {c: i for i, c in enumerate(["?", "a", "b", "-", "\u2581", "\u2581a", "\u2581b"])}
+        first = {"type": "Metaspace", "prepend_scheme": "first"}
+        dash = {"type": "Split", "pattern": {"String": "-"}, "behavior": "Isolated"}
+        for steps, text, words in (([{"type": "WhitespaceSplit"}, first], "a b a", ["\u2581a", "b", "a"]),
+                                   ([dash, first], "a-b a", ["\u2581a", "-", "b", "\u2581a"])):
+            content = {"model": {"type": "BPE", "unk_token": "?", "vocab": vocab,
+                                 "merges": [["\u2581", "a"], ["\u2581", "b"]]},
+                       "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+            with tempfile.TemporaryDirectory() as folder:
+                pathlib.Path(folder, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+                tokenizer = Ebb.open_tokenizer(folder)
+            self.assertEqual(tokenizer.encode_text(text), [vocab[word] for word in words])
+
+
 class CharacterTables(TestCase):
     """Each code point to U+10FFFF through each normalizer, against Python's tables."""
 
@@ -314,14 +334,20 @@ class CharacterTables(TestCase):
         cls.known = [chr(c) for c in range(1, 0x110000) if c != 10 and not 0xd800 <= c < 0xe000
                      and unicodedata.category(chr(c)) not in ("Cn", "Co")]
 
-    def normalize(self, normalizer):
+    def normalize(self, normalizer, separator="\n"):
         content = {"model": {"type": "BPE", "vocab": BYTES, "merges": []}, "normalizer": normalizer,
                    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}}
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
             tokenizer = Ebb.open_tokenizer(folder)
-        tokens = tokenizer.encode("\n".join(self.known).encode()).numpy()
-        return tokens.astype("uint8").tobytes().decode().split("\n")
+        tokens = tokenizer.encode(separator.join(self.known).encode()).numpy()
+        return tokens.astype("uint8").tobytes().decode().split(separator)
+
+    def compare(self, name, got, function):
+        self.assertEqual(len(got), len(self.known), name)
+        bad = [(hex(ord(c)), made, function(c)) for c, made in zip(self.known, got)
+               if made != function(c) and GLib.unichar_isdefined(c)]  # GLib's tables may be older
+        self.assertEqual(bad, [], f"{name}: {len(bad)} of {len(self.known)}")
 
     def test_each_character_is_normalized_as_in_python(self):
         def lower(text):
@@ -334,11 +360,17 @@ class CharacterTables(TestCase):
                      for form in ("NFC", "NFD", "NFKC", "NFKD")},
                   "Lowercase": lower, "StripAccents": strip}
         for name, function in wanted.items():
-            got = self.normalize({"type": name})
-            self.assertEqual(len(got), len(self.known), name)
-            bad = [(hex(ord(c)), made, function(c)) for c, made in zip(self.known, got)
-                   if made != function(c) and GLib.unichar_isdefined(c)]  # GLib's tables may be older
-            self.assertEqual(bad, [], f"{name}: {len(bad)} of {len(self.known)}")
+            self.compare(name, self.normalize({"type": name}), function)
+
+    def test_berts_normalizer_is_that_of_tokenizers(self):
+        """Its newline becomes a blank, so another character stands between those that are compared."""
+        separator = "|"
+        self.known = [c for c in self.known if c != separator]
+        for cleans, han, strip, lowers in ((True, True, None, True), (False, True, None, False),
+                                           (True, False, True, False), (False, False, False, True)):
+            options = {"clean_text": cleans, "handle_chinese_chars": han, "strip_accents": strip, "lowercase": lowers}
+            got = self.normalize({"type": "BertNormalizer", **options}, separator)
+            self.compare(str(options), got, lambda c: bert_normalizer.normalize(c, cleans, han, strip, lowers))
 
 
 if __name__ == "__main__":

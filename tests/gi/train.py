@@ -343,6 +343,8 @@ class Training(TestCase):
                             lr=2)
         groups = optimizer.param_groups
         self.assertEqual([(g["lr"], g["weight_decay"], len(g["params"])) for g in groups], [(0.5, 0, 1), (2, 0.25, 1)])
+        first = Ebb.SGD([{"params": linear.weight, "weight_decay": 0.5}], lr=2, weight_decay=0.125).param_groups[0]
+        self.assertEqual((first["lr"], first["weight_decay"]), (2, 0.5))
         self.assert_same(groups[1]["params"][0], linear.bias)
         for group in optimizer.param_groups:
             group["lr"] *= 0.5

@@ -27,7 +27,7 @@ SOURCE = os.environ.get(
 PROGRAM = os.path.join(
     os.environ.get("EBB_BUILD_DIR", os.path.join(SOURCE, "build", "release")), "tests", "bench", "tokenizer"
 )
-sys.path.insert(0, os.path.join(SOURCE, "tests", "fixtures"))
+sys.path[:0] = [os.path.join(SOURCE, "tests", name) for name in ("fixtures", "support")]
 
 try:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -40,6 +40,7 @@ except ImportError:
         sys.exit(77)
     os.execv(PEER, [PEER, *sys.argv])
 
+import bert_normalizer
 import make_tokenizers
 import tokenizer_texts
 
@@ -312,12 +313,24 @@ def is_old(c):
     return unicodedata.ucd_3_2_0.category(c) != "Cn"
 
 
+def compare_bert_normalizer():
+    """What tests/gi/tokenizers.py compares Ebb with: characters since Unicode 3.2 are listed, not counted."""
+    n_wrong = 0
+    known = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000 and unicodedata.category(chr(c)) != "Cn"]
+    for options in ((True, True, None, True), (False, True, None, False), (True, False, True, False)):
+        peer = normalizers.BertNormalizer(*options)
+        wrong = [c for c in known if peer.normalize_str(c) != bert_normalizer.normalize(c, *options)]
+        print(f"BertNormalizer{options}: {len(known)}, {len(wrong)} differ")
+        n_wrong += sum(map(is_old, wrong))
+    return n_wrong
+
+
 def compare_characters(work, folder):
     """Every character between two others, many in a text: the tokens are the characters themselves, in words.
 
     Characters that are newer than Unicode 3.2, which the two may know in different versions, are listed, not counted.
     """
-    n_wrong = 0
+    n_wrong = compare_bert_normalizer()
     blocks = [
         [chr(c) for c in range(block, block + 64) if not 0xD800 <= c < 0xE000]
         for block in [

@@ -70,13 +70,17 @@ run_begin (EbbProcessGroup *group, gpointer user_data, GError **error)
   g_autoptr (EbbModule) model = test_parallel_model (&gpt, error);
   g_autoptr (EbbParallelOptions) options = ebb_parallel_options_new ();
   g_autoptr (EbbTensor) weight = ebb_module_get_parameter (model, "h.1.ln_2.weight");
+  g_autoptr (EbbTensor) last = NULL;
   g_autoptr (EbbModule) same = NULL;
   g_autoptr (EbbModule) norm = NULL;
   g_autoptr (GError) local = NULL;
   EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
 
   ebb_push_grad_enabled (FALSE);
-  g_assert_true (ebb_tensor_fill (weight, 2 + rank * (self->differs_in_values ? 1 : 0), error));
+  last = ebb_narrow (weight, 0, ebb_tensor_get_dim (weight, 0) - 1, 1, error);
+  g_assert_true (ebb_tensor_fill (weight, 2, error));
+  g_assert_true (ebb_tensor_fill (last, 2 + rank * (self->differs_in_values ? 1 : 0), error)); /* one element alone */
+  g_clear_pointer (&last, ebb_tensor_unref);
   ebb_pop_grad_enabled ();
   ebb_generator_set_state (ebb_generator_get_default (), 30 + rank * (self->differs_in_seed ? 100 : 0), 7);
   if (self->begins_seeded)

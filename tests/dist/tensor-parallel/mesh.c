@@ -107,6 +107,55 @@ test_clipping (void)
     }
 }
 
+static double
+clip (EbbModule *model, GError **error)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+  double norm;
+
+  g_assert_true (test_clip_grads_of (parameters, n, 1e-3, 2, &norm, error));
+  for (guint i = 0; i < n; i++)
+    ebb_tensor_unref (parameters[i]);
+  return norm;
+}
+
+/* Data ranks shard one block alone, with the same rows on all of them: some parameters are sharded, some divided, some
+ * both, some neither. */
+static gboolean
+run_partly_sharded (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  static const char *const names[] = { "data", "tensor" };
+  static const gint64 sizes[] = { 2, 2 };
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+  g_autoptr (EbbModule) model = test_ranks_model (2, 0, 7);
+  g_autoptr (EbbModule) whole = test_ranks_model (2, 0, 7);
+  g_autoptr (EbbModule) block = ebb_module_get_child (model, "h.0");
+  g_autoptr (EbbModule) divided = ebb_parallelize (model, ebb_mesh_get_group (mesh, "tensor"), NULL, error);
+  g_autoptr (EbbModule) sharded = ebb_fully_shard (block, ebb_mesh_get_group (mesh, "data"), NULL, error);
+  EbbModule *models[] = { model, whole };
+  double norms[2];
+
+  if (divided == NULL || sharded == NULL)
+    return FALSE;
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbTensor) loss = test_ranks_loss (models[i], 0, 0, 4, error);
+
+      if (loss == NULL || !ebb_tensor_backward (loss, error))
+        return FALSE;
+      norms[i] = clip (models[i], error);
+    }
+  g_assert_cmpfloat_with_epsilon (norms[0], norms[1], 1e-5 * norms[1]);
+  return TRUE;
+}
+
+static void
+test_partly_sharded (void)
+{
+  test_ranks_run (4, run_partly_sharded, NULL);
+}
+
 /* With dropout, which needs the generators to be where they were; and twice the same run gives the same bits. */
 static void
 test_checkpoints (void)
@@ -193,6 +242,7 @@ main (int argc, char **argv)
   g_test_add_func ("/parallel-mesh/sequence-parallel-losses-are-those-of-the-whole-model", test_sequence);
   g_test_add_func ("/parallel-mesh/passes-without-sync-add-up", test_accumulation);
   g_test_add_func ("/parallel-mesh/clipping-is-that-of-the-whole-gradients", test_clipping);
+  g_test_add_func ("/parallel-mesh/norms-are-those-of-the-whole-where-a-part-is-sharded", test_partly_sharded);
   g_test_add_func ("/parallel-mesh/checkpoints-change-no-bit", test_checkpoints);
   g_test_add_func ("/parallel-mesh/moments-of-few-bits-drift-nowhere", test_moments);
   g_test_add_func ("/parallel-mesh/each-kind-of-ranks-sends-its-own", test_collectives);

@@ -78,6 +78,27 @@ texts_carry_their_settings (void)
   assert_carried (self);
 }
 
+/* The held-out part of a held-out part is its end, not that of the whole. */
+static void
+parts_of_parts_are_read_at_their_place (void)
+{
+  g_autoptr (EbbDataset) whole = make_text ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbDataset) half = ebb_dataset_hold_out (whole, 0.5, &error);
+  g_autoptr (EbbDataset) end = half != NULL ? ebb_dataset_hold_out (half, 0.5, &error) : NULL;
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autoptr (EbbTensor) targets = NULL;
+  gint64 n;
+
+  g_assert_no_error (error);
+  n = ebb_dataset_get_n_tokens (end);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (half) + n, <, ebb_dataset_get_n_tokens (whole) + 2);
+  g_assert_true (ebb_dataset_get_rows (end, 1, n - 1, &tokens, &targets, NULL, &error));
+  for (gint64 i = 0; i < n - 1; i++)
+    g_assert_cmpint (((const gint64 *) ebb_tensor_get_data (tokens, NULL))[i], ==,
+                     TEXT[(gint64) strlen (TEXT) - n + i]);
+}
+
 static void
 documents_carry_their_settings (void)
 {
@@ -112,6 +133,7 @@ main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   g_test_add_func ("/held-out/texts-carry-their-settings", texts_carry_their_settings);
+  g_test_add_func ("/held-out/parts-of-parts-are-read-at-their-place", parts_of_parts_are_read_at_their_place);
   g_test_add_func ("/held-out/documents-carry-their-settings", documents_carry_their_settings);
   g_test_add_func ("/held-out/masked-rows-carry-their-settings", masked_rows_carry_their_settings);
   return g_test_run ();
