@@ -296,6 +296,14 @@ class Finetune(unittest.TestCase):
         self.train("--steps", 0, "--resume", "state", "--log", "log", model=None)
         self.assertEqual(self.read("log", "steps.jsonl"), lines)
 
+    def test_a_resumed_training_warms_up_once(self):
+        """Of more steps the warm-up would be longer."""
+        words = [*LORA, "--batch", 4]
+        first = self.train(*words, "--steps", 1, "--resume", "state")["config"]
+        rest = self.train("--steps", 34, "--resume", "state", model=None)["config"]
+        self.assertEqual((first["warmup"], rest["warmup"]), (0, 0))
+        self.assertEqual(self.train(*words, "--steps", 34)["config"]["warmup"], 1)
+
     def test_a_file_of_bf16_is_tuned_as_its_folder(self):
         """A GGUF file has no config.json that says its type; a file that is there is written again."""
         self.write_bf16_model("lower")
@@ -329,6 +337,7 @@ class Finetune(unittest.TestCase):
         full = self.train("--epochs", 2)["config"]
         self.assertEqual((full["lr"], full["moments"], full["schedule"], full["steps"], full["warmup"]),
                          (1e-5, "8bit", "cosine", 48, 1))
+        self.assertEqual(self.train("--epochs", 1, "--accumulate", 5)["config"]["steps"], 5)  # of 24 rows
         adapter = self.train(*LORA)["config"]
         self.assertEqual((adapter["lr"], adapter["moments"], adapter["batch"], adapter["steps"]), (2e-4, "f32", 1, 24))
         self.assertEqual(self.train("--allow", "none", "--steps", 1)["config"]["moments"], "f32")

@@ -176,6 +176,26 @@ class Generate(unittest.TestCase):
         self.assertEqual(report["rows"][0]["text"], TEXT["text"].split(stop)[0])
         self.assertEqual(printed, TEXT["text_before"] + report["rows"][0]["text"] + "\n")
 
+    def test_a_text_has_the_least_tokens_that_are_asked_for(self):
+        folder = self.path("model")
+        shutil.copytree(MODEL, folder)
+        with open(os.path.join(folder, "generation_config.json"), "w", encoding="utf-8") as file:
+            json.dump({"eos_token_id": TEXT["tokens"][2]}, file)
+        for more, least in ([], 3), (["--min-tokens", 9], 9):
+            report = self.path("report.json")
+            done = run("--model", folder, "--tokens", 24, "--threads", 1, "--report", report, "--prompt",
+                       TEXT["text_before"], *more)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            with open(report, encoding="utf-8") as file:
+                tokens = json.load(file)["rows"][0]["tokens"]
+            self.assertGreaterEqual(len(tokens), least)
+            self.assertEqual(tokens == TEXT["tokens"][:3], not more)
+
+    def test_the_speed_is_that_of_the_tokens_after_the_first_ones(self):
+        _, report = self.generate("--batch", self.path("lines.txt", "a\nb c\n"))
+        self.assertEqual(report["tokens"], sum(len(row["tokens"]) for row in report["rows"]))
+        self.assertAlmostEqual(report["tokens_per_second"] * report["token_seconds"], report["tokens"] - 2, delta=1e-6)
+
     def test_the_seed_makes_the_text(self):
         def text(seed):
             return self.generate("--prompt", "x", "--temperature", 1, "--top-k", 50, "--top-p", 0.95, "--seed", seed)[0]

@@ -87,6 +87,14 @@ class Reports(unittest.TestCase):
                                   "thread", "--ranks", 2)
         self.check_speed(report, rows, 4 * 2 * 16)
 
+    def test_the_communication_of_unequal_ranks_is_each_ones_own(self):
+        report, _ = self.train("fsdp_gpt", *SMALL, "--batch", 3, "--steps", 2, "--backend", "thread", "--ranks", 3)
+        sent = [rank["communication"] for rank in report["ranks"]]
+        self.assertEqual(sent[0], report["communication"])
+        self.assertEqual([list(one) for one in sent], [list(sent[0])] * 3)
+        n_bytes = [sum(one["bytes"] for one in rank.values()) for rank in sent]
+        self.assertEqual(len(set(n_bytes)), 3, "each rank has another share of the model, and sends another one")
+
     def test_adapters_drop_nothing_in_held_out_losses_and_in_generation(self):
         finetune = ["--model", "model", "--context", 16, "--batch", 2, "--threads", 1, "--quiet", "--eval", 0.2]
         self.run_program("train_gpt", "--data", "text.txt", *SMALL, "--steps", 2, "--save", "model/")

@@ -101,6 +101,9 @@ class HeldOut(DataTest):
         trained = self.train("--data", "text.txt", "--steps", 6, "--eval", "held.txt", "--save-best", "best")
         measured = self.train("--load", "best", "--steps", 0, "--eval", "held.txt")
         self.assertEqual(measured["evaluations"][0]["loss"], trained["evaluations"][-1]["loss"])
+        for batch in 1, 5, 40:  # each row counts once, however many are left for the last batch
+            again = self.train("--load", "best", "--steps", 0, "--eval", "held.txt", "--batch", batch)
+            self.assertAlmostEqual(again["evaluations"][0]["loss"], measured["evaluations"][0]["loss"], delta=1e-5)
 
     def test_ranks_measure_the_same(self):
         words = ["--data", "text.txt", "--steps", 6, "--eval", "held.txt", "--eval-every", 3, *EVEN]
