@@ -89,8 +89,6 @@ ebb_training_state_load (EbbTrainingState *self,
                          gint64 *step,
                          GError **error)
 {
-  g_autoptr (EbbProcessGroup) alone = NULL;
-
   if (step != NULL)
     *step = 0;
   if (!EBB_MAY_BEGIN (error, self, folder))
@@ -102,8 +100,7 @@ ebb_training_state_load (EbbTrainingState *self,
           || !ebb_module_check_not_tensor_parallel (self->module, "load it by ebb_training_state_load_sharded()",
                                                     error)))
     return FALSE;
-  alone = ebb_single_group_new ();
-  return load_state (alone, self->module, self->optimizer, self, folder, NULL, step, error);
+  return ebb_training_state_load_tree (self, NULL, folder, step, error);
 }
 
 /**

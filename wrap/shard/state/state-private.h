@@ -136,7 +136,7 @@ gboolean ebb_optimizer_items_describe (EbbOptimizer *optimizer,
 
 /* -- load.c */
 
-/* Loads the tree that one process saved with version 1.0. */
+/* Loads @tree, which one process saved with version 1.0, on a process alone; NULL: the state of @folder. */
 gboolean ebb_training_state_load_tree (EbbTrainingState *self,
                                        EbbArgs *tree,
                                        const char *folder,
