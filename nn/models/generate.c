@@ -499,13 +499,17 @@ check_lengths (Run *run, GError **error)
 }
 
 static gboolean
-check_forced (const char *name, gint64 token, gint64 vocab, GError **error)
+check_forced (const EbbGenerationOptions *options, gint64 vocab, GError **error)
 {
-  if (token < vocab)
+  gint64 most = options->forced_bos_token;
+
+  for (guint i = 0; i < options->forced_eos_tokens->len; i++)
+    most = MAX (most, g_array_index (options->forced_eos_tokens, gint64, i));
+  if (most < vocab)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-               "generate: %s is %" G_GINT64_FORMAT "; it must be in [0, %" G_GINT64_FORMAT "), the vocabulary, or -1",
-               name, token, vocab);
+               "generate: forced token %" G_GINT64_FORMAT " must be in [0, %" G_GINT64_FORMAT "), the vocabulary", most,
+               vocab);
   return FALSE;
 }
 
@@ -556,8 +560,7 @@ ebb_model_generate (EbbModule *model,
   config = ebb_gpt_get_config (EBB_GPT (model));
   own = ebb_generation_options_complete (options, model, error);
   if (own == NULL || !ebb_generation_options_check (own, error)
-      || !check_forced ("forced-bos-token", own->forced_bos_token, config->vocab, error)
-      || !check_forced ("forced-eos-token", own->forced_eos_token, config->vocab, error))
+      || !check_forced (own, config->vocab, error))
     return NULL;
   result = ebb_generation_new (prompts, n_prompts, config->vocab, own->tokenizer, error);
   if (result == NULL)

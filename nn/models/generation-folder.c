@@ -187,7 +187,7 @@ take_all (EbbGenerationOptions *self, const EbbJson *json, const char *path, GEr
       || !take_int (json, path, "min_length", &self->min_length, error)
       || !take_int (json, path, "no_repeat_ngram_size", &self->no_repeat_ngram_size, error)
       || !take_token (json, path, "forced_bos_token_id", &self->forced_bos_token, error)
-      || !take_token (json, path, "forced_eos_token_id", &self->forced_eos_token, error)
+      || !take_tokens (json, path, "forced_eos_token_id", self->forced_eos_tokens, error)
       || !take_tokens (json, path, "suppress_tokens", self->suppress_tokens, error)
       || !take_tokens (json, path, "begin_suppress_tokens", self->begin_suppress_tokens, error)
       || !take_stop_strings (self, json, path, error)
@@ -345,7 +345,7 @@ ebb_generation_options_complete (EbbGenerationOptions *self, EbbModule *model, G
 {
 #define G(field) EBB_GENERATION_GIVEN (field)
   const guint64 of_folder = G (max_tokens) | G (min_tokens) | G (min_length) | G (no_repeat_ngram_size)
-                            | G (forced_bos_token) | G (forced_eos_token) | G (temperature) | G (top_k) | G (top_p)
+                            | G (forced_bos_token) | G (forced_eos_tokens) | G (temperature) | G (top_k) | G (top_p)
                             | G (min_p) | G (repetition_penalty) | G (stop_strings) | G (stop_tokens)
                             | G (suppress_tokens) | G (begin_suppress_tokens);
 #undef G
@@ -368,7 +368,6 @@ ebb_generation_options_complete (EbbGenerationOptions *self, EbbModule *model, G
   TAKE (min_length);
   TAKE (no_repeat_ngram_size);
   TAKE (forced_bos_token);
-  TAKE (forced_eos_token);
   TAKE (temperature);
   TAKE (top_k);
   TAKE (top_p);
@@ -378,6 +377,7 @@ ebb_generation_options_complete (EbbGenerationOptions *self, EbbModule *model, G
 #define TAKE_TOKENS(field)                                                 \
   if (folder != NULL && (made->given & EBB_GENERATION_GIVEN (field)) == 0) \
   g_array_append_vals (made->field, folder->field->data, folder->field->len)
+  TAKE_TOKENS (forced_eos_tokens);
   TAKE_TOKENS (suppress_tokens);
   TAKE_TOKENS (begin_suppress_tokens);
 #undef TAKE_TOKENS

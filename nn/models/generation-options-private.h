@@ -15,7 +15,7 @@ struct _EbbGenerationOptions
   int max_tokens;
   int min_tokens, min_length;
   int no_repeat_ngram_size;
-  gint64 forced_bos_token, forced_eos_token; /* -1: none */
+  gint64 forced_bos_token; /* -1: none */
   double temperature;
   int top_k;
   double top_p;
@@ -24,10 +24,9 @@ struct _EbbGenerationOptions
   char **stop_strings; /* NULL: none */
   gboolean use_cache;
   gboolean slides;
-  EbbGenerator *generator;                         /* NULL: the thread's default */
-  EbbTokenizer *tokenizer;                         /* NULL: no text */
-  GArray *stop_tokens;                             /* gint64 */
-  GArray *suppress_tokens, *begin_suppress_tokens; /* gint64 */
+  EbbGenerator *generator;                                                           /* NULL: the thread's default */
+  EbbTokenizer *tokenizer;                                                           /* NULL: no text */
+  GArray *stop_tokens, *forced_eos_tokens, *suppress_tokens, *begin_suppress_tokens; /* gint64 */
   guint64 given; /* which of the fields above were set: a bit for every four bytes of the struct */
 };
 

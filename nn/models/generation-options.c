@@ -27,6 +27,7 @@ ebb_generation_options_finalize (GObject *object)
   g_clear_object (&self->generator);
   g_clear_object (&self->tokenizer);
   g_array_unref (self->stop_tokens);
+  g_array_unref (self->forced_eos_tokens);
   g_array_unref (self->suppress_tokens);
   g_array_unref (self->begin_suppress_tokens);
   G_OBJECT_CLASS (ebb_generation_options_parent_class)->finalize (object);
@@ -90,13 +91,6 @@ ebb_generation_options_class_init (EbbGenerationOptionsClass *klass)
    * The token that follows a prompt of one token; -1: any.
    */
   INSTALL (forced_bos_token, g_param_spec_int64 ("forced-bos-token", NULL, "Token after a prompt of one; -1: any",
-                                                 G_MININT64, G_MAXINT64, -1, FLAGS));
-  /**
-   * EbbGenerationOptions:forced-eos-token:
-   *
-   * The last of #EbbGenerationOptions:max-tokens tokens; -1: any.
-   */
-  INSTALL (forced_eos_token, g_param_spec_int64 ("forced-eos-token", NULL, "Last of max-tokens tokens; -1: any",
                                                  G_MININT64, G_MAXINT64, -1, FLAGS));
   /**
    * EbbGenerationOptions:temperature:
@@ -172,8 +166,9 @@ ebb_generation_options_init (EbbGenerationOptions *self)
   self->top_p = 1;
   self->repetition_penalty = 1;
   self->use_cache = TRUE;
-  self->forced_bos_token = self->forced_eos_token = -1;
+  self->forced_bos_token = -1;
   self->stop_tokens = g_array_new (FALSE, FALSE, sizeof (gint64));
+  self->forced_eos_tokens = g_array_new (FALSE, FALSE, sizeof (gint64));
   self->suppress_tokens = g_array_new (FALSE, FALSE, sizeof (gint64));
   self->begin_suppress_tokens = g_array_new (FALSE, FALSE, sizeof (gint64));
 }
@@ -211,7 +206,6 @@ ebb_generation_options_copy (EbbGenerationOptions *self)
   copy->min_length = self->min_length;
   copy->no_repeat_ngram_size = self->no_repeat_ngram_size;
   copy->forced_bos_token = self->forced_bos_token;
-  copy->forced_eos_token = self->forced_eos_token;
   copy->temperature = self->temperature;
   copy->top_k = self->top_k;
   copy->top_p = self->top_p;
@@ -223,6 +217,7 @@ ebb_generation_options_copy (EbbGenerationOptions *self)
   g_set_object (&copy->generator, self->generator);
   g_set_object (&copy->tokenizer, self->tokenizer);
   g_array_append_vals (copy->stop_tokens, self->stop_tokens->data, self->stop_tokens->len);
+  g_array_append_vals (copy->forced_eos_tokens, self->forced_eos_tokens->data, self->forced_eos_tokens->len);
   g_array_append_vals (copy->suppress_tokens, self->suppress_tokens->data, self->suppress_tokens->len);
   g_array_append_vals (copy->begin_suppress_tokens, self->begin_suppress_tokens->data,
                        self->begin_suppress_tokens->len);
@@ -287,6 +282,44 @@ ebb_generation_options_get_stop_tokens (EbbGenerationOptions *self,
 
   *n_tokens = self->stop_tokens->len;
   return (const gint64 *) (gpointer) self->stop_tokens->data;
+}
+
+/**
+ * ebb_generation_options_set_forced_eos_tokens:
+ * @self: options
+ * @tokens: (array length=n_tokens) (nullable): tokens of which the last of #EbbGenerationOptions:max-tokens is one
+ * @n_tokens: how many there are; 0: the last token may be any, also if the model's folder names some
+ *
+ * Sets the tokens among which the last of #EbbGenerationOptions:max-tokens tokens is chosen, each with the same
+ * probability (at temperature 0: the first in the vocabulary), in place of those there were.
+ */
+void
+ebb_generation_options_set_forced_eos_tokens (EbbGenerationOptions *self,
+                                              const gint64 *tokens,
+                                              gsize n_tokens)
+{
+  g_return_if_fail (EBB_IS_GENERATION_OPTIONS (self));
+
+  g_array_set_size (self->forced_eos_tokens, 0);
+  g_array_append_vals (self->forced_eos_tokens, tokens, (guint) n_tokens);
+  self->given |= EBB_GENERATION_GIVEN (forced_eos_tokens);
+}
+
+/**
+ * ebb_generation_options_get_forced_eos_tokens:
+ * @self: options
+ * @n_tokens: (out): return location for how many there are
+ *
+ * Returns: (array length=n_tokens) (transfer none): the tokens of which the last one is chosen; none: it may be any
+ */
+const gint64 *
+ebb_generation_options_get_forced_eos_tokens (EbbGenerationOptions *self,
+                                              gsize *n_tokens)
+{
+  g_return_val_if_fail (EBB_IS_GENERATION_OPTIONS (self), NULL);
+
+  *n_tokens = self->forced_eos_tokens->len;
+  return (const gint64 *) (gpointer) self->forced_eos_tokens->data;
 }
 
 /**
@@ -368,8 +401,8 @@ gboolean
 ebb_generation_options_take_likeliest (const EbbGenerationOptions *self)
 {
   return self->temperature == 0 && self->repetition_penalty == 1 && self->no_repeat_ngram_size == 0
-         && self->min_tokens == 0 && self->min_length == 0 && self->forced_bos_token < 0 && self->forced_eos_token < 0
-         && self->suppress_tokens->len + self->begin_suppress_tokens->len == 0;
+         && self->min_tokens == 0 && self->min_length == 0 && self->forced_bos_token < 0
+         && self->forced_eos_tokens->len + self->suppress_tokens->len + self->begin_suppress_tokens->len == 0;
 }
 
 /* -- checks -------------------------------------------------------------------------------------------------------- */
@@ -406,8 +439,6 @@ ebb_generation_options_check_values (EbbGenerationOptions *self, gboolean has_te
       || !check_number ("no-repeat-ngram-size", self->no_repeat_ngram_size, 0, G_MAXINT, "0, for none, or more", error)
       || !check_number ("forced-bos-token", (double) self->forced_bos_token, -1, G_MAXDOUBLE, "a token, or -1 for none",
                         error)
-      || !check_number ("forced-eos-token", (double) self->forced_eos_token, -1, G_MAXDOUBLE, "a token, or -1 for none",
-                        error)
       || !check_number ("temperature", self->temperature, 0, G_MAXDOUBLE, "0, for the likeliest token, or more", error)
       || !check_number ("top-k", self->top_k, 0, G_MAXINT, "0, for all tokens, or more", error)
       || !check_number ("top-p", self->top_p, 0, 1, "from 0 to 1", error)
@@ -427,7 +458,9 @@ ebb_generation_options_check_values (EbbGenerationOptions *self, gboolean has_te
           return FALSE;
         }
     }
-  return check_tokens ("stop", self->stop_tokens, error) && check_tokens ("suppressed", self->suppress_tokens, error)
+  return check_tokens ("stop", self->stop_tokens, error)
+         && check_tokens ("forced last", self->forced_eos_tokens, error)
+         && check_tokens ("suppressed", self->suppress_tokens, error)
          && check_tokens ("suppressed first", self->begin_suppress_tokens, error);
 }
 

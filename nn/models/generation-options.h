@@ -40,6 +40,13 @@ void ebb_generation_options_add_stop_token (EbbGenerationOptions *self,
                                             gint64 token);
 
 EBB_AVAILABLE_IN_ALL
+void ebb_generation_options_set_forced_eos_tokens (EbbGenerationOptions *self,
+                                                   const gint64 *tokens,
+                                                   gsize n_tokens);
+EBB_AVAILABLE_IN_ALL
+const gint64 *ebb_generation_options_get_forced_eos_tokens (EbbGenerationOptions *self,
+                                                            gsize *n_tokens);
+EBB_AVAILABLE_IN_ALL
 void ebb_generation_options_set_suppress_tokens (EbbGenerationOptions *self,
                                                  const gint64 *tokens,
                                                  gsize n_tokens);

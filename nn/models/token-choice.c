@@ -98,10 +98,13 @@ rule_out_ngrams (EbbTokenChoice *self, const gint64 *earlier, gsize n_earlier)
 }
 
 static void
-force (EbbTokenChoice *self, gint64 token)
+force (EbbTokenChoice *self, const gint64 *tokens, guint n)
 {
   for (gint64 i = 0; i < self->vocab; i++)
-    self->scores[i] = i == token ? 0 : -INFINITY;
+    self->scores[i] = -INFINITY;
+  for (guint i = 0; i < n; i++)
+    if (tokens[i] < self->vocab)
+      self->scores[tokens[i]] = 0;
 }
 
 /* What transformers' processors of logits do, in their order (its GenerationMixin, _get_logits_processor ()). */
@@ -115,9 +118,9 @@ restrict_tokens (EbbTokenChoice *self, const gint64 *earlier, gsize n_earlier, g
   if (n_earlier < (gsize) options->min_length || n_made < (gsize) options->min_tokens)
     rule_out_all (self, options->stop_tokens);
   if (n_forced && n_made == 0)
-    force (self, options->forced_bos_token);
-  if (options->forced_eos_token >= 0 && n_made + 1 == (gsize) options->max_tokens)
-    force (self, options->forced_eos_token);
+    force (self, &options->forced_bos_token, 1);
+  if (options->forced_eos_tokens->len > 0 && n_made + 1 == (gsize) options->max_tokens)
+    force (self, (const gint64 *) (gpointer) options->forced_eos_tokens->data, options->forced_eos_tokens->len);
   rule_out_all (self, options->suppress_tokens);
   if (n_made == n_forced)
     rule_out_all (self, options->begin_suppress_tokens);

@@ -79,7 +79,8 @@ class Generation(TestCase):
         options.set_stop_tokens([7])
         self.assertTrue(repr(options).startswith("GenerationOptions(max_tokens=3, min_tokens=0, "))
         self.assertIn("stop_strings=['x']", repr(options))
-        self.assertTrue(repr(options).endswith("stop_tokens=[7], suppress_tokens=[], begin_suppress_tokens=[])"))
+        self.assertTrue(repr(options).endswith("stop_tokens=[7], forced_eos_tokens=[], suppress_tokens=[], "
+                                               "begin_suppress_tokens=[])"))
         self.assertEqual(Ebb.GenerationOptions.new_for_model(self.model).get_stop_tokens(), [2])
 
     def test_conversations_are_answered(self):
@@ -125,13 +126,13 @@ class Generation(TestCase):
             for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
                 os.symlink(os.path.join(FOLDER, name), os.path.join(folder, name))
             with open(os.path.join(folder, "generation_config.json"), "w", encoding="utf-8") as file:
-                json.dump({"stop_strings": ["V"], "suppress_tokens": [first], "forced_eos_token_id": 2}, file)
+                json.dump({"stop_strings": ["V"], "suppress_tokens": [first], "forced_eos_token_id": [2, 3]}, file)
             model = Ebb.open_model(folder)
         made = model.generate(**given, suppress_tokens=[])
         self.assertEqual((made.texts, made.ends), ([FIRST["text"].split("V")[0]], ["string"]))
         self.assertNotIn(first, model.generate(**given, stop_strings=[]).tokens[0])
         self.assertEqual(model.generate(**{**given, "max_tokens": 1}).tokens, [[2]])
-        self.assertEqual(model.generate(**{**given, "max_tokens": 1}, forced_eos_token=-1, suppress_tokens=[]).tokens,
+        self.assertEqual(model.generate(**{**given, "max_tokens": 1}, forced_eos_tokens=[], suppress_tokens=[]).tokens,
                          [[first]])
 
     def test_conversations_become_text_by_the_tokenizer(self):
@@ -174,8 +175,8 @@ class Generation(TestCase):
                 (lambda: self.model.generate([5], max_new_tokens=3), TypeError, "'max_new_tokens': write max_tokens"),
                 (lambda: self.model.generate([5], suppress_tokens="x"), TypeError,
                  "suppress_tokens is 'x': it must be a token or a list of tokens"),
-                (lambda: self.model.generate([5], forced_eos_token=10**9), Ebb.Error,
-                 "forced-eos-token is 1000000000; it must be in [0, "),
+                (lambda: self.model.generate([5], forced_eos_tokens=[2, 10**9]), Ebb.Error,
+                 "forced token 1000000000 must be in [0, "),
                 (lambda: self.model.generate([5], do_sample=True), TypeError, "write temperature=1 to sample"),
                 (lambda: self.model.generate(), TypeError, "give one of prompts, messages and tokens"),
                 (lambda: self.model.generate("x", messages=message), TypeError, "give one of prompts, messages and"),

@@ -43,6 +43,8 @@ const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
         check(same(tokens, [first.tokens.slice(0, 3)]) && same(none, [null]), 'tokens are prompts');
     }
     check(model.generate(first.text_before, {tokenizer, stop_strings: 'V'}).ends[0] === 'string', 'a stop string');
+    check(same(model.generate([5], {max_tokens: 1, stop_tokens: [], forced_eos_tokens: [7, 6]}).tokens, [[6]]),
+        'a forced last token');
 }
 
 {

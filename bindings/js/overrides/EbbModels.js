@@ -28,10 +28,12 @@ function addModels(Ebb) {
     // or {tokenizer, maxTokens: 20}. on_token (row, token, text) is called for each token as it comes; false ends all
     // rows.
     Ebb.Gpt.prototype.generate = function (prompts, options = {}, on_token = null, cancellable = null) {
-        const {stop_tokens: named = null, stopTokens: stops = named, suppress_tokens: never = null,
-            suppressTokens = never, begin_suppress_tokens: notFirst = null, beginSuppressTokens = notFirst,
-            ...settings} = options;
+        const {stop_tokens: named = null, stopTokens: stops = named, forced_eos_tokens: last = null,
+            forcedEosTokens = last, suppress_tokens: never = null, suppressTokens = never,
+            begin_suppress_tokens: notFirst = null, beginSuppressTokens = notFirst, ...settings} = options;
         const made = new Ebb.GenerationOptions(_listStopStrings(settings));
+        if (forcedEosTokens !== null)
+            made.set_forced_eos_tokens([forcedEosTokens].flat());
         if (suppressTokens !== null)
             made.set_suppress_tokens([suppressTokens].flat());
         if (beginSuppressTokens !== null)

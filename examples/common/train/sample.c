@@ -50,8 +50,8 @@ sample_print (Trainer *trainer,
       g_object_new (EBB_TYPE_GENERATION_OPTIONS, "max-tokens", options->sample, "temperature", options->temperature,
                     "top-k", options->top_k, "top-p", 1.0, "min-p", 0.0, "repetition-penalty", 1.0,
                     "no-repeat-ngram-size", 0, "min-tokens", 0, "min-length", 0, "forced-bos-token", (gint64) -1,
-                    "forced-eos-token", (gint64) -1, "stop-strings", NULL, "slides", TRUE,
-                    "generator", generator, "tokenizer", trainer->tokenizer, NULL);
+                    "stop-strings", NULL, "slides", TRUE, "generator", generator, "tokenizer", trainer->tokenizer,
+                    NULL);
   g_autoptr (EbbTensor) prompt = NULL;
   g_autoptr (EbbGeneration) generation = NULL;
   g_autofree char *shown = g_utf8_make_valid (options->prompt, -1);
@@ -59,6 +59,7 @@ sample_print (Trainer *trainer,
 
   if (options->sample == 0)
     return TRUE;
+  ebb_generation_options_set_forced_eos_tokens (how, NULL, 0);
   ebb_generation_options_set_suppress_tokens (how, NULL, 0);
   ebb_generation_options_set_begin_suppress_tokens (how, NULL, 0);
   ebb_generation_options_set_stop_tokens (how, NULL, 0); /* a sample has the length that was asked for */

@@ -509,7 +509,7 @@ keys_of_folders_count_or_are_named (void)
 {
   static const char all[] =
       "{\"min_new_tokens\": 3, \"no_repeat_ngram_size\": 2, \"suppress_tokens\": [7, 8], \"min_length\": 30, "
-      "\"begin_suppress_tokens\": [9], \"forced_bos_token_id\": 4, \"forced_eos_token_id\": [5], \"stop_strings\": "
+      "\"begin_suppress_tokens\": [9], \"forced_bos_token_id\": 4, \"forced_eos_token_id\": [5, 6], \"stop_strings\": "
       "\"END\", \"eos_token_id\": 2, \"num_beams\": 4, \"bad_words_ids\": [[1, 2]], \"typical_p\": 1.0, "
       "\"max_length\": 50, \"sequence_bias\": null, \"early_stopping\": true, \"pad_token_id\": 0}";
   static const struct
@@ -521,7 +521,8 @@ keys_of_folders_count_or_are_named (void)
     { "{\"no_repeat_ngram_size\": -2}", "generate: no-repeat-ngram-size is -2" },
     { "{\"suppress_tokens\": [\"a\"]}", "\"suppress_tokens\" must be a token or a list of tokens" },
     { "{\"begin_suppress_tokens\": [-1]}", "\"begin_suppress_tokens\" must be a token or a list" },
-    { "{\"forced_eos_token_id\": [1, 2]}", "\"forced_eos_token_id\" must be one token" },
+    { "{\"forced_bos_token_id\": [1, 2]}", "\"forced_bos_token_id\" must be one token" },
+    { "{\"forced_eos_token_id\": [1, \"a\"]}", "\"forced_eos_token_id\" must be a token or a list of tokens" },
     { "{\"stop_strings\": [1]}", "\"stop_strings\" must be a text or a list of texts" },
     { "{\"stop_strings\": \"\"}", "generate: stop string 0 is empty" },
   };
@@ -540,7 +541,8 @@ keys_of_folders_count_or_are_named (void)
   g_assert_cmpfloat (test_get_double (options, "min-length"), ==, 0); /* min_new_tokens comes first */
   g_assert_cmpfloat (test_get_double (options, "no-repeat-ngram-size"), ==, 2);
   g_assert_cmpfloat (test_get_double (options, "forced-bos-token"), ==, 4);
-  g_assert_cmpfloat (test_get_double (options, "forced-eos-token"), ==, 5);
+  tokens = ebb_generation_options_get_forced_eos_tokens (options, &n);
+  g_assert_cmpmem (tokens, n * sizeof (gint64), ((const gint64[]){ 5, 6 }), 2 * sizeof (gint64));
   tokens = ebb_generation_options_get_suppress_tokens (options, &n);
   g_assert_cmpmem (tokens, n * sizeof (gint64), ((const gint64[]){ 7, 8 }), 2 * sizeof (gint64));
   tokens = ebb_generation_options_get_begin_suppress_tokens (options, &n);

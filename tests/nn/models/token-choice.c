@@ -148,31 +148,36 @@ tokens_are_ruled_out_and_forced (void)
     const char *name;
     int value;
     gint64 suppressed, suppressed_first, stop; /* -1: none */
+    gint64 forced_last[2];                     /* 0: none */
     gint64 earlier[5];
     gsize n_earlier, n_prompt;
     gint64 chosen;
   } cases[] = {
-    { NULL, 0, -1, -1, -1, { 1, 2 }, 2, 2, 0 },
-    { NULL, 0, 0, -1, -1, { 1, 2 }, 2, 2, 1 },
-    { NULL, 0, 0, 1, -1, { 1, 2 }, 2, 2, 2 },
-    { NULL, 0, 0, 1, -1, { 1, 2 }, 2, 1, 1 }, /* it is not the first */
-    { NULL, 0, 900, -1, -1, { 1 }, 1, 1, 0 }, /* outside of the vocabulary */
-    { "no-repeat-ngram-size", 1, -1, -1, -1, { 0, 1, 3 }, 3, 3, 2 },
-    { "no-repeat-ngram-size", 2, -1, -1, -1, { 5, 0, 5, 1, 5 }, 5, 1, 2 },
-    { "no-repeat-ngram-size", 2, -1, -1, -1, { 3, 0, 0 }, 3, 1, 1 },
-    { "no-repeat-ngram-size", 3, -1, -1, -1, { 5, 5, 0, 5, 5 }, 5, 1, 1 },
-    { "no-repeat-ngram-size", 3, -1, -1, -1, { 5, 4, 0, 5, 5 }, 5, 1, 0 },
-    { "no-repeat-ngram-size", 3, -1, -1, -1, { 0, 0 }, 2, 1, 0 },
-    { "min-tokens", 2, -1, -1, 0, { 3, 3 }, 2, 1, 1 },
-    { "min-tokens", 2, -1, -1, 0, { 3, 3, 3 }, 3, 1, 0 },
-    { "min-length", 3, -1, -1, 0, { 3, 3 }, 2, 1, 1 },
-    { "min-length", 3, -1, -1, 0, { 3, 3, 3 }, 3, 3, 0 },
-    { "forced-bos-token", 4, -1, -1, -1, { 3 }, 1, 1, 4 },
-    { "forced-bos-token", 4, -1, 0, -1, { 3, 4 }, 2, 1, 1 }, /* the first that is chosen */
-    { "forced-bos-token", 4, -1, -1, -1, { 3, 3 }, 2, 2, 0 },
-    { "forced-eos-token", 5, -1, -1, -1, { 3, 3 }, 2, 1, 0 },
-    { "forced-eos-token", 5, -1, -1, -1, { 3, 3, 3 }, 3, 1, 5 },
-    { "forced-eos-token", 5, 5, -1, -1, { 3, 3, 3 }, 3, 1, EBB_TOKEN_CHOICE_NONE },
+    { NULL, 0, -1, -1, -1, { 0 }, { 1, 2 }, 2, 2, 0 },
+    { NULL, 0, 0, -1, -1, { 0 }, { 1, 2 }, 2, 2, 1 },
+    { NULL, 0, 0, 1, -1, { 0 }, { 1, 2 }, 2, 2, 2 },
+    { NULL, 0, 0, 1, -1, { 0 }, { 1, 2 }, 2, 1, 1 }, /* it is not the first */
+    { NULL, 0, 900, -1, -1, { 0 }, { 1 }, 1, 1, 0 }, /* outside of the vocabulary */
+    { "no-repeat-ngram-size", 1, -1, -1, -1, { 0 }, { 0, 1, 3 }, 3, 3, 2 },
+    { "no-repeat-ngram-size", 2, -1, -1, -1, { 0 }, { 5, 0, 5, 1, 5 }, 5, 1, 2 },
+    { "no-repeat-ngram-size", 2, -1, -1, -1, { 0 }, { 3, 0, 0 }, 3, 1, 1 },
+    { "no-repeat-ngram-size", 3, -1, -1, -1, { 0 }, { 5, 5, 0, 5, 5 }, 5, 1, 1 },
+    { "no-repeat-ngram-size", 3, -1, -1, -1, { 0 }, { 5, 4, 0, 5, 5 }, 5, 1, 0 },
+    { "no-repeat-ngram-size", 3, -1, -1, -1, { 0 }, { 0, 0 }, 2, 1, 0 },
+    { "min-tokens", 2, -1, -1, 0, { 0 }, { 3, 3 }, 2, 1, 1 },
+    { "min-tokens", 2, -1, -1, 0, { 0 }, { 3, 3, 3 }, 3, 1, 0 },
+    { "min-length", 3, -1, -1, 0, { 0 }, { 3, 3 }, 2, 1, 1 },
+    { "min-length", 3, -1, -1, 0, { 0 }, { 3, 3, 3 }, 3, 3, 0 },
+    { "forced-bos-token", 4, -1, -1, -1, { 0 }, { 3 }, 1, 1, 4 },
+    { "forced-bos-token", 4, -1, 0, -1, { 0 }, { 3, 4 }, 2, 1, 1 }, /* the first that is chosen */
+    { "forced-bos-token", 4, -1, -1, -1, { 0 }, { 3, 3 }, 2, 2, 0 },
+    { NULL, 0, -1, -1, -1, { 5 }, { 3, 3 }, 2, 1, 0 },
+    { NULL, 0, -1, -1, -1, { 5 }, { 3, 3, 3 }, 3, 1, 5 },
+    { NULL, 0, 5, -1, -1, { 5 }, { 3, 3, 3 }, 3, 1, EBB_TOKEN_CHOICE_NONE },
+    { NULL, 0, -1, -1, -1, { 5, 4 }, { 3, 3 }, 2, 1, 0 },
+    { NULL, 0, -1, -1, -1, { 5, 4 }, { 3, 3, 3 }, 3, 1, 4 }, /* both are as likely */
+    { NULL, 0, 4, -1, -1, { 5, 4 }, { 3, 3, 3 }, 3, 1, 5 },
+    { NULL, 0, -1, -1, -1, { 900, 5 }, { 3, 3, 3 }, 3, 1, 5 },
   };
 
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
@@ -192,10 +197,12 @@ tokens_are_ruled_out_and_forced (void)
         ebb_generation_options_set_begin_suppress_tokens (options, &cases[i].suppressed_first,
                                                           cases[i].suppressed_first >= 0);
         ebb_generation_options_set_stop_tokens (options, &cases[i].stop, cases[i].stop >= 0);
+        ebb_generation_options_set_forced_eos_tokens (options, cases[i].forced_last,
+                                                      (cases[i].forced_last[0] > 0) + (cases[i].forced_last[1] > 0));
         copy = ebb_generation_options_copy (options);
         choice = ebb_token_choice_new (copy, 6);
         g_assert_cmpint (ebb_token_choice_choose (choice, logits, cases[i].earlier, cases[i].n_earlier,
-                                                  cases[i].n_prompt, 0.5),
+                                                  cases[i].n_prompt, 0.4),
                          ==, cases[i].chosen);
       }
 }

@@ -48,7 +48,8 @@ def _make_setter(name):
     return set_tokens
 
 
-_LISTS = {name: _make_setter(name) for name in ("stop_tokens", "suppress_tokens", "begin_suppress_tokens")}
+_LISTS = {name: _make_setter(name)
+          for name in ("stop_tokens", "forced_eos_tokens", "suppress_tokens", "begin_suppress_tokens")}
 
 
 _HINTS = {
@@ -56,7 +57,7 @@ _HINTS = {
     "max_length": "write max_tokens, which counts the new tokens alone",
     "min_new_tokens": "write min_tokens",
     "forced_bos_token_id": "write forced_bos_token",
-    "forced_eos_token_id": "write forced_eos_token",
+    "forced_eos_token_id": "write forced_eos_tokens",
     "do_sample": "write temperature=1 to sample, temperature=0 for the likeliest token",
     "eos_token_id": "write stop_tokens",
     "pad_token_id": "leave it out, no token sees padding",
