@@ -27,9 +27,11 @@ typedef struct
   EbbGenerationFunc func;
   gpointer user_data;
   EbbDevice *device;
-  gint64 limit;    /* positions of the model */
-  gint64 reset_at; /* tokens in a row from which on other frequencies count, so that keys are computed anew; 0: none */
-  guint *active;   /* the rows that go on, ascending */
+  gint64 limit; /* positions of the model */
+  /* Tokens in a row from which on other frequencies count, so that keys are computed anew: of full layers and of
+   * sliding layers. 0: none. */
+  gint64 reset_at[2];
+  guint *active; /* the rows that go on, ascending */
   guint n_active;
   EbbKeyValueCache *cache; /* NULL: the next call begins from the first token */
   EbbTensor *starts;       /* [n_active, 1] for calls with one token; NULL: no row has padding */
@@ -137,13 +139,13 @@ changes_frequencies (Run *run, gint64 n_columns)
 {
   gint64 longest = 0;
 
-  if (run->reset_at == 0 || n_columns < run->reset_at)
-    return FALSE;
-  if (n_columns == run->reset_at)
-    return TRUE;
   for (guint i = 0; i < run->n_active; i++)
     longest = MAX (longest, get_seen (run, i));
-  return longest < run->reset_at;
+  for (guint i = 0; i < G_N_ELEMENTS (run->reset_at); i++)
+    if (run->reset_at[i] != 0 && n_columns >= run->reset_at[i]
+        && (n_columns == run->reset_at[i] || longest < run->reset_at[i]))
+      return TRUE;
+  return FALSE;
 }
 
 /* The next logits: of one token for each row where the others are in the cache and there is room, else of all. */
@@ -484,6 +486,17 @@ find_device (EbbModule *model, EbbTensor *prompt)
   return device;
 }
 
+/* Sliding layers have frequencies of their own if local_rotary has a theta. */
+static void
+find_resets (Run *run, const EbbGptConfig *config)
+{
+  const EbbRotaryConfig *kinds[] = { &config->rotary, &config->local_rotary };
+
+  for (guint i = 0; i < G_N_ELEMENTS (kinds); i++)
+    if (config->positions == EBB_POSITIONS_ROTARY && kinds[i]->theta != 0 && kinds[i]->scaling == EBB_ROTARY_LONGROPE)
+      run->reset_at[i] = (kinds[i]->original_context > 0 ? kinds[i]->original_context : config->context) + 1;
+}
+
 static gboolean
 check_lengths (Run *run, GError **error)
 {
@@ -567,8 +580,7 @@ ebb_model_generate (EbbModule *model,
     return NULL;
   run = (Run){ .model = model, .options = own, .result = result, .func = func, .user_data = user_data };
   run.limit = ebb_gpt_get_max_positions (EBB_GPT (model));
-  if (config->positions == EBB_POSITIONS_ROTARY && config->rotary.scaling == EBB_ROTARY_LONGROPE)
-    run.reset_at = (config->rotary.original_context > 0 ? config->rotary.original_context : config->context) + 1;
+  find_resets (&run, config);
   if (!check_lengths (&run, error))
     return NULL;
   run.device = find_device (model, prompts[0]);

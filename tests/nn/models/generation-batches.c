@@ -94,10 +94,9 @@ generate_greedily (EbbModule *model, EbbTensor **prompts, gsize n, gboolean use_
 
 /* Rows begin within the original context and leave it. The longest row may end early: the others go on padded. */
 static void
-a_cache_changes_nothing_across_the_longrope_switch (void)
+assert_a_cache_changes_nothing (EbbModule *model)
 {
   static const int lengths[][3] = { { 12, 3, 7 }, { 3, 14, 15 }, { 16, 2, 17 }, { 5, 18, 1 } };
-  g_autoptr (EbbModule) model = open_model ("phi3-longrope");
 
   for (guint i = 0; i < G_N_ELEMENTS (lengths); i++)
     {
@@ -135,11 +134,67 @@ a_cache_changes_nothing_across_the_longrope_switch (void)
     }
 }
 
+static void
+a_cache_changes_nothing_across_the_longrope_switch (void)
+{
+  g_autoptr (EbbModule) model = open_model ("phi3-longrope");
+
+  assert_a_cache_changes_nothing (model);
+}
+
+/* Gives a new model weights that matter. */
+static void
+fill_weights (EbbModule *model)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+
+  ebb_manual_seed (3);
+  ebb_push_grad_enabled (FALSE);
+  for (guint i = 0; i < n; i++)
+    {
+      g_assert_true (ebb_tensor_fill_normal (parameters[i], 0, 0.4, NULL, NULL));
+      ebb_tensor_unref (parameters[i]);
+    }
+  ebb_pop_grad_enabled ();
+}
+
+/* Layers with a window may have a scaling of their own, beside another one or with another original context. */
+static void
+sliding_layers_switch_too (void)
+{
+  g_autoptr (EbbModule) opened = open_model ("phi3-longrope");
+
+  for (int both = 0; both < 2; both++)
+    {
+      g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (EBB_GPT (opened));
+      g_autoptr (EbbModule) model = NULL;
+      g_autoptr (GError) error = NULL;
+
+      config->local_rotary = config->rotary;
+      config->window = 40;
+      if (both)
+        config->rotary.original_context = 24;
+      else
+        {
+          config->rotary.scaling = EBB_ROTARY_DEFAULT;
+          config->rotary.factor = 1;
+        }
+      ebb_gpt_config_set_layer_pattern (config, "sf");
+      model = ebb_gpt_new (config, &error);
+      g_assert_no_error (error);
+      g_assert_true (ebb_module_to_device (model, test_device (), &error));
+      fill_weights (model);
+      assert_a_cache_changes_nothing (model);
+    }
+}
+
 int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   g_test_add_func ("/generation-batches/other-rows", draws_do_not_depend_on_the_other_rows);
   g_test_add_func ("/generation-batches/longrope", a_cache_changes_nothing_across_the_longrope_switch);
+  g_test_add_func ("/generation-batches/longrope-of-sliding-layers", sliding_layers_switch_too);
   return g_test_run ();
 }
