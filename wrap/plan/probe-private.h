@@ -2,6 +2,7 @@
 #pragma once
 
 #include "wrap/plan/blocks-private.h"
+#include "dist/group/process-group.h"
 #include "tensor/memory-account-private.h"
 #include "tensor/profile/cost-private.h"
 #include "wrap/plan/estimate.h"
@@ -69,12 +70,14 @@ EbbProbe *ebb_probe_new_idle (EbbModule *model,
                               GArray *blocks,
                               EbbCostTable *costs);
 /* The same for steps by ebb_probe_run (): dry ones, while which the model can't be used, or real ones. Runs a first
- * step, which makes what later steps find: the optimizer's state. */
+ * step, which makes what later steps find: the optimizer's state. @group: NULL, or the ranks that run the same steps.
+ */
 EbbProbe *ebb_probe_new (EbbModule *model,
                          EbbDevice *device,
                          GArray *blocks,
                          EbbCostTable *costs,
                          gboolean is_real,
+                         EbbProcessGroup *group,
                          EbbStepFunc step,
                          gpointer user_data,
                          GError **error);
@@ -82,8 +85,6 @@ void ebb_probe_free (EbbProbe *self);
 /* Runs one step and looks at it. */
 EbbProbeStep *ebb_probe_run (EbbProbe *self,
                              GError **error);
-/* Other ranks run the same steps. */
-void ebb_probe_set_on_ranks (EbbProbe *self);
 /* Gives back the memory of the dry run that no step needs before the next one. */
 void ebb_probe_trim (EbbProbe *self);
 /* Looks at a real step. */

@@ -2,6 +2,7 @@
 /* Runs steps, dry ones mostly, and counts what each stage of the model adds to the bytes in use. */
 #include "wrap/plan/probe-private.h"
 
+#include "dist/agree-private.h"
 #include "nn/module-private.h"
 #include "tensor/dry-run-private.h"
 #include "tensor/error-private.h"
@@ -19,11 +20,10 @@ struct _EbbProbe
   EbbCostTable *costs;
   EbbStepFunc step;
   gpointer user_data;
-  EbbDryRun *run;    /* NULL: steps are real */
-  gboolean on_ranks; /* which run as many steps as each other */
-  gboolean has_stores;
-  GPtrArray *paths;   /* of the blocks, from the top of the module tree, of which the model may be a part */
-  GHashTable *stages; /* GQuark of a module's path -> the stage of its block, 0: of none */
+  EbbDryRun *run;         /* NULL: steps are real */
+  EbbProcessGroup *group; /* NULL, or ranks that run the step together */
+  GPtrArray *paths;       /* of the blocks, from the top of the module tree, of which the model may be a part */
+  GHashTable *stages;     /* GQuark of a module's path -> the stage of its block, 0: of none */
   char *input;
   gint64 n_rows;        /* of the first block's input, if it stays f32 */
   gboolean makes_grads; /* a parameter of a block got one */
@@ -273,31 +273,52 @@ clear_caches (EbbProbe *self)
   ebb_dry_run_leave (self->run, &outer);
 }
 
+#define FAILED "failed"
+#define USES_STORES "uses stores"
+
+/* Whether the step, which is @ok on this rank, uses stores on any rank, and failed on none: what one rank saves may be
+ * too small for a store, and ranks run as many steps as each other. */
+static gboolean
+find_stores (EbbProbe *self,
+             gboolean ok,
+             gboolean *uses_stores,
+             GError **error)
+{
+  g_auto (GStrv) texts = NULL;
+
+  *uses_stores = ok && ebb_dry_run_has_caches (self->run);
+  if (self->group == NULL)
+    return TRUE;
+  texts = ebb_agree_gather_texts (self->group, !ok ? FAILED : *uses_stores ? USES_STORES
+                                                                           : "",
+                                  error);
+  if (texts == NULL)
+    return FALSE;
+  *uses_stores = g_strv_contains ((const char *const *) texts, USES_STORES)
+                 && !g_strv_contains ((const char *const *) texts, FAILED);
+  return TRUE;
+}
+
 /* Stores keep memory for what the last step saved, in which blocks may have done something else. A step that uses them
- * runs twice: in the first one they take what the second one needs. What a rank saves may be too small for a store, so
- * on ranks all steps run twice once there is one. */
+ * runs twice: in the first one they take what the second one needs. */
 EbbProbeStep *
 ebb_probe_run (EbbProbe *self,
                GError **error)
 {
-  EbbProbeStep *step;
+  g_autoptr (EbbProbeStep) step = NULL;
+  gboolean uses_stores;
 
   if (self->run != NULL)
     clear_caches (self);
   step = run_once (self, error);
-  if (step == NULL || self->run == NULL)
-    return step;
-  self->has_stores = ebb_dry_run_has_caches (self->run) || (self->has_stores && self->on_ranks);
-  if (!self->has_stores)
-    return step;
-  ebb_probe_step_free (step);
+  if (self->run == NULL)
+    return g_steal_pointer (&step);
+  if (!find_stores (self, step != NULL, &uses_stores, step != NULL ? error : NULL))
+    return NULL;
+  if (!uses_stores)
+    return g_steal_pointer (&step);
+  g_clear_pointer (&step, ebb_probe_step_free);
   return run_once (self, error);
-}
-
-void
-ebb_probe_set_on_ranks (EbbProbe *self)
-{
-  self->on_ranks = TRUE;
 }
 
 void
@@ -643,6 +664,7 @@ ebb_probe_new (EbbModule *model,
                GArray *blocks,
                EbbCostTable *costs,
                gboolean is_real,
+               EbbProcessGroup *group,
                EbbStepFunc step,
                gpointer user_data,
                GError **error)
@@ -653,6 +675,7 @@ ebb_probe_new (EbbModule *model,
 
   self->step = step;
   self->user_data = user_data;
+  self->group = group;
   if (is_real)
     return run_first_step (self, error) ? g_steal_pointer (&self) : NULL;
   self->run = ebb_dry_run_new ();

@@ -73,7 +73,7 @@ find_difference (EbbMemoryPlan *self,
   g_autoptr (EbbPlanWatch) dry = watch_new (self->model);
 
   g_clear_pointer (&dry->probe, ebb_probe_free);
-  dry->probe = ebb_probe_new (self->model, dry->device, dry->blocks, dry->costs, FALSE, step, user_data, error);
+  dry->probe = ebb_probe_new (self->model, dry->device, dry->blocks, dry->costs, FALSE, NULL, step, user_data, error);
   dry->step = dry->probe != NULL ? ebb_probe_run (dry->probe, error) : NULL;
   return dry->step != NULL ? ebb_probe_compare (self->watch->probe, self->watch->step, dry->probe, dry->step) : NULL;
 }

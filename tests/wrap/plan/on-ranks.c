@@ -20,6 +20,7 @@ typedef struct
   guint failing;     /* the rank whose dry step fails... */
   guint fails_from;  /* from which on; 0: none does */
   gboolean differs;  /* rank 1 has a block less */
+  gboolean stores;   /* what rank 0 saves is large enough for its store, what others save is too small for theirs */
   const char *path;  /* of a plan to write, or one that is there */
   gboolean is_read;
   /* what came of it */
@@ -33,6 +34,8 @@ typedef struct
 {
   Training *training;
   EbbOptimizer *optimizer;
+  EbbProcessGroup *group;
+  EbbSavedTensorHooks *store;
   guint rank, n_steps;
 } Rank;
 
@@ -47,6 +50,32 @@ training_clear (Training *self)
 }
 
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Training, training_clear)
+
+/* A collective of integers, which dry steps send, and of another shape than those of planning. */
+static gboolean
+meet (Rank *self, GError **error)
+{
+  const gint64 shape[] = { 7 };
+  g_autoptr (EbbTensor) one = ebb_zeros (shape, 1, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
+  g_autoptr (EbbTensor) all = one != NULL ? ebb_process_group_all_gather (self->group, one, error) : NULL;
+
+  return all != NULL;
+}
+
+static EbbTensor *
+run_forward (Rank *self, EbbModule *model, gint64 first, gint64 n_rows, GError **error)
+{
+  EbbTensor *loss;
+
+  if (self->store == NULL)
+    return test_ranks_loss (model, 0, first, n_rows, error);
+  if (!meet (self, error))
+    return NULL;
+  ebb_push_saved_tensor_hooks (self->store);
+  loss = test_ranks_loss (model, 0, first, n_rows, error);
+  ebb_pop_saved_tensor_hooks ();
+  return loss;
+}
 
 /* Three ranks have unequal shares of the rows. */
 static gboolean
@@ -63,7 +92,7 @@ step (EbbModule *model, gpointer user_data, GError **error)
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "step %u has no rows", self->n_steps);
       return FALSE;
     }
-  loss = test_ranks_loss (model, 0, first, n_rows, error);
+  loss = run_forward (self, model, first, n_rows, error);
   if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_optimizer_step (self->optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);
@@ -93,7 +122,8 @@ train (EbbProcessGroup *group, gpointer user_data, GError **error)
   Training *self = user_data;
   const guint r = ebb_process_group_get_rank (group);
   g_autoptr (EbbModule) gpt = test_ranks_model (N_LAYERS - (self->differs && r == 1), 0.1, 7);
-  Rank rank = { .training = self, .rank = r };
+  Rank rank = { .training = self, .group = group, .rank = r };
+  g_autoptr (EbbSavedTensorHooks) store = self->stores ? ebb_contiguous_store_new (N_LAYERS, NULL, error) : NULL;
   g_autoptr (EbbFullyShardOptions) how = ebb_fully_shard_options_new ();
   g_autoptr (EbbMemoryPlan) plan = NULL;
   g_autoptr (EbbMemoryStats) stats = NULL;
@@ -105,6 +135,9 @@ train (EbbProcessGroup *group, gpointer user_data, GError **error)
       && !ebb_fully_shard_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, group, how, error))
     return FALSE;
   rank.optimizer = optimizer = EBB_OPTIMIZER (ebb_adamw_new (gpt, 1e-3, error));
+  rank.store = store;
+  if (store != NULL)
+    g_object_set (store, "least-size", r == 0 ? G_GUINT64_CONSTANT (1) : (guint64) G_MAXINT64, "grow", TRUE, NULL);
   if (self->budget > 0)
     {
       plan = make_plan (self, gpt, group, &rank, &self->errors[r]);
@@ -188,6 +221,18 @@ test_budgets (gconstpointer data)
       g_assert_error (less.errors[i], EBB_ERROR, EBB_ERROR_NO_MEMORY);
       g_assert_nonnull (strstr (less.errors[i]->message, "is too small: the step needs at least"));
     }
+}
+
+/* Dry steps that use stores run twice, on all ranks. */
+static void
+test_stores_of_one_rank (void)
+{
+  g_auto (Training) plain = { .n_ranks = 2, .stores = TRUE };
+  g_auto (Training) planned = { .n_ranks = 2, .stores = TRUE, .budget = G_MAXINT64 / 2, .is_least = TRUE };
+
+  test_ranks_run (2, train, &plain);
+  test_ranks_run (2, train, &planned);
+  assert_keeps (&planned, &plain);
 }
 
 /* Shards of three ranks have other shapes on each. */
@@ -377,6 +422,7 @@ main (int argc, char **argv)
   test_init (&argc, &argv);
   g_test_add_data_func ("/plan/on-ranks/two-keep-the-budget-and-the-bits", GUINT_TO_POINTER (2), test_budgets);
   g_test_add_data_func ("/plan/on-ranks/three-with-unequal-rows-and-shards", GUINT_TO_POINTER (3), test_budgets);
+  g_test_add_func ("/plan/on-ranks/one-rank-alone-uses-its-store", test_stores_of_one_rank);
   g_test_add_func ("/plan/on-ranks/the-first-rank-reads-the-file", test_files);
   g_test_add_func ("/plan/on-ranks/a-rank-that-fails-ends-all", test_a_rank_fails);
   g_test_add_func ("/plan/on-ranks/other-blocks-are-refused", test_other_blocks);

@@ -550,9 +550,7 @@ choices_new (EbbModule *model,
   self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
   g_set_object (&self->store, store);
   if (is_real || ebb_plan_find_place (device, store, &self->place, &failure))
-    self->probe = ebb_probe_new (model, device, self->blocks, self->costs, is_real, step, user_data, &failure);
-  if (self->probe != NULL && group != NULL)
-    ebb_probe_set_on_ranks (self->probe);
+    self->probe = ebb_probe_new (model, device, self->blocks, self->costs, is_real, group, step, user_data, &failure);
   return ebb_plan_ranks_agree (group, failure, error) ? g_steal_pointer (&self) : NULL;
 }
 
