@@ -196,11 +196,18 @@ make_model (const TestRankProgram *self, GError **error)
   return make_sequence (&dice, 2, self->dropout);
 }
 
+/* Of weights: products of wide rows are no greater than those of narrow ones. */
+static double
+get_scale (const TestRankProgram *self)
+{
+  return self->is_wide ? 0.09 : 0.2;
+}
+
 /* Other weights than the first ones: zeros and ones would hide much, and small ones are lost in bf16. */
 static gboolean
 stir (const TestRankProgram *self, EbbModule *model, GError **error)
 {
-  const double scale = self->is_wide ? 0.09 : 0.2;
+  const double scale = get_scale (self);
   guint n;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
   gboolean ok = TRUE;
@@ -245,12 +252,12 @@ freeze (const TestRankProgram *self, EbbModule *model, GError **error)
 
 /* B is zero at first, which would leave A without a gradient; ranks draw one B, of which they have parts. */
 static gboolean
-draw_factor (EbbTensor *factor, EbbGenerator *generator, GError **error)
+draw_factor (EbbTensor *factor, double scale, EbbGenerator *generator, GError **error)
 {
   const EbbPartition *partition = factor->partition;
   g_autoptr (EbbTensor) full = ebb_randn (partition != NULL ? partition->shape : factor->view.shape, 2, EBB_DTYPE_F32,
                                           ebb_tensor_get_device (factor), generator, error);
-  g_autoptr (EbbTensor) scaled = ebb_mul_scalar (full, 0.2, error);
+  g_autoptr (EbbTensor) scaled = ebb_mul_scalar (full, scale, error);
   g_autoptr (EbbTensor) part = partition != NULL && scaled != NULL ? ebb_partition_take (scaled, partition, error)
                                                                    : NULL;
 
@@ -276,7 +283,9 @@ adapt (const TestRankProgram *self, EbbModule *model, GError **error)
   ebb_push_grad_enabled (FALSE);
   for (guint i = 0; i < n; i++)
     {
-      ok = ok && (!ebb_tensor_get_requires_grad (parameters[i]) || draw_factor (parameters[i], generator, error));
+      ok = ok
+           && (!ebb_tensor_get_requires_grad (parameters[i])
+               || draw_factor (parameters[i], get_scale (self), generator, error));
       ebb_tensor_unref (parameters[i]);
     }
   ebb_pop_grad_enabled ();
