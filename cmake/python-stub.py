@@ -39,8 +39,9 @@ SPECIAL = ("__call__", "__len__", "__getitem__", "__setitem__", "__iter__", "__c
            "__float__", "__int__", "__bool__", "__index__", "__format__", "__array__", "__array_interface__",
            "__dlpack__", "__dlpack_device__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__",
            "__truediv__", "__rtruediv__", "__pow__", "__rpow__", "__matmul__", "__neg__", "__abs__", "__invert__",
-           "__and__", "__or__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__iadd__", "__isub__",
-           "__imul__", "__itruediv__", "__ipow__", "__imatmul__", "__iand__", "__ior__", "__delattr__")
+           "__and__", "__rand__", "__or__", "__ror__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+           "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__imatmul__", "__iand__", "__ior__",
+           "__delattr__")
 RESULTS = {"__len__": "int", "__bool__": "bool", "__int__": "int", "__float__": "float", "__index__": "int",
            "__contains__": "bool", "__format__": "str", "__array__": "Any", "__setitem__": "None",
            "__delattr__": "None", "__call__": "Any", "__dlpack_device__": "tuple[int, int]", "__eq__": "Any",

@@ -7,10 +7,10 @@
 /**
  * EbbBlock:
  *
- * A block: a module that a model is a stack of, as #EbbTransformerBlock. Memory plans choose for each block, and
- * ebb_checkpoint_wrap_each(), ebb_fully_shard_wrap_each() and their like wrap each with %EBB_TYPE_BLOCK. Configurations
- * of other systems and the programs find blocks in the same way. A class of your own takes part as soon as it
- * implements the interface, which has no function that it must have.
+ * A block: a module that a model is a stack of, as #EbbTransformerBlock. Memory plans choose for each block.
+ * ebb_checkpoint_wrap_each(), ebb_fully_shard_wrap_each() and their like wrap each if their type is #EbbBlock.
+ * Configurations of other systems and the programs find blocks in the same way. A class of your own takes part as soon
+ * as it implements the interface; none of its functions is required.
  */
 G_DEFINE_INTERFACE (EbbBlock, ebb_block, EBB_TYPE_MODULE)
 
