@@ -7,6 +7,7 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
+#include "tensor/profile/profiler-private.h"
 
 /* Reduces the gradients of this rank's batch over the ranks into gradients of the shards. */
 
@@ -15,7 +16,7 @@ typedef struct _EbbShardReduction
   guint n_buffers;
   EbbTensor **full; /* by buffer; NULL: nothing in it is trained */
   EbbTensor **shards;
-  EbbTensor *flags; /* bf16 [ranks, entries]: 1 where this rank has a gradient; NULL: there is one rank */
+  EbbTensor *flags; /* bf16 [ranks, entries]: 1 where this rank has a gradient; NULL: there is one rank, or all have */
   EbbTensor *flag_shard;
   gboolean *present; /* by entry: some rank has a gradient */
   EbbWork *work;
@@ -119,12 +120,14 @@ make_flags (EbbShardUnit *self,
       values[i] = self->reduction->present[i % n] ? one : 0;
       all_present = all_present && self->reduction->present[i % n];
     }
-  if (n_ranks == 1 && self->replicas == NULL)
+  if (self->check_unused != NULL || (n_ranks == 1 && self->replicas == NULL))
     return TRUE;
   self->reduction->flags =
       all_present ? ebb_ones (&n_all, 1, EBB_DTYPE_BF16, self->device, error)
                   : ebb_tensor_new_from_values (values, (gsize) n_all, &n_all, 1, EBB_DTYPE_BF16, self->device, error);
-  self->reduction->flag_shard = ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_BF16, self->device, error);
+  self->reduction->flag_shard = n_ranks == 1 && self->reduction->flags != NULL
+                                    ? ebb_tensor_ref (self->reduction->flags)
+                                    : ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_BF16, self->device, error);
   return self->reduction->flags != NULL && self->reduction->flag_shard != NULL;
 }
 
@@ -137,6 +140,14 @@ lacks_gradient (const EbbShardUnit *self,
     if (!reduction->present[i] && self->entries[i].tensor->requires_grad)
       return TRUE;
   return FALSE;
+}
+
+static gboolean
+check_unused (EbbShardUnit *self,
+              GError **error)
+{
+  return self->check_unused == NULL || ebb_modes.in_backward == 0 || !lacks_gradient (self, self->reduction)
+         || self->check_unused (self->check_data, error);
 }
 
 /* To read them, the host waits for the device: only where this rank's own flags don't say enough. */
@@ -162,6 +173,13 @@ static gboolean
 divides_before (const EbbShardUnit *self)
 {
   return self->predivide > 0;
+}
+
+/* TRUE if the shards are full: the replicas alone have to reduce them. */
+static gboolean
+is_whole (const EbbShardUnit *self)
+{
+  return self->replicas != NULL && ebb_process_group_get_size (self->group) == 1;
 }
 
 static gboolean
@@ -222,7 +240,8 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   self->reduction->full = g_new0 (EbbTensor *, n + 1);
   self->reduction->shards = g_new0 (EbbTensor *, n + 1);
   modes = ebb_modes_enter_internal ();
-  ok = make_flags (self, error) && take_gradients (self, error) && make_shards (self, parts, &n_parts, error);
+  ok = make_flags (self, error) && check_unused (self, error) && take_gradients (self, error)
+       && make_shards (self, parts, &n_parts, error);
   if (ok && n_parts > 0 && self->reduction->flags != NULL)
     parts[n_parts++] =
         (EbbCollectivePart){ .full = self->reduction->flags, .shard = self->reduction->flag_shard };
@@ -230,8 +249,11 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
     {
       g_autofree char *purpose = g_strdup_printf ("the gradients of %s", self->name);
 
+      for (guint i = 0; is_whole (self) && i < n_parts; i++)
+        parts[i] = (EbbCollectivePart){ .full = parts[i].full };
       self->reduction->work = ebb_process_group_start (
-          self->group, EBB_COLLECTIVE_REDUCE_SCATTER,
+          is_whole (self) ? self->replicas : self->group,
+          is_whole (self) ? EBB_COLLECTIVE_ALL_REDUCE : EBB_COLLECTIVE_REDUCE_SCATTER,
           divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n_parts, 0, purpose, error);
       ok = self->reduction->work != NULL;
       self->n_reductions++;
@@ -256,7 +278,7 @@ average_over_replicas (EbbShardUnit *self,
   g_autofree char *purpose = NULL;
   guint n = 0;
 
-  if (self->replicas == NULL)
+  if (self->replicas == NULL || is_whole (self))
     return TRUE;
   purpose = g_strdup_printf ("the gradients of %s", self->name);
   for (guint i = 0; i < reduction->n_buffers; i++)
@@ -328,13 +350,19 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
                               GError **error)
 {
   Reduction *reduction = g_steal_pointer (&self->reduction);
+  EbbProfileMark mark;
   EbbModes modes;
+  gint64 before;
   gboolean ok;
 
   if (reduction == NULL)
     return TRUE;
   modes = ebb_modes_enter_internal ();
+  mark = ebb_profile_push_range ("wait for gradients", EBB_PHASE_BACKWARD);
+  before = g_get_monotonic_time ();
   ok = ebb_work_wait (reduction->work, error) && average_over_replicas (self, reduction, error);
+  self->seconds += (double) (g_get_monotonic_time () - before) / G_USEC_PER_SEC;
+  ebb_profile_pop (mark);
   for (guint i = 0; i < reduction->n_buffers; i++)
     g_clear_pointer (&reduction->full[i], ebb_tensor_unref);
   ok = ok && read_flags (self, reduction, error) && finish_shards (self, reduction, error);

@@ -27,6 +27,7 @@ typedef struct _EbbShardThread
   EbbShardUnit *reducing; /* the unit whose reduction is in flight; a reference, or NULL */
   EbbShardOrder *last;    /* of the root that was last forwarded; NULL: none */
   gboolean at_end;        /* pass_ended () will be called */
+  guint64 pass;           /* the number of this backward pass, or of the next one, which no thread has besides */
   gboolean has_gradients; /* this pass gave some */
   GPtrArray *orphans;     /* units whose last reference another thread has dropped; NULL: the thread has ended */
 } Thread;
@@ -37,6 +38,14 @@ static void free_orphans (Thread *self,
                           gboolean ends);
 
 static GPrivate threads = G_PRIVATE_INIT (thread_free);
+
+static guint64
+make_pass (void)
+{
+  static guint64 last;
+
+  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
+}
 
 static Thread *
 get_thread (void)
@@ -49,6 +58,7 @@ get_thread (void)
   self->orphans = g_ptr_array_new ();
   self->unsharded = g_ptr_array_new ();
   self->forwarded = g_ptr_array_new ();
+  self->pass = make_pass ();
   g_private_set (&threads, self);
   return self;
 }
@@ -310,6 +320,7 @@ reduce (Thread *thread,
         EbbShardUnit *self,
         GError **error)
 {
+  self->last_pass = thread->pass;
   if (!finish_reduction (thread, error) || !ebb_shard_unit_begin_reduce (self, error))
     return FALSE;
   if (self->reduction != NULL)
@@ -408,7 +419,9 @@ pass_ended (gpointer data,
   if (!ok)
     drop_gradients (thread);
   thread->has_gradients = FALSE;
-  return reshard_unused (thread, ok ? error : NULL) && ok;
+  ok = reshard_unused (thread, ok ? error : NULL) && ok;
+  thread->pass = make_pass ();
+  return ok;
 }
 
 gboolean
@@ -423,6 +436,30 @@ ebb_shard_unit_pre_backward (EbbShardUnit *self,
       ebb_backward_call_at_end (pass_ended, NULL);
     }
   return ebb_shard_unit_unshard (self, error) && prefetch_previous (thread, self, error);
+}
+
+gboolean
+ebb_shard_begins_pass (guint64 *pass)
+{
+  const guint64 before = *pass;
+
+  *pass = get_thread ()->pass;
+  return *pass != before;
+}
+
+void
+ebb_shard_reduce_in_pass (GPtrArray *units)
+{
+  Thread *thread = get_thread ();
+
+  for (guint i = units->len; i-- > 0;)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (units, i);
+
+      take_thread (unit);
+      g_ptr_array_remove (thread->forwarded, unit);
+      g_ptr_array_add (thread->forwarded, unit);
+    }
 }
 
 /* Resharding stashes the gradients that can't be reduced yet. */

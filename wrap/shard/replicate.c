@@ -1,21 +1,39 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/shard/replicate.h"
 
-#include "dist/init.h"
-#include "dist/group/process-group-private.h"
-#include "nn/module-private.h"
-#include "tensor/autograd/autograd-private.h"
-#include "tensor/error-private.h"
-#include "wrap/gradient-sync.h"
 #include "dist/agree-private.h"
-#include "wrap/shard/replicate-private.h"
+#include "dist/init.h"
+#include "nn/module-private.h"
+#include "tensor/error-private.h"
+#include "wrap/shard/unit-private.h"
 
-/* Makes a module replicated: an owner of its parameters sees when their gradients are complete, and has them reduced
- * over the ranks. */
+/* Makes a module replicated: its parameters are in buckets, each of them a unit of a group of one, whose gradients are
+ * averaged over the replicas. */
+
+typedef struct
+{
+  char *name;
+  EbbTensor *tensor;
+  /* when the buckets were made */
+  EbbDType dtype;
+  EbbDevice *device;
+  gboolean is_trainable;
+} Parameter;
+
+typedef struct
+{
+  EbbProcessGroup *group;
+  GArray *parameters; /* of Parameter, in reverse order of registration, about that of backward */
+  GPtrArray *buckets; /* of EbbShardUnit; the last one has the frozen parameters, if there are any */
+  guint n_buckets;    /* with trainable parameters */
+  guint64 bucket_bytes;
+  EbbUnusedParameters unused_parameters;
+  guint64 pass; /* of ebb_shard_begins_pass () */
+} Replica;
 
 static const EbbParameterOwnerFuncs owner_funcs;
-static void detach (gpointer data);
-static void replica_unref (EbbReplica *self);
+static void update_buckets (Replica *self);
+static void replica_free (gpointer data);
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
@@ -25,76 +43,84 @@ replica_quark (void)
   return g_quark_from_static_string ("ebb-replica");
 }
 
-static EbbReplica *
+static Replica *
 find_replica (EbbModule *module)
 {
   return g_object_get_qdata (G_OBJECT (module), replica_quark ());
 }
 
-/* The entries are the parameters in reverse order, each once, by its first name. */
-static EbbReplica *
+static Parameter *
+get_parameter (Replica *self,
+               guint i)
+{
+  return &g_array_index (self->parameters, Parameter, i);
+}
+
+static void
+parameter_clear (gpointer data)
+{
+  Parameter *self = data;
+
+  g_free (self->name);
+  ebb_tensor_unref (self->tensor);
+}
+
+/* Lists the parameters in reverse order, each once, by its first name. */
+static Replica *
 replica_new (EbbModule *module,
              EbbProcessGroup *group,
              EbbReplicateOptions *options)
 {
-  EbbReplica *self = g_new0 (EbbReplica, 1);
+  Replica *self = g_new0 (Replica, 1);
   g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
   g_auto (GStrv) names = ebb_module_get_parameter_names (module, TRUE);
-  guint n, position;
+  guint n;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (module, TRUE, &n);
 
-  self->base.funcs = &owner_funcs;
-  self->ref_count = 1;
   self->group = g_object_ref (group);
   g_object_get (options, "bucket-bytes", &self->bucket_bytes, "unused-parameters", &self->unused_parameters, NULL);
-  self->by_parameter = g_hash_table_new (NULL, NULL);
-  self->buckets = g_array_new (FALSE, FALSE, sizeof (EbbReplicaBucket));
-  for (guint i = 0; i < n; i++)
-    g_hash_table_add (seen, parameters[i]);
-  self->n_entries = position = g_hash_table_size (seen);
-  self->entries = g_new0 (EbbReplicaEntry, self->n_entries + 1);
+  self->buckets = g_ptr_array_new ();
+  self->parameters = g_array_new (FALSE, FALSE, sizeof (Parameter));
+  g_array_set_clear_func (self->parameters, parameter_clear);
   for (guint i = 0; i < n; i++)
     {
-      if (!g_hash_table_remove (seen, parameters[i]))
-        {
-          ebb_tensor_unref (parameters[i]);
-          continue;
-        }
-      position--;
-      self->entries[position] = (EbbReplicaEntry){ .name = g_strdup (names[i]), .parameter = parameters[i] };
-      g_hash_table_insert (self->by_parameter, parameters[i], GUINT_TO_POINTER (position));
+      const Parameter parameter = { .name = g_strdup (names[i]), .tensor = parameters[i] };
+
+      if (g_hash_table_add (seen, parameters[i]))
+        g_array_prepend_val (self->parameters, parameter);
+      else
+        parameter_clear ((gpointer) &parameter);
     }
-  ebb_replica_update_buckets (self);
   return self;
 }
 
 static gboolean
 check_parameters (EbbModule *module,
-                  EbbReplica *self,
+                  Replica *self,
                   GError **error)
 {
-  if (self->n_entries == 0)
+  if (self->parameters->len == 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: it has no parameters that ranks could share",
                    ebb_module_get_type_name (module));
       return FALSE;
     }
-  for (guint i = self->n_entries; i > 0; i--)
+  for (guint i = self->parameters->len; i > 0; i--)
     {
-      const EbbReplicaEntry *entry = &self->entries[i - 1];
+      const Parameter *parameter = get_parameter (self, i - 1);
 
-      if (entry->parameter->owner != NULL)
+      if (parameter->tensor->owner != NULL)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                        "%s: the parameter %s is replicated or sharded over ranks already",
-                       ebb_module_get_type_name (module), entry->name);
+                       ebb_module_get_type_name (module), parameter->name);
           return FALSE;
         }
-      if (!ebb_view_is_contiguous (&entry->parameter->view))
+      if (!ebb_view_is_contiguous (&parameter->tensor->view))
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                        "%s: the parameter %s is not contiguous; ranks share contiguous parameters only",
-                       ebb_module_get_type_name (module), entry->name);
+                       ebb_module_get_type_name (module), parameter->name);
           return FALSE;
         }
     }
@@ -104,7 +130,7 @@ check_parameters (EbbModule *module,
 /* Succeeds on all ranks or on none: a rank that can't be replicated tells the others its @failure. */
 static gboolean
 begin_with_the_same (EbbModule *module,
-                     EbbReplica *self,
+                     Replica *self,
                      gboolean broadcasts,
                      const GError *failure,
                      GError **error)
@@ -113,8 +139,8 @@ begin_with_the_same (EbbModule *module,
   g_autoptr (GString) text = g_string_new (failure != NULL ? failure->message : NULL);
   gboolean ok;
 
-  for (guint i = self->n_entries; i > 0; i--)
-    ebb_agree_tensors_add_parameter (state, self->entries[i - 1].name, self->entries[i - 1].parameter);
+  for (guint i = self->parameters->len; i > 0; i--)
+    ebb_agree_tensors_add_parameter (state, get_parameter (self, i - 1)->name, get_parameter (self, i - 1)->tensor);
   ebb_agree_tensors_add_buffers (state, module);
   if (failure == NULL)
     {
@@ -150,7 +176,8 @@ begin_with_the_same (EbbModule *module,
  * gradients, while the pass continues (Li et al., "PyTorch Distributed: experiences on accelerating data parallel
  * training", 2020). While another graph uses the parameters, because several forwards came before the first backward or
  * the pass retains its graph, the reduction waits for the last pass. ebb_optimizer_step() reduces the gradients that
- * are still local then, and those that passes without sync (see ebb_push_gradient_sync()) have accumulated.
+ * are still local then, and those that passes without sync (see ebb_push_gradient_sync()) have accumulated. Until they
+ * are reduced, these gradients are stashed: a parameter shows only what is the same on all ranks.
  *
  * A trainable parameter that gets no gradient is an error of the backward pass, which names all of them; or see
  * #EbbReplicateOptions:unused-parameters. Frozen parameters are left out, and so are parameters that are registered
@@ -172,7 +199,7 @@ ebb_replicate (EbbModule *module,
   g_autoptr (EbbReplicateOptions) used = NULL;
   g_autoptr (GError) failure = NULL;
   gboolean broadcast;
-  EbbReplica *self;
+  Replica *self;
 
   g_return_val_if_fail (module == NULL || EBB_IS_MODULE (module), NULL);
   g_return_val_if_fail (group == NULL || EBB_IS_PROCESS_GROUP (group), NULL);
@@ -186,12 +213,11 @@ ebb_replicate (EbbModule *module,
   check_parameters (module, self, &failure);
   if (!begin_with_the_same (module, self, broadcast, failure, error))
     {
-      replica_unref (self);
+      replica_free (self);
       return NULL;
     }
-  for (guint i = 0; i < self->n_entries; i++)
-    self->entries[i].parameter->owner = &self->base;
-  g_object_set_qdata_full (G_OBJECT (module), replica_quark (), self, detach);
+  update_buckets (self);
+  g_object_set_qdata_full (G_OBJECT (module), replica_quark (), self, replica_free);
   return g_object_ref (module);
 }
 
@@ -239,22 +265,15 @@ ebb_replicate_is_wrapped (EbbModule *module)
 guint
 ebb_replicate_get_n_buckets (EbbModule *module)
 {
-  EbbReplica *self;
+  Replica *self;
 
   g_return_val_if_fail (EBB_IS_MODULE (module), 0);
 
   self = find_replica (module);
   if (self == NULL)
     return 0;
-  if (!self->is_open)
-    ebb_replica_update_buckets (self);
-  return self->buckets->len;
-}
-
-static char *
-show_size (guint64 n_bytes)
-{
-  return g_format_size_full (n_bytes, G_FORMAT_SIZE_IEC_UNITS);
+  update_buckets (self);
+  return self->n_buckets;
 }
 
 /**
@@ -272,137 +291,241 @@ ebb_replicate_report (EbbModule *module)
   g_autofree char *in_bucket = NULL;
   g_autofree char *in_pass = NULL;
   g_autofree char *in_all = NULL;
-  guint64 n_bytes = 0;
-  guint n_buckets, n_trainable = 0;
-  EbbReplica *self;
+  guint64 n_bytes = 0, n_passes = 0, n_reductions = 0, n_reduced = 0;
+  guint n_trainable = 0;
+  double seconds = 0;
+  Replica *self;
 
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   self = find_replica (module);
   if (self == NULL)
     return g_strdup ("");
-  n_buckets = ebb_replicate_get_n_buckets (module);
-  for (guint i = 0; i < self->n_entries; i++)
-    if (self->entries[i].bucket != EBB_REPLICA_NO_BUCKET)
+  update_buckets (self);
+  for (guint i = 0; i < self->parameters->len; i++)
+    if (get_parameter (self, i)->is_trainable)
       {
         n_trainable++;
-        n_bytes += ebb_tensor_get_n_bytes (self->entries[i].parameter);
+        n_bytes += ebb_tensor_get_n_bytes (get_parameter (self, i)->tensor);
       }
-  in_bucket = show_size (self->bucket_bytes);
-  in_pass = show_size (n_bytes);
-  in_all = show_size (self->n_bytes);
+  for (guint i = 0; i < self->buckets->len; i++)
+    {
+      const EbbShardUnit *unit = g_ptr_array_index (self->buckets, i);
+
+      n_passes = MAX (n_passes, unit->n_reductions);
+      n_reductions += unit->n_reductions;
+      n_reduced += unit->reduced_bytes;
+      seconds += unit->seconds;
+    }
+  in_bucket = g_format_size_full (self->bucket_bytes, G_FORMAT_SIZE_IEC_UNITS);
+  in_pass = g_format_size_full (n_bytes, G_FORMAT_SIZE_IEC_UNITS);
+  in_all = g_format_size_full (n_reduced, G_FORMAT_SIZE_IEC_UNITS);
   return g_strdup_printf ("%s on %u ranks (%s), this is rank %u\n"
                           "%u of %u parameters are trained: %s of gradients in %u buckets of at most %s\n"
                           "reduced %" G_GUINT64_FORMAT " times, %" G_GUINT64_FORMAT
                           " buckets with %s in all; waited %.3f s for them\n",
                           ebb_module_get_type_name (module), ebb_process_group_get_size (self->group),
                           ebb_process_group_get_backend (self->group), ebb_process_group_get_rank (self->group),
-                          n_trainable, self->n_entries, in_pass, n_buckets, in_bucket, self->n_sweeps,
-                          self->n_reductions, in_all, self->seconds);
+                          n_trainable, self->parameters->len, in_pass, self->n_buckets, in_bucket, n_passes,
+                          n_reductions, in_all, seconds);
+}
+
+/* -- buckets ------------------------------------------------------------------------------------------------------- */
+
+/* Fails if a parameter has no gradient and no graph is left that could give it one. */
+static gboolean
+check_unused (gpointer data,
+              GError **error)
+{
+  Replica *self = data;
+  g_autoptr (GString) names = g_string_new (NULL);
+  guint n = 0, n_trainable = 0;
+
+  for (guint b = self->n_buckets; b-- > 0;)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (self->buckets, b);
+
+      n_trainable += unit->n_entries;
+      for (guint i = unit->n_entries; i-- > 0 && (unit->last_pass != self->pass || unit->reduction != NULL);)
+        {
+          const EbbShardEntry *entry = &unit->entries[i];
+
+          if (entry->tensor->grad == NULL && entry->stashed_grad == NULL
+              && __atomic_load_n (&entry->tensor->n_uses, __ATOMIC_RELAXED) == 0)
+            g_string_append_printf (names, "%s%s", n++ > 0 ? ", " : "", entry->name);
+        }
+    }
+  if (n == 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "rank %u: %u of %u trainable parameters of the replicated module got no gradient in the backward pass: "
+               "%s; freeze them, or set EbbReplicateOptions:unused-parameters to zero if some ranks may leave them out",
+               ebb_process_group_get_rank (self->group), n, n_trainable, names->str);
+  return FALSE;
+}
+
+/* The buckets are up to date, or in use. */
+static gboolean
+stay (Replica *self)
+{
+  gboolean same = self->buckets->len > 0;
+
+  for (guint i = 0; i < self->buckets->len; i++)
+    {
+      const EbbShardUnit *unit = g_ptr_array_index (self->buckets, i);
+
+      if (unit->state != EBB_SHARD_SHARDED || unit->reduction != NULL)
+        return TRUE;
+    }
+  for (guint i = 0; i < self->parameters->len; i++)
+    {
+      const Parameter *it = get_parameter (self, i);
+
+      same = same && it->is_trainable == it->tensor->requires_grad && it->dtype == it->tensor->view.dtype
+             && it->device == it->tensor->storage->device;
+    }
+  return same;
+}
+
+/* Frees the buckets; gradients stay as they are. @stashed: gets those that no pass has reduced; NULL: they are this
+ * rank's alone from now on. */
+static void
+drop_buckets (Replica *self,
+              GHashTable *stashed)
+{
+  for (guint b = 0; b < self->buckets->len; b++)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (self->buckets, b);
+
+      ebb_shard_unit_finish_reduce (unit, NULL);
+      ebb_shard_unit_reshard (unit, NULL);
+      for (guint i = 0; i < unit->n_entries; i++)
+        {
+          EbbShardEntry *entry = &unit->entries[i];
+
+          if (entry->tensor->owner == &unit->base)
+            entry->tensor->owner = NULL;
+          if (stashed != NULL && entry->stashed_grad != NULL)
+            g_hash_table_insert (stashed, entry->tensor, g_steal_pointer (&entry->stashed_grad));
+          else if (entry->tensor->grad == NULL)
+            entry->tensor->grad = g_steal_pointer (&entry->stashed_grad);
+        }
+      unit->check_unused = NULL;
+      ebb_shard_unit_unref (unit);
+    }
+  g_ptr_array_set_size (self->buckets, 0);
+  self->n_buckets = 0;
+}
+
+/* A bucket being filled; only the last of its dtype and device has room. */
+typedef struct
+{
+  const Parameter *first;
+  guint64 n_bytes;
+  GArray *entries; /* of EbbShardEntry */
+} Bucket;
+
+static Bucket *
+find_room (Replica *self,
+           GArray *buckets,
+           const Parameter *parameter)
+{
+  const guint64 n_bytes = ebb_tensor_get_n_bytes (parameter->tensor);
+
+  for (guint i = buckets->len; i-- > 0;)
+    {
+      Bucket *bucket = &g_array_index (buckets, Bucket, i);
+
+      if (bucket->first->dtype != parameter->dtype || bucket->first->device != parameter->device
+          || bucket->first->is_trainable != parameter->is_trainable)
+        continue;
+      if (!parameter->is_trainable
+          || (n_bytes <= self->bucket_bytes && bucket->n_bytes <= self->bucket_bytes - n_bytes))
+        return bucket;
+      break;
+    }
+  g_array_set_size (buckets, buckets->len + 1);
+  g_array_index (buckets, Bucket, buckets->len - 1) =
+      (Bucket){ .first = parameter, .entries = g_array_new (FALSE, TRUE, sizeof (EbbShardEntry)) };
+  return &g_array_index (buckets, Bucket, buckets->len - 1);
+}
+
+static void
+fill_buckets (Replica *self,
+              GArray *buckets,
+              gboolean is_trainable,
+              GHashTable *stashed)
+{
+  for (guint i = 0; i < self->parameters->len; i++)
+    {
+      Parameter *it = get_parameter (self, i);
+      const EbbShardEntry entry = { .tensor = it->tensor,
+                                    .name = it->name,
+                                    .stashed_grad = g_hash_table_lookup (stashed, it->tensor) };
+      Bucket *bucket;
+
+      if (it->is_trainable != is_trainable)
+        continue;
+      bucket = find_room (self, buckets, it);
+      bucket->n_bytes += ebb_tensor_get_n_bytes (it->tensor);
+      g_array_append_val (bucket->entries, entry);
+      g_array_index (bucket->entries, EbbShardEntry, bucket->entries->len - 1).name = g_strdup (it->name);
+      ebb_tensor_ref (it->tensor);
+    }
+}
+
+/* Makes new buckets if parameters were frozen, unfrozen or converted since. */
+static void
+update_buckets (Replica *self)
+{
+  g_autoptr (GArray) buckets = g_array_new (FALSE, FALSE, sizeof (Bucket));
+  g_autoptr (GHashTable) stashed = g_hash_table_new (NULL, NULL);
+
+  if (stay (self))
+    return;
+  drop_buckets (self, stashed);
+  for (guint i = 0; i < self->parameters->len; i++)
+    {
+      Parameter *it = get_parameter (self, i);
+
+      it->is_trainable = it->tensor->requires_grad;
+      it->dtype = it->tensor->view.dtype;
+      it->device = it->tensor->storage->device;
+    }
+  fill_buckets (self, buckets, TRUE, stashed);
+  self->n_buckets = buckets->len;
+  fill_buckets (self, buckets, FALSE, stashed);
+  for (guint i = 0; i < buckets->len; i++)
+    {
+      EbbShardUnit *unit =
+          ebb_shard_unit_new_bucket (&owner_funcs, self->group, g_array_index (buckets, Bucket, i).entries,
+                                     g_strdup_printf ("bucket %u of %u", i + 1, self->n_buckets));
+
+      if (self->unused_parameters == EBB_UNUSED_PARAMETERS_ERROR)
+        unit->check_unused = check_unused;
+      unit->check_data = self;
+      g_ptr_array_add (self->buckets, unit);
+    }
 }
 
 /* -- the owner of the parameters ----------------------------------------------------------------------------------- */
 
-static EbbReplicaEntry *
-find_entry (EbbParameterOwner *owner,
-            EbbTensor *parameter)
-{
-  EbbReplica *self = (EbbReplica *) owner;
-
-  return &self->entries[GPOINTER_TO_UINT (g_hash_table_lookup (self->by_parameter, parameter))];
-}
-
-/* Restores a stashed gradient to which nothing was added. */
-static void
-restore_stashed (EbbReplicaEntry *entry)
-{
-  if (entry->stashed_grad == NULL || entry->parameter->grad != NULL)
-    return;
-  entry->parameter->grad = g_steal_pointer (&entry->stashed_grad);
-  entry->is_reduced = TRUE;
-}
-
-static gboolean
-is_in_use (EbbReplica *self)
-{
-  for (guint i = 0; i < self->n_entries; i++)
-    if (self->entries[i].bucket != EBB_REPLICA_NO_BUCKET
-        && __atomic_load_n (&self->entries[i].parameter->n_uses, __ATOMIC_RELAXED) != 0)
-      return TRUE;
-  return FALSE;
-}
-
-static gboolean
-finish_all (EbbReplica *self,
-            gboolean notify,
-            GError **error)
-{
-  gboolean ok = TRUE;
-
-  for (guint i = 0; i < self->buckets->len; i++)
-    if (!ebb_replica_finish_bucket (self, i, notify && ok, ok ? error : NULL))
-      ok = FALSE;
-  return ok;
-}
-
-/* error == NULL means that the pass has failed: starts nothing, but waits for reductions in flight, which write to the
- * gradients. */
-static gboolean
-end_pass (gpointer data,
-          GError **error)
-{
-  EbbReplica *self = data;
-  gboolean ok = TRUE;
-
-  self->is_awaiting = FALSE;
-  if (error == NULL)
-    {
-      finish_all (self, FALSE, NULL);
-      ebb_replica_close_sweep (self);
-    }
-  else if (!self->is_detached)
-    {
-      for (guint i = 0; i < self->n_entries; i++)
-        restore_stashed (&self->entries[i]);
-      if (self->is_open && ebb_is_gradient_sync_enabled ())
-        ok = is_in_use (self) ? finish_all (self, TRUE, error) : ebb_replica_end_sweep (self, TRUE, error);
-    }
-  replica_unref (self);
-  return ok;
-}
-
-static void
-await_end_of_pass (EbbReplica *self)
-{
-  if (self->is_awaiting)
-    return;
-  self->is_awaiting = TRUE;
-  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
-  ebb_backward_call_at_end (end_pass, self);
-}
-
-/* Stashes a reduced gradient before more is added to it, unless the group has one rank. */
+/* Outside of backward the parameters are as they are. */
 static gboolean
 prepare (EbbParameterOwner *owner,
          EbbTensor *parameter,
          GError **error)
 {
-  EbbReplica *self = (EbbReplica *) owner;
-  EbbReplicaEntry *entry = find_entry (owner, parameter);
+  Replica *self = ((EbbShardUnit *) owner)->check_data;
 
-  if (entry->in_flight && !ebb_replica_finish_bucket (self, entry->bucket, TRUE, error))
-    return FALSE;
-  if (parameter->grad == NULL)
-    entry->is_reduced = FALSE;
-  if (!entry->is_reduced)
+  if (ebb_modes.in_backward == 0)
     return TRUE;
-  entry->is_reduced = FALSE;
-  if (ebb_process_group_get_size (self->group) == 1)
-    return TRUE;
-  g_clear_pointer (&entry->stashed_grad, ebb_tensor_unref);
-  entry->stashed_grad = g_steal_pointer (&parameter->grad);
-  await_end_of_pass (self);
-  return TRUE;
+  if (ebb_shard_begins_pass (&self->pass))
+    {
+      update_buckets (self);
+      ebb_shard_reduce_in_pass (self->buckets);
+    }
+  return ebb_shard_unit_pre_backward ((EbbShardUnit *) parameter->owner, error);
 }
 
 static gboolean
@@ -410,52 +533,50 @@ unused (EbbParameterOwner *owner,
         EbbTensor *parameter,
         GError **error)
 {
-  EbbReplica *self = (EbbReplica *) owner;
-  EbbReplicaEntry *entry = find_entry (owner, parameter);
+  EbbShardUnit *unit = (EbbShardUnit *) owner;
 
-  if (!ebb_is_gradient_sync_enabled ())
-    return TRUE;
-  if (!self->is_open)
-    ebb_replica_update_buckets (self);
-  if (!ebb_replica_entry_is_local (entry))
-    return TRUE;
-  self->is_open = TRUE;
-  entry->is_ready = TRUE;
-  await_end_of_pass (self);
-  return ebb_replica_begin_ready (self, error);
+  return ebb_shard_unit_is_used (unit) || ebb_shard_unit_post_backward (unit, error);
 }
 
+static gboolean
+is_pending (EbbShardUnit *unit)
+{
+  return unit->state != EBB_SHARD_SHARDED || unit->reduction != NULL || ebb_shard_unit_has_gradients (unit);
+}
+
+/* All ranks reduce all buckets if they may leave out parameters: one may have gradients in other buckets than another.
+ */
 static gboolean
 finalize (EbbParameterOwner *owner,
           EbbTensor *parameter,
           GError **error)
 {
-  EbbReplica *self = (EbbReplica *) owner;
-  EbbReplicaEntry *entry = find_entry (owner, parameter);
+  Replica *self = ((EbbShardUnit *) owner)->check_data;
+  gboolean ok = TRUE;
 
-  restore_stashed (entry);
-  if (!self->is_open && !ebb_replica_entry_is_local (entry))
+  if (!is_pending ((EbbShardUnit *) owner))
     return TRUE;
-  return ebb_replica_end_sweep (self, FALSE, error);
+  for (guint i = 0; ok && i < self->n_buckets; i++)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (self->buckets, i);
+
+      ok = ebb_shard_unit_finish_reduce (unit, error)
+           && (!(self->unused_parameters == EBB_UNUSED_PARAMETERS_ZERO || ebb_shard_unit_has_gradients (unit))
+               || (ebb_shard_unit_begin_reduce (unit, error) && ebb_shard_unit_finish_reduce (unit, error)))
+           && ebb_shard_unit_reshard (unit, error);
+    }
+  return ok;
 }
 
 static void
 drop_grads (EbbParameterOwner *owner,
             EbbTensor *parameter)
 {
-  EbbReplica *self = (EbbReplica *) owner;
-  EbbReplicaEntry *entry = find_entry (owner, parameter);
+  EbbShardUnit *unit = (EbbShardUnit *) owner;
 
-  if (entry->in_flight)
-    ebb_replica_finish_bucket (self, entry->bucket, FALSE, NULL);
-  g_clear_pointer (&entry->stashed_grad, ebb_tensor_unref);
-  entry->is_reduced = entry->is_ready = FALSE;
-  if (!self->is_open)
-    return;
-  for (guint i = 0; i < self->n_entries; i++)
-    if (self->entries[i].is_ready || self->entries[i].in_flight)
-      return;
-  ebb_replica_close_sweep (self);
+  for (guint i = 0; i < unit->n_entries; i++)
+    if (unit->entries[i].tensor == parameter)
+      g_clear_pointer (&unit->entries[i].stashed_grad, ebb_tensor_unref);
 }
 
 static const EbbParameterOwnerFuncs owner_funcs = {
@@ -465,40 +586,15 @@ static const EbbParameterOwnerFuncs owner_funcs = {
   .drop_grads = drop_grads,
 };
 
-/* -- freeing ------------------------------------------------------------------------------------------------------- */
-
-static void
-replica_unref (EbbReplica *self)
-{
-  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
-    return;
-  ebb_replica_clear_buckets (self);
-  g_array_unref (self->buckets);
-  g_hash_table_unref (self->by_parameter);
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      g_free (self->entries[i].name);
-      g_clear_pointer (&self->entries[i].stashed_grad, ebb_tensor_unref);
-      ebb_tensor_unref (self->entries[i].parameter);
-    }
-  g_free (self->entries);
-  g_object_unref (self->group);
-  g_free (self);
-}
-
 /* The module is freed or unwrapped; its parameters may live on. */
 static void
-detach (gpointer data)
+replica_free (gpointer data)
 {
-  EbbReplica *self = data;
+  Replica *self = data;
 
-  self->is_detached = TRUE;
-  finish_all (self, FALSE, NULL);
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      restore_stashed (&self->entries[i]);
-      if (self->entries[i].parameter->owner == &self->base)
-        self->entries[i].parameter->owner = NULL;
-    }
-  replica_unref (self);
+  drop_buckets (self, NULL);
+  g_ptr_array_unref (self->buckets);
+  g_array_unref (self->parameters);
+  g_object_unref (self->group);
+  g_free (self);
 }

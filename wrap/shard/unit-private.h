@@ -8,8 +8,9 @@
 #include "wrap/shard/layout-private.h"
 #include "wrap/shard/options.h"
 
-/* A unit is a sharded module with the parameters below it that no inner unit owns. Each parameter is the same tensor
- * all the time; what changes is the memory that it points to:
+/* A unit is a sharded module with the parameters below it that no inner unit owns, or a bucket of a replicated module:
+ * a unit of a group of one, whose parameters stay where they are. Each parameter is the same tensor all the time; what
+ * changes is the memory that it points to:
  *
  *   sharded    at this rank's shard, with the shard's gradient, as an optimizer sees it
  *   unsharded  at its place in the full buffer, with the gradient of this rank's batch, which is not reduced yet
@@ -73,7 +74,8 @@ struct _EbbShardUnit
   guint n_entries;
   EbbShardBuffer *buffers; /* [layout->n_buffers] */
   EbbShardState state;
-  gboolean is_cached; /* sharded, but the full buffers are still allocated */
+  gboolean is_in_place; /* a bucket: its parameters are their shards, and nothing is gathered */
+  gboolean is_cached;   /* sharded, but the full buffers are still allocated */
   EbbWork *gathering;
   GPtrArray *borrowed; /* other units that own parameters of modules below this one */
 
@@ -90,6 +92,13 @@ struct _EbbShardUnit
   struct _EbbShardReduction *reduction; /* in flight; NULL: none */
 
   guint64 n_gathers, n_prefetches, n_reductions, gathered_bytes, reduced_bytes;
+  double seconds; /* waited for reductions */
+
+  /* Fails if a backward pass may not leave out a parameter that has no gradient; NULL: it may. */
+  gboolean (*check_unused) (gpointer data,
+                            GError **error);
+  gpointer check_data;
+  guint64 last_pass; /* of the thread, in which it was reduced */
 };
 
 /* fully-shard.c */
@@ -101,6 +110,11 @@ EbbShardUnit *ebb_shard_unit_new (EbbModule *module,
                                   EbbProcessGroup *group,
                                   EbbFullyShardOptions *options,
                                   GError **error);
+/* A unit of parameters that every rank of @replicas has; it takes over @entries, of EbbShardEntry. */
+EbbShardUnit *ebb_shard_unit_new_bucket (const EbbParameterOwnerFuncs *funcs,
+                                         EbbProcessGroup *replicas,
+                                         GArray *entries,
+                                         char *name);
 EbbShardUnit *ebb_shard_unit_ref (EbbShardUnit *self);
 void ebb_shard_unit_unref (EbbShardUnit *self);
 /* The end of unref, on the thread that owns the unit. */
@@ -171,6 +185,10 @@ gboolean ebb_shard_unit_finalize (EbbShardUnit *self,
 gboolean ebb_shard_unit_pre_recompute (EbbShardUnit *self,
                                        gboolean is_needed,
                                        GError **error);
+/* TRUE if this backward pass isn't @pass, which becomes the number of this one. */
+gboolean ebb_shard_begins_pass (guint64 *pass);
+/* This backward pass reduces the units in this order, whatever the order of their gradients. */
+void ebb_shard_reduce_in_pass (GPtrArray *units);
 EbbShardOrder *ebb_shard_order_new (EbbShardUnit *root);
 /* A unit is no longer sharded, or is sharded again. */
 void ebb_shard_note_unsharded (EbbShardUnit *self,

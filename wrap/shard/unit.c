@@ -310,6 +310,37 @@ ebb_shard_unit_new (EbbModule *module,
 }
 
 EbbShardUnit *
+ebb_shard_unit_new_bucket (const EbbParameterOwnerFuncs *funcs,
+                           EbbProcessGroup *replicas,
+                           GArray *entries,
+                           char *name)
+{
+  EbbShardUnit *self = g_new0 (EbbShardUnit, 1);
+
+  self->base.funcs = funcs;
+  self->ref_count = 1;
+  self->name = name;
+  self->group = ebb_single_group_new ();
+  self->replicas = g_object_ref (replicas);
+  self->borrowed = g_ptr_array_new ();
+  self->own_order = ebb_shard_order_new (self);
+  self->reshard = EBB_RESHARD_ALWAYS;
+  self->reduce_dtype = -1;
+  self->is_in_place = TRUE;
+  self->n_entries = entries->len;
+  self->entries = (EbbShardEntry *) (gpointer) g_array_free (entries, FALSE);
+  self->device = self->entries[0].tensor->storage->device;
+  lay_out (self, FALSE);
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      self->entries[i].shard = ebb_tensor_ref (self->entries[i].tensor);
+      self->buffers[i].shard = ebb_tensor_ref (self->entries[i].tensor);
+      self->entries[i].tensor->owner = &self->base;
+    }
+  return self;
+}
+
+EbbShardUnit *
 ebb_shard_unit_ref (EbbShardUnit *self)
 {
   __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
@@ -373,7 +404,8 @@ ebb_shard_unit_free (EbbShardUnit *self)
   g_free (self->buffers);
   g_free (self->entries);
   g_ptr_array_unref (self->borrowed);
-  ebb_module_weak_free (self->module);
+  if (self->module != NULL)
+    ebb_module_weak_free (self->module);
   g_clear_object (&self->replicas);
   g_object_unref (self->group);
   g_free (self->name);

@@ -172,6 +172,17 @@ cache_is_valid (EbbShardUnit *self)
 }
 
 static gboolean
+use_in_place (EbbShardUnit *self)
+{
+  if (!self->is_in_place)
+    return FALSE;
+  exchange_gradients (self);
+  self->state = EBB_SHARD_UNSHARDED;
+  ebb_shard_note_unsharded (self, TRUE);
+  return TRUE;
+}
+
+static gboolean
 use_cache (EbbShardUnit *self)
 {
   EbbModes modes;
@@ -200,7 +211,8 @@ gboolean
 ebb_shard_unit_unshard (EbbShardUnit *self,
                         GError **error)
 {
-  if (G_LIKELY (self->state == EBB_SHARD_UNSHARDED) || self->n_entries == 0 || use_cache (self))
+  if (G_LIKELY (self->state == EBB_SHARD_UNSHARDED) || self->n_entries == 0 || use_in_place (self)
+      || use_cache (self))
     return TRUE;
   return ebb_shard_unit_begin_unshard (self, error) && finish_gather (self, error);
 }
@@ -215,7 +227,7 @@ ebb_shard_unit_reshard_cached (EbbShardUnit *self,
     return TRUE;
   if (self->state == EBB_SHARD_UNSHARDING && !finish_gather (self, error))
     return FALSE;
-  for (guint i = 0; i < self->n_entries; i++)
+  for (guint i = 0; !self->is_in_place && i < self->n_entries; i++)
     ebb_tensor_swap_storage (self->entries[i].tensor, self->entries[i].shard);
   exchange_gradients (self);
   self->state = EBB_SHARD_SHARDED;
