@@ -13,10 +13,8 @@
 #include "nn/files/safetensors.h"
 #include "nn/initialization-private.h"
 #include "nn/layers/layer-private.h"
-#include "nn/models/bert.h"
 #include "nn/models/folder/config-private.h"
 #include "nn/models/folder/model-private.h"
-#include "nn/models/gpt.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
@@ -25,79 +23,6 @@
 
 #include <math.h>
 #include <string.h>
-
-#define PREFIX "base_model.model."
-
-/* -- names --------------------------------------------------------------------------------------------------------- */
-
-const EbbArchitecture *
-ebb_lora_find_architecture (EbbModule *model)
-{
-  return EBB_IS_GPT (model) || EBB_IS_BERT (model) ? ebb_model_find_architecture (model, NULL) : NULL;
-}
-
-/* TRUE if files join the weight of the layer with those of others. */
-static gboolean
-is_joined (const EbbArchitecture *architecture,
-           const char *path)
-{
-  for (const EbbNameRule *rule = architecture->block_names; rule->own != NULL; rule++)
-    for (const EbbNameRule *other = architecture->block_names; other->own != NULL; other++)
-      if (g_str_has_suffix (path, rule->own) && strcmp (rule->file, other->file) == 0 && rule != other)
-        return TRUE;
-  return FALSE;
-}
-
-/* What PEFT calls the layer. Owned; NULL with an error if it knows no such layer. */
-static char *
-get_file_path (const EbbArchitecture *architecture,
-               EbbModule *layer,
-               const char *path,
-               GError **error)
-{
-  const EbbLinear *linear = (EbbLinear *) layer;
-  const gint64 shape[] = { linear->out_features, linear->in_features };
-  g_autofree char *name = g_strconcat (path, ".weight", NULL);
-  g_autoptr (EbbWeightMap) map = NULL;
-  const EbbWeight *found;
-
-  if (architecture == NULL)
-    return g_strdup (path);
-  map = ebb_weight_map_new (architecture);
-  ebb_weight_map_add (map, name, shape, 2, EBB_DTYPE_F32);
-  found = &g_array_index (map->weights, EbbWeight, 0);
-  if (map->weights->len == 1 && !is_joined (architecture, path))
-    return g_strndup (found->name, strlen (found->name) - strlen (".weight"));
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-      "lora: a folder of %s has the weight of %s %s, so an adapter with it has no form there: leave it out of the "
-      "targets",
-      architecture->model_type, path, map->weights->len > 1 ? "in several layers" : "joined with others");
-  return NULL;
-}
-
-static char *
-get_key (const char *file_path,
-         const char *factor)
-{
-  return g_strconcat (PREFIX, file_path, ".", factor, ".weight", NULL);
-}
-
-gboolean
-ebb_lora_get_keys (const EbbArchitecture *architecture,
-                   EbbModule *layer,
-                   const char *path,
-                   char **key_a,
-                   char **key_b)
-{
-  g_autofree char *file_path = get_file_path (architecture, layer, path, NULL);
-
-  if (file_path == NULL)
-    return FALSE;
-  *key_a = get_key (file_path, "lora_A");
-  *key_b = get_key (file_path, "lora_B");
-  return TRUE;
-}
 
 /* -- saving -------------------------------------------------------------------------------------------------------- */
 
@@ -209,7 +134,7 @@ collect_paths (const EbbArchitecture *architecture,
   for (guint i = 0; i < places->len; i++)
     {
       const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
-      char *file_path = get_file_path (architecture, place->module, place->path, error);
+      char *file_path = ebb_lora_get_file_path (architecture, place->module, place->path, error);
 
       if (file_path == NULL)
         return FALSE;
@@ -294,7 +219,7 @@ collect_tensors (Factors *self,
   tensors = ebb_args_new (EBB_ARGS_DICT);
   for (guint i = 0; i < self->n; i++)
     {
-      g_autofree char *key = get_key (g_ptr_array_index (file_paths, i / 2), i % 2 == 0 ? "lora_A" : "lora_B");
+      g_autofree char *key = ebb_lora_get_key (g_ptr_array_index (file_paths, i / 2), i % 2 == 0 ? "lora_A" : "lora_B");
 
       ebb_args_add_tensor (tensors, key, self->is_split ? self->items[i].full : self->items[i].local);
     }

@@ -161,19 +161,29 @@ gboolean ebb_lora_model_add (EbbModule *model,
 void ebb_lora_model_drop_last (EbbModule *model,
                                const char *before);
 
-/* -- files.c */
-
-#define EBB_LORA_CONFIG_FILE "adapter_config.json"
-#define EBB_LORA_WEIGHTS_FILE "adapter_model.safetensors"
+/* -- peft-names.c */
 
 /* The architecture whose files name the modules of @model; NULL: its own names are all there are. */
 const EbbArchitecture *ebb_lora_find_architecture (EbbModule *model);
+/* PEFT's name of the layer. Owned; NULL with an error if PEFT knows no such layer. */
+char *ebb_lora_get_file_path (const EbbArchitecture *architecture,
+                              EbbModule *layer,
+                              const char *path,
+                              GError **error);
+/* The key of a layer's factor, "lora_A" or "lora_B". Owned. */
+char *ebb_lora_get_key (const char *file_path,
+                        const char *factor);
 /* PEFT's keys of a linear layer's factors, owned; FALSE: folders have no form for it. */
 gboolean ebb_lora_get_keys (const EbbArchitecture *architecture,
                             EbbModule *layer,
                             const char *path,
                             char **key_a,
                             char **key_b);
+
+/* -- files.c */
+
+#define EBB_LORA_CONFIG_FILE "adapter_config.json"
+#define EBB_LORA_WEIGHTS_FILE "adapter_model.safetensors"
 
 /* -- gguf.c: an adapter's tensors by PEFT's keys, to a GGUF file and from one; loading sets rank and alpha */
 
