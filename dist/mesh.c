@@ -214,7 +214,7 @@ ebb_mesh_new (EbbProcessGroup *group,
   if (!make_groups (self, group, error))
     return NULL;
   if (ebb_mesh_has_dim (self, EBB_MPU_DIM))
-    ebb_mpu_note_group (ebb_mesh_get_group (self, EBB_MPU_DIM), G_OBJECT (self));
+    ebb_mpu_note_group (ebb_mesh_get_group (self, EBB_MPU_DIM), G_OBJECT (self), FALSE);
   return g_steal_pointer (&self);
 }
 
@@ -425,7 +425,7 @@ ebb_mesh_set_model_dim (EbbMesh *self,
   if (ebb_mesh_find_group (self, name, error) == NULL)
     return FALSE;
   self->model = find (self, name);
-  ebb_mpu_note_group (self->model->group, G_OBJECT (self));
+  ebb_mpu_note_group (self->model->group, G_OBJECT (self), FALSE);
   return TRUE;
 }
 

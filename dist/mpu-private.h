@@ -22,14 +22,18 @@ typedef struct
 gboolean ebb_mpu_init (EbbMpu *self,
                        GObject *object,
                        GError **error);
+/* The ranks of @group share a model. Always TRUE. */
+gboolean ebb_mpu_init_group (EbbMpu *self,
+                             EbbProcessGroup *group);
 /* The ranks that are known to share a model, without their group; a rank alone where there are no others. */
 gboolean ebb_mpu_init_known (EbbMpu *self,
                              GError **error);
 void ebb_mpu_clear (EbbMpu *self);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (EbbMpu, ebb_mpu_clear)
 
-/* Records @group as ranks that share a model while @owner lives, the model or the mesh. */
+/* Records @group as ranks that share a model while @owner lives: the model if @is_model, else a mesh. */
 void ebb_mpu_note_group (EbbProcessGroup *group,
-                         GObject *owner);
+                         GObject *owner,
+                         gboolean is_model);
 
 G_END_DECLS

@@ -1,23 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks share a model: by a mesh, a group or another system's object, or by an earlier ebb_parallelize (). */
+/* Which ranks share a model: by a mesh, a group or another system's object. */
 #include "dist/mpu-private.h"
 
-#include "dist/group/group-private.h"
 #include "dist/init.h"
 #include "dist/mesh.h"
-
-#include <pthread.h>
-
-static gboolean
-take_group (EbbMpu *self,
-            EbbProcessGroup *group)
-{
-  self->group = g_object_ref (group);
-  self->world_size = ebb_process_group_get_size (group);
-  self->rank = ebb_process_group_get_rank (group);
-  self->model = ebb_process_group_get_state (group)->first;
-  return TRUE;
-}
 
 static gboolean
 take_mesh (EbbMpu *self,
@@ -28,7 +14,7 @@ take_mesh (EbbMpu *self,
   g_autofree char *text = NULL;
 
   if (name != NULL)
-    return take_group (self, ebb_mesh_get_group (mesh, name));
+    return ebb_mpu_init_group (self, ebb_mesh_get_group (mesh, name));
   text = ebb_mesh_to_string (mesh);
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                "mpu is a mesh of %s: it must have a dimension \"" EBB_MPU_DIM
@@ -150,9 +136,9 @@ take_sides (EbbMpu *self,
   const gint64 n_all = ebb_process_group_get_size (all), own = ebb_process_group_get_rank (all);
 
   if (model->group != NULL)
-    take_group (self, model->group);
+    ebb_mpu_init_group (self, model->group);
   else if (model->size > 1 && model->size == n_all && (model->rank < 0 || model->rank == own))
-    take_group (self, all);
+    ebb_mpu_init_group (self, all);
   else
     *self = (EbbMpu){
       .world_size = (guint) model->size,
@@ -201,74 +187,6 @@ ebb_mpu_init (EbbMpu *self,
   if (EBB_IS_MESH (object))
     return take_mesh (self, EBB_MESH (object), error);
   if (EBB_IS_PROCESS_GROUP (object))
-    return take_group (self, EBB_PROCESS_GROUP (object));
+    return ebb_mpu_init_group (self, EBB_PROCESS_GROUP (object));
   return take_object (self, object, error);
-}
-
-/* -- the ranks that are known to share a model --------------------------------------------------------------------- */
-
-/* Each rank's default group remembers them; several threads of a process may ask. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-void
-ebb_mpu_note_group (EbbProcessGroup *group,
-                    GObject *owner)
-{
-  EbbGroupState *all = ebb_process_group_get_state (ebb_process_group_get_default ());
-  EbbGroupState *state = ebb_process_group_get_state (group);
-  const gboolean is_model = !EBB_IS_MESH (owner);
-  EbbModelRanks *known = &all->known[is_model ? 0 : 1];
-  g_autoptr (GObject) before = g_weak_ref_get (&known->owner);
-
-  pthread_mutex_lock (&lock);
-  known->several = before != NULL && before != owner
-                   && (known->several || known->size != state->size || known->rank != state->rank
-                       || known->first != state->first);
-  known->size = state->size;
-  known->rank = state->rank;
-  known->first = state->first;
-  g_weak_ref_set (&known->owner, owner);
-  if (is_model)
-    state->has_model = TRUE;
-  pthread_mutex_unlock (&lock);
-}
-
-gboolean
-ebb_mpu_init_known (EbbMpu *self,
-                    GError **error)
-{
-  EbbProcessGroup *all = ebb_process_group_get_default ();
-  EbbGroupState *state = ebb_process_group_get_state (all);
-  gboolean found = FALSE, several = FALSE;
-
-  *self = (EbbMpu){ .rank = -1, .model = -1 };
-  for (guint i = 0; !found && i < G_N_ELEMENTS (state->known); i++)
-    {
-      const EbbModelRanks *known = &state->known[i];
-      g_autoptr (GObject) owner = g_weak_ref_get (&state->known[i].owner);
-
-      pthread_mutex_lock (&lock);
-      found = owner != NULL;
-      several = found && known->several;
-      if (found)
-        *self = (EbbMpu){ .world_size = known->size, .rank = known->rank, .model = known->first };
-      pthread_mutex_unlock (&lock);
-    }
-  if (found && !several)
-    return TRUE;
-  if (!found && state->size == 1)
-    return take_group (self, all);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "this is rank %u of %u, and %s: pass the mesh, or the group of the ranks that share a model%s",
-               state->rank, state->size,
-               several ? "models were sharded over different groups of them"
-                       : "nothing says which of them share a model",
-               several ? "" : ", or call ebb_parallelize () or ebb_initialize () first");
-  return FALSE;
-}
-
-void
-ebb_mpu_clear (EbbMpu *self)
-{
-  g_clear_object (&self->group);
 }

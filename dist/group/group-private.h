@@ -101,7 +101,7 @@ gboolean ebb_work_join (EbbWork *work,
 
 /* -- the group ----------------------------------------------------------------------------------------------------- */
 
-/* The ranks with which this one shares a model, see mpu.c. */
+/* The ranks with which this one shares a model, see model-ranks.c. */
 typedef struct
 {
   GWeakRef owner; /* the model or mesh that says so */

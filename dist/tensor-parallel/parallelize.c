@@ -279,7 +279,7 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
     return NULL;
   ebb_parallel_job_apply (job);
   keep_state (job);
-  ebb_mpu_note_group (job->group, G_OBJECT (module));
+  ebb_mpu_note_group (job->group, G_OBJECT (module), TRUE);
   return g_object_ref (module);
 }
 
