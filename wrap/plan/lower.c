@@ -166,3 +166,48 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
       missing_bytes = ebb_training_state_get_marked_grad_bytes (training);
     }
 }
+
+/**
+ * ebb_memory_plan_check_step:
+ * @self: a plan that is applied
+ * @step: (scope call) (closure user_data): the same step
+ * @user_data: user data of @step
+ * @error: return location for an error
+ *
+ * Compares the second step by ebb_memory_plan_run_step() with the plan: call it right after that step. The first step
+ * makes the optimizer's state, so the second is the first of which all others should be like. @step runs twice as a dry
+ * run, which changes nothing, as in ebb_memory_plan_new().
+ *
+ * Returns: %FALSE with %EBB_ERROR_STATE, which names the first op that differs and its block, or the bytes; or with
+ *   what @step reports
+ */
+gboolean
+ebb_memory_plan_check_step (EbbMemoryPlan *self,
+                            EbbStepFunc step,
+                            gpointer user_data,
+                            GError **error)
+{
+  g_autofree char *difference = NULL;
+  GError *failure = NULL;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && step != NULL, FALSE);
+
+  if (self->watch == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "there is no step to check: it is the second one by ebb_memory_plan_run_step (), before the third");
+      return FALSE;
+    }
+  difference = ebb_plan_watch_compare (self->watch, self->model, step, user_data, &failure);
+  if (failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  g_clear_pointer (&self->watch, ebb_plan_watch_free);
+  if (difference != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the step isn't as it was planned: %s", difference);
+  return difference == NULL;
+}

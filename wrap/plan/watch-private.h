@@ -16,6 +16,12 @@ EbbPlanWatch *ebb_plan_watch_run (EbbModule *model,
                                   gpointer user_data,
                                   guint64 missing_bytes,
                                   GError **error);
+/* Runs the same step dry. Owned: the first difference; NULL: there is none, or the dry step failed with @error. */
+char *ebb_plan_watch_compare (EbbPlanWatch *self,
+                              EbbModule *model,
+                              EbbStepFunc step,
+                              gpointer user_data,
+                              GError **error);
 void ebb_plan_watch_free (EbbPlanWatch *self);
 
 G_END_DECLS

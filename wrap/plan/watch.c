@@ -1,13 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Compares a training's second step with its plan. */
+/* A real step whose ops and bytes are noted, and compared with those of a dry step. */
 #include "wrap/plan/watch-private.h"
 
 #include "tensor/autograd/parameter-owner-private.h"
-#include "tensor/error-private.h"
-#include "wrap/plan/memory-plan-private.h"
 #include "wrap/plan/probe-private.h"
 
-/* A step that was looked at. */
 struct _EbbPlanWatch
 {
   EbbDevice *device;
@@ -61,64 +58,17 @@ ebb_plan_watch_run (EbbModule *model,
   return g_steal_pointer (&self);
 }
 
-/* -- comparing ----------------------------------------------------------------------------------------------------- */
-
-/* What the same step does in a dry run. */
-static char *
-find_difference (EbbMemoryPlan *self,
-                 EbbStepFunc step,
-                 gpointer user_data,
-                 GError **error)
+char *
+ebb_plan_watch_compare (EbbPlanWatch *self,
+                        EbbModule *model,
+                        EbbStepFunc step,
+                        gpointer user_data,
+                        GError **error)
 {
-  g_autoptr (EbbPlanWatch) dry = watch_new (self->model);
+  g_autoptr (EbbPlanWatch) dry = watch_new (model);
 
   g_clear_pointer (&dry->probe, ebb_probe_free);
-  dry->probe = ebb_probe_new (self->model, dry->device, dry->blocks, dry->costs, FALSE, NULL, step, user_data, error);
+  dry->probe = ebb_probe_new (model, dry->device, dry->blocks, dry->costs, FALSE, NULL, step, user_data, error);
   dry->step = dry->probe != NULL ? ebb_probe_run (dry->probe, error) : NULL;
-  return dry->step != NULL ? ebb_probe_compare (self->watch->probe, self->watch->step, dry->probe, dry->step) : NULL;
-}
-
-/**
- * ebb_memory_plan_check_step:
- * @self: a plan that is applied
- * @step: (scope call) (closure user_data): the same step
- * @user_data: user data of @step
- * @error: return location for an error
- *
- * Compares the second step by ebb_memory_plan_run_step() with the plan: call it right after that step. The first step
- * makes the optimizer's state, so the second is the first of which all others should be like. @step runs twice as a dry
- * run, which changes nothing, as in ebb_memory_plan_new().
- *
- * Returns: %FALSE with %EBB_ERROR_STATE, which names the first op that differs and its block, or the bytes; or with
- *   what @step reports
- */
-gboolean
-ebb_memory_plan_check_step (EbbMemoryPlan *self,
-                            EbbStepFunc step,
-                            gpointer user_data,
-                            GError **error)
-{
-  g_autofree char *difference = NULL;
-  GError *failure = NULL;
-
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && step != NULL, FALSE);
-
-  if (self->watch == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "there is no step to check: it is the second one by ebb_memory_plan_run_step (), before the third");
-      return FALSE;
-    }
-  difference = find_difference (self, step, user_data, &failure);
-  if (failure != NULL)
-    {
-      g_propagate_error (error, failure);
-      return FALSE;
-    }
-  g_clear_pointer (&self->watch, ebb_plan_watch_free);
-  if (difference != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the step isn't as it was planned: %s", difference);
-  return difference == NULL;
+  return dry->step != NULL ? ebb_probe_compare (self->probe, self->step, dry->probe, dry->step) : NULL;
 }

@@ -120,19 +120,11 @@ void ebb_plan_choices_fill (EbbPlanChoices *self,
 /* The kept bytes of stage @stage of @step. */
 guint64 ebb_plan_choices_get_kept (const EbbProbeStep *step,
                                    guint stage);
-/* A dry step in which each block makes its choice of @choices. */
-EbbProbeStep *ebb_plan_choices_try_numbers (EbbPlanChoices *self,
-                                            const guint *choices,
-                                            GError **error);
 /* choices-subsets.c: adds the choices of keeping everything, of recomputing everything, and of saving the results of
  * one op. */
 void ebb_plan_class_add_singles (EbbPlanClass *class);
 /* The same of several ops, once the figures of those are known. */
 void ebb_plan_class_add_subsets (EbbPlanClass *class);
-/* choices-moved.c: adds the choices that move what blocks keep to another place, where they may and the rates of copies
- * are known. */
-gboolean ebb_plan_choices_add_moved (EbbPlanChoices *self,
-                                     GError **error);
 /* A dry step with @plan. */
 EbbProbeStep *ebb_plan_choices_try (EbbPlanChoices *self,
                                     EbbMemoryPlan *plan,
