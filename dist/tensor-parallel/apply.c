@@ -107,6 +107,77 @@ get_quantized_cuts (EbbParallelJob *self,
   return cuts[2] != NULL;
 }
 
+/* Not built yet: building it makes no parameters. */
+static EbbModule *
+make_like (EbbModule *old,
+           EbbParallelStyle style,
+           EbbParallelModel *model,
+           EbbParallelLayer **layer)
+{
+  const gboolean is_row = style == EBB_PARALLEL_STYLE_ROW || style == EBB_PARALLEL_STYLE_ROW_SCATTERED;
+  GObject *made;
+
+  if (style == EBB_PARALLEL_STYLE_VOCAB)
+    {
+      EbbEmbedding *embedding = EBB_EMBEDDING (old);
+
+      made = g_object_new (EBB_TYPE_VOCAB_PARALLEL_EMBEDDING, "num-embeddings", embedding->num_embeddings,
+                           "embedding-dim", embedding->embedding_dim, "group", model->group, NULL);
+      *layer = &EBB_VOCAB_PARALLEL_EMBEDDING (made)->layer;
+    }
+  else
+    {
+      EbbLinear *linear = EBB_LINEAR (old);
+      const gboolean flag = style == EBB_PARALLEL_STYLE_ROW || style == EBB_PARALLEL_STYLE_COLUMN_GATHERED;
+
+      made = g_object_new (is_row ? EBB_TYPE_ROW_PARALLEL_LINEAR : EBB_TYPE_COLUMN_PARALLEL_LINEAR, "in-features",
+                           linear->in_features, "out-features", linear->out_features, "bias", linear->has_bias,
+                           is_row ? "input-is-parallel" : "gather-output", flag, "group", model->group, NULL);
+      *layer = is_row ? &EBB_ROW_PARALLEL_LINEAR (made)->layer : &EBB_COLUMN_PARALLEL_LINEAR (made)->layer;
+    }
+  return EBB_MODULE (made);
+}
+
+/* Makes the parallel form of a Linear or an Embedding from its parameters, which are cut already or will be. @cuts: one
+ * each for the weight or its codes, the bias, and the scales of codes; NULL for a tensor that is missing or stays full.
+ * @quantized: this rank's shard of a quantised weight; the layer takes references to its tensors. */
+static EbbModule *
+adopt (EbbModule *old,
+       EbbParallelStyle style,
+       EbbParallelModel *model,
+       EbbCut *const cuts[EBB_PARALLEL_MAX_CUTS],
+       const EbbQuantizedWeight *quantized,
+       GError **error)
+{
+  EbbParallelLayer *layer;
+  g_autoptr (EbbModule) made = make_like (old, style, model, &layer);
+  g_auto (GStrv) names = ebb_module_get_parameter_names (old, FALSE);
+
+  layer->adopts = TRUE;
+  layer->model = ebb_parallel_model_ref (model);
+  for (guint i = 0; i < EBB_PARALLEL_MAX_CUTS; i++)
+    if (cuts[i] != NULL)
+      layer->cuts[layer->n_cuts++] = ebb_cut_ref (cuts[i]);
+  if (!g_initable_init (G_INITABLE (made), NULL, error))
+    return NULL;
+  for (guint i = 0; names[i] != NULL; i++)
+    {
+      g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (old, names[i]);
+
+      if (!ebb_module_register_parameter (made, names[i], parameter, error))
+        return NULL;
+    }
+  if (ebb_quantized_weight_is_set (quantized))
+    {
+      EbbQuantizedWeight taken;
+
+      ebb_quantized_weight_copy (&taken, quantized);
+      ebb_linear_take_quantized (EBB_LINEAR (made), &taken);
+    }
+  ebb_module_set_training (made, ebb_module_get_training (old));
+  return g_steal_pointer (&made);
+}
+
 static gboolean
 prepare_layer (EbbParallelJob *self, EbbParallelStep *step, GError **error)
 {
@@ -136,7 +207,7 @@ prepare_layer (EbbParallelJob *self, EbbParallelStep *step, GError **error)
       if (cuts[1] == NULL)
         return FALSE;
     }
-  step->made = ebb_parallel_layer_adopt (step->module, step->style, self->model, cuts, &shard, error);
+  step->made = adopt (step->module, step->style, self->model, cuts, &shard, error);
   return step->made != NULL;
 }
 

@@ -75,6 +75,8 @@ gboolean ebb_parallel_layer_build (EbbParallelLayer *self,
                                    guint dim,
                                    GError **error);
 
+#define EBB_SEQUENCE_DIM 1 /* of [B, T, C] */
+
 /* Passes @x to the computation that the ranks share; gathers it if it is sequence-sharded. @model may be NULL. */
 EbbTensor *ebb_parallel_enter (EbbParallelModel *model,
                                EbbProcessGroup *group,
@@ -115,16 +117,6 @@ struct _EbbVocabParallelEmbedding
   EbbParallelLayer layer;
   guint n_checked; /* forwards whose tokens were read from a device to compare them */
 };
-
-/* Makes the parallel form of a Linear or an Embedding from its parameters, which are cut already or will be. @cuts: one
- * each for the weight or its codes, the bias, and the scales of codes; NULL for a tensor that is missing or stays full.
- * @quantized: this rank's shard of a quantised weight; the layer takes references to its tensors. */
-EbbModule *ebb_parallel_layer_adopt (EbbModule *old,
-                                     EbbParallelStyle style,
-                                     EbbParallelModel *model,
-                                     EbbCut *const cuts[EBB_PARALLEL_MAX_CUTS],
-                                     const EbbQuantizedWeight *quantized,
-                                     GError **error);
 
 /* -- quantised weights --------------------------------------------------------------------------------------------- */
 

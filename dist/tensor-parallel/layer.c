@@ -1,14 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Common to parallel layers: how their parameters are cut, how they replace other layers, how tensors enter and leave.
- * */
+/* Common to parallel layers: how their parameters are cut, how tensors enter and leave. */
 #include "dist/tensor-parallel/layer-private.h"
 
 #include "dist/init.h"
 #include "dist/tensor-parallel/ops-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/thread-private.h"
-
-#define SEQUENCE_DIM 1 /* of [B, T, C] */
 
 /* -- a layer's life ------------------------------------------------------------------------------------------------ */
 
@@ -36,74 +33,6 @@ ebb_parallel_layer_build (EbbParallelLayer *self, EbbModule *module, gpointer pa
   return self->adopts
          || (EBB_MODULE_CLASS (parent_class)->build (module, error) && cut (self, module, "weight", dim, error)
              && (dim > 0 || cut (self, module, "bias", dim, error)));
-}
-
-/* Not built yet: building it makes no parameters. */
-static EbbModule *
-make_like (EbbModule *old,
-           EbbParallelStyle style,
-           EbbParallelModel *model,
-           EbbParallelLayer **layer)
-{
-  const gboolean is_row = style == EBB_PARALLEL_STYLE_ROW || style == EBB_PARALLEL_STYLE_ROW_SCATTERED;
-  GObject *made;
-
-  if (style == EBB_PARALLEL_STYLE_VOCAB)
-    {
-      EbbEmbedding *embedding = EBB_EMBEDDING (old);
-
-      made = g_object_new (EBB_TYPE_VOCAB_PARALLEL_EMBEDDING, "num-embeddings", embedding->num_embeddings,
-                           "embedding-dim", embedding->embedding_dim, "group", model->group, NULL);
-      *layer = &EBB_VOCAB_PARALLEL_EMBEDDING (made)->layer;
-    }
-  else
-    {
-      EbbLinear *linear = EBB_LINEAR (old);
-      const gboolean flag = style == EBB_PARALLEL_STYLE_ROW || style == EBB_PARALLEL_STYLE_COLUMN_GATHERED;
-
-      made = g_object_new (is_row ? EBB_TYPE_ROW_PARALLEL_LINEAR : EBB_TYPE_COLUMN_PARALLEL_LINEAR, "in-features",
-                           linear->in_features, "out-features", linear->out_features, "bias", linear->has_bias,
-                           is_row ? "input-is-parallel" : "gather-output", flag, "group", model->group, NULL);
-      *layer = is_row ? &EBB_ROW_PARALLEL_LINEAR (made)->layer : &EBB_COLUMN_PARALLEL_LINEAR (made)->layer;
-    }
-  return EBB_MODULE (made);
-}
-
-EbbModule *
-ebb_parallel_layer_adopt (EbbModule *old,
-                          EbbParallelStyle style,
-                          EbbParallelModel *model,
-                          EbbCut *const cuts[EBB_PARALLEL_MAX_CUTS],
-                          const EbbQuantizedWeight *quantized,
-                          GError **error)
-{
-  EbbParallelLayer *layer;
-  g_autoptr (EbbModule) made = make_like (old, style, model, &layer);
-  g_auto (GStrv) names = ebb_module_get_parameter_names (old, FALSE);
-
-  layer->adopts = TRUE;
-  layer->model = ebb_parallel_model_ref (model);
-  for (guint i = 0; i < EBB_PARALLEL_MAX_CUTS; i++)
-    if (cuts[i] != NULL)
-      layer->cuts[layer->n_cuts++] = ebb_cut_ref (cuts[i]);
-  if (!g_initable_init (G_INITABLE (made), NULL, error))
-    return NULL;
-  for (guint i = 0; names[i] != NULL; i++)
-    {
-      g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (old, names[i]);
-
-      if (!ebb_module_register_parameter (made, names[i], parameter, error))
-        return NULL;
-    }
-  if (ebb_quantized_weight_is_set (quantized))
-    {
-      EbbQuantizedWeight taken;
-
-      ebb_quantized_weight_copy (&taken, quantized);
-      ebb_linear_take_quantized (EBB_LINEAR (made), &taken);
-    }
-  ebb_module_set_training (made, ebb_module_get_training (old));
-  return g_steal_pointer (&made);
 }
 
 static gint64
@@ -178,49 +107,6 @@ ebb_parallel_quantized_plan (const EbbQuantizedWeight *weight,
 
 /* -- in and out ---------------------------------------------------------------------------------------------------- */
 
-/* Under autocast the product would cast x, so cast it before it is sent. */
-static EbbTensor *
-lower (EbbTensor *x, GError **error)
-{
-  EbbDType dtype;
-
-  if (x != NULL && ebb_autocast_get (&dtype) && x->view.dtype == EBB_DTYPE_F32)
-    return ebb_cast (x, dtype, error);
-  return x != NULL ? ebb_tensor_ref (x) : NULL;
-}
-
-static gboolean
-check_sequence (EbbTensor *x, GError **error)
-{
-  g_autofree char *shape = NULL;
-
-  if (x->view.n_dims == 3)
-    return TRUE;
-  shape = ebb_tensor_shape_to_string (x);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "a parallel layer on a sequence shard: x is %s; it must be [B, T, C]", shape);
-  return FALSE;
-}
-
-EbbTensor *
-ebb_parallel_enter (EbbParallelModel *model, EbbProcessGroup *group, EbbTensor *x, GError **error)
-{
-  g_autoptr (EbbTensor) lowered = NULL;
-
-  if (x == NULL)
-    return NULL;
-  if (!ebb_parallel_model_is_sequence_sharded (model))
-    return ebb_parallel_copy (x, group, error);
-  if (!check_sequence (x, error))
-    return NULL;
-  lowered = lower (x, error);
-  return lowered != NULL
-             ? ebb_parallel_gather_sized (lowered, SEQUENCE_DIM,
-                                          x->view.shape[SEQUENCE_DIM] * ebb_process_group_get_size (group), TRUE,
-                                          group, error)
-             : NULL;
-}
-
 EbbTensor *
 ebb_parallel_layer_enter (const EbbParallelLayer *self, EbbTensor *x, GError **error)
 {
@@ -235,7 +121,7 @@ ebb_parallel_layer_leave (const EbbParallelLayer *self, EbbTensor *summand, GErr
   if (summand == NULL)
     return NULL;
   return ebb_parallel_model_is_sequence_sharded (self->model)
-             ? ebb_parallel_reduce_scatter (summand, SEQUENCE_DIM, self->group, error)
+             ? ebb_parallel_reduce_scatter (summand, EBB_SEQUENCE_DIM, self->group, error)
              : ebb_parallel_reduce_over (summand, self->group, NULL, error);
 }
 

@@ -8,6 +8,7 @@
 #include "nn/layers/layer-private.h"
 #include "nn/layers/multi-head-attention.h"
 #include "nn/layers/stack-private.h"
+#include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/thread-private.h"
 
@@ -138,6 +139,51 @@ void
 ebb_parallel_sequence_share (EbbModule *norm, EbbParallelModel *model)
 {
   ebb_layer_set_share (norm, share, ebb_parallel_model_ref (model), model_unref);
+}
+
+/* -- inputs of products -------------------------------------------------------------------------------------------- */
+
+/* Under autocast the product would cast x, so cast it before it is sent. */
+static EbbTensor *
+lower (EbbTensor *x, GError **error)
+{
+  EbbDType dtype;
+
+  if (x != NULL && ebb_autocast_get (&dtype) && x->view.dtype == EBB_DTYPE_F32)
+    return ebb_cast (x, dtype, error);
+  return x != NULL ? ebb_tensor_ref (x) : NULL;
+}
+
+static gboolean
+check_sequence (EbbTensor *x, GError **error)
+{
+  g_autofree char *shape = NULL;
+
+  if (x->view.n_dims == 3)
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (x);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "a parallel layer on a sequence shard: x is %s; it must be [B, T, C]", shape);
+  return FALSE;
+}
+
+EbbTensor *
+ebb_parallel_enter (EbbParallelModel *model, EbbProcessGroup *group, EbbTensor *x, GError **error)
+{
+  g_autoptr (EbbTensor) lowered = NULL;
+
+  if (x == NULL)
+    return NULL;
+  if (!ebb_parallel_model_is_sequence_sharded (model))
+    return ebb_parallel_copy (x, group, error);
+  if (!check_sequence (x, error))
+    return NULL;
+  lowered = lower (x, error);
+  return lowered != NULL
+             ? ebb_parallel_gather_sized (lowered, EBB_SEQUENCE_DIM,
+                                          x->view.shape[EBB_SEQUENCE_DIM] * ebb_process_group_get_size (group), TRUE,
+                                          group, error)
+             : NULL;
 }
 
 /* -- inputs of several products ------------------------------------------------------------------------------------ */
