@@ -25,7 +25,7 @@ mark_as_advanced (EBB_MATH)
 # PkgConfig::EBB_GLIB is what the public headers need; this is what only the library's own sources need.
 add_library (ebb-private-dependencies INTERFACE)
 target_link_libraries (ebb-private-dependencies INTERFACE
-  PkgConfig::EBB_JSON_GLIB PkgConfig::EBB_PCRE2 ebb-dnnl OpenMP::OpenMP_C)
+  PkgConfig::EBB_PCRE2 ebb-dnnl OpenMP::OpenMP_C)
 if (EBB_MATH)
   target_link_libraries (ebb-private-dependencies INTERFACE ${EBB_MATH})
 endif ()

@@ -1,7 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/activation-store-private.h"
-
-#include <json-glib/json-glib.h>
+#include "tensor/util/json-writer-private.h"
 
 /* The counters of a store, and reports of them for people and programs. */
 
@@ -318,7 +317,7 @@ next_own_counter (EbbActivationStore *self,
 
 static void
 add_own_counters (EbbActivationStore *self,
-                  JsonBuilder *builder)
+                  EbbJsonWriter *writer)
 {
   guint n_specs;
   g_autofree GParamSpec **specs = g_object_class_list_properties (G_OBJECT_GET_CLASS (self), &n_specs);
@@ -328,11 +327,10 @@ add_own_counters (EbbActivationStore *self,
     {
       g_autofree char *name = g_strdelimit (g_strdup (specs[i]->name), "-", '_');
 
-      json_builder_set_member_name (builder, name);
       if (specs[i]->value_type == G_TYPE_DOUBLE)
-        json_builder_add_double_value (builder, value);
+        ebb_json_writer_add_double (writer, name, value);
       else
-        json_builder_add_int_value (builder, (gint64) value);
+        ebb_json_writer_add_int (writer, name, (gint64) value);
     }
 }
 
@@ -348,38 +346,32 @@ append_own_counters (EbbActivationStore *self,
     g_string_append_printf (text, "; %s %.4g", specs[i]->name, value);
 }
 
-static JsonNode *
-make_report (EbbActivationStore *self)
+static void
+add_report (EbbActivationStore *self,
+            const char *name,
+            EbbJsonWriter *writer)
 {
-  g_autoptr (JsonBuilder) builder = json_builder_new ();
   const EbbStoreCounters now = take_snapshot (self);
 
-  json_builder_begin_object (builder);
-  json_builder_set_member_name (builder, "store");
-  json_builder_add_string_value (builder, G_OBJECT_TYPE_NAME (self));
+  ebb_json_writer_begin (writer, name, '{');
+  ebb_json_writer_add_string (writer, "store", G_OBJECT_TYPE_NAME (self));
   for (guint i = 0; i < G_N_ELEMENTS (counters); i++)
     {
-      json_builder_set_member_name (builder, counters[i].name);
-      json_builder_add_int_value (builder, (gint64) * (const guint64 *) ((const char *) &now + counters[i].offset));
+      ebb_json_writer_add_int (writer, counters[i].name,
+                               (gint64) * (const guint64 *) ((const char *) &now + counters[i].offset));
     }
-  json_builder_set_member_name (builder, "seconds_moving");
-  json_builder_add_double_value (builder, now.moving);
-  json_builder_set_member_name (builder, "seconds_waited");
-  json_builder_add_double_value (builder, now.waited);
-  json_builder_set_member_name (builder, "hidden_share");
-  json_builder_add_double_value (builder, get_share (now.moving, now.waited));
-  add_own_counters (self, builder);
+  ebb_json_writer_add_double (writer, "seconds_moving", now.moving);
+  ebb_json_writer_add_double (writer, "seconds_waited", now.waited);
+  ebb_json_writer_add_double (writer, "hidden_share", get_share (now.moving, now.waited));
+  add_own_counters (self, writer);
   for (guint i = 0; i < EBB_N_LINKS; i++)
     {
       g_autoptr (EbbActivationStore) store = ebb_activation_store_ref_behind (self, i);
 
-      if (store == NULL)
-        continue;
-      json_builder_set_member_name (builder, ebb_store_links[i]);
-      json_builder_add_value (builder, make_report (store));
+      if (store != NULL)
+        add_report (store, ebb_store_links[i], writer);
     }
-  json_builder_end_object (builder);
-  return json_builder_get_root (builder);
+  ebb_json_writer_end (writer);
 }
 
 /**
@@ -396,12 +388,12 @@ make_report (EbbActivationStore *self)
 char *
 ebb_activation_store_report_json (EbbActivationStore *self)
 {
-  g_autoptr (JsonNode) node = NULL;
+  g_auto (EbbJsonWriter) writer = { NULL };
 
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), NULL);
 
-  node = make_report (self);
-  return json_to_string (node, FALSE);
+  add_report (self, NULL, &writer);
+  return ebb_json_writer_finish (&writer);
 }
 
 static void

@@ -3,8 +3,8 @@
 #include "nn/data/json-lines-private.h"
 
 #include "nn/data/answers-private.h"
-#include "nn/files/json-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/files/gguf-private.h"
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 
 /* The files beside a tokenizer.json: tokenizer_config.json, special_tokens_map.json, chat_template.jinja. */
 

@@ -4,7 +4,7 @@
 
 #include "nn/data/utf8-private.h"
 #include "nn/files/file-error-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <errno.h>

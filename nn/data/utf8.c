@@ -2,7 +2,7 @@
 /* Text out of bytes that need not be UTF-8. */
 #include "nn/data/utf8-private.h"
 
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 #include <string.h>
 

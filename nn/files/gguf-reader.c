@@ -3,7 +3,7 @@
 #include "nn/files/gguf-private.h"
 
 #include "nn/files/file-error-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/files/q8-private.h"
 #include "tensor/error-private.h"
 

@@ -2,7 +2,7 @@
 #include "nn/files/safetensors-reader-private.h"
 
 #include "nn/files/file-error-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 

@@ -2,7 +2,7 @@
 #include "nn/files/safetensors.h"
 
 #include "tensor/util/atomic-file-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/files/safetensors-writer-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"

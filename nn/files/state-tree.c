@@ -2,7 +2,7 @@
 #include "nn/files/state-tree-private.h"
 
 #include "nn/args-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"

@@ -3,7 +3,7 @@
 #include "nn/files/tensor-file-private.h"
 
 #include "nn/files/file-error-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <unistd.h>

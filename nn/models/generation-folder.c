@@ -3,7 +3,7 @@
 #include "nn/models/generation-options-private.h"
 
 #include "nn/files/gguf-private.h"
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 #include "tensor/error-private.h"
 
 #include <errno.h>

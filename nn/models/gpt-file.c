@@ -2,7 +2,7 @@
 #include "nn/args-private.h"
 #include "nn/models/gpt-config.h"
 #include "nn/models/gpt-file-private.h"
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
@@ -70,12 +70,7 @@ read_config (const Source *source,
       return FALSE;
     }
   for (gsize i = 0; i < document->n_items; i++)
-    {
-      GString *value = g_string_new (NULL);
-
-      ebb_json_print (&document->items[i], value);
-      g_hash_table_insert (source->values, g_strdup (document->items[i].key), g_string_free (value, FALSE));
-    }
+    g_hash_table_insert (source->values, g_strdup (document->items[i].key), ebb_json_to_line (&document->items[i]));
   return TRUE;
 }
 

@@ -2,8 +2,8 @@
 #include "tensor/profile/profiler-private.h"
 
 #include "tensor/n-threads-private.h"
+#include "tensor/util/json-writer-private.h"
 
-#include <json-glib/json-glib.h>
 #include <math.h>
 #include <string.h>
 
@@ -318,122 +318,95 @@ ebb_profiler_get_table (EbbProfiler *self)
 
 /* -- JSON ---------------------------------------------------------------------------------------------------------- */
 
-static void
-add_text (JsonBuilder *builder,
-          const char *name,
-          const char *value)
-{
-  json_builder_set_member_name (builder, name);
-  json_builder_add_string_value (builder, value);
-}
-
-static void
-add_integer (JsonBuilder *builder,
-             const char *name,
-             guint64 value)
-{
-  json_builder_set_member_name (builder, name);
-  json_builder_add_int_value (builder, (gint64) value);
-}
-
 /* Below 0: not known. */
 static void
-add_number (JsonBuilder *builder,
+add_number (EbbJsonWriter *writer,
             const char *name,
             double value)
 {
-  json_builder_set_member_name (builder, name);
-  if (value >= 0)
-    json_builder_add_double_value (builder, value);
-  else
-    json_builder_add_null_value (builder);
+  ebb_json_writer_add_double (writer, name, value >= 0 ? value : NAN);
 }
 
 static void
-add_ops (JsonBuilder *builder,
+add_ops (EbbJsonWriter *writer,
          GArray *rows)
 {
-  json_builder_set_member_name (builder, "ops");
-  json_builder_begin_array (builder);
+  ebb_json_writer_begin (writer, "ops", '[');
   for (guint i = 0; i < rows->len; i++)
     {
       const Row *row = &g_array_index (rows, Row, i);
 
-      json_builder_begin_object (builder);
-      add_text (builder, "phase", ebb_phase_get_name ((EbbPhase) row->phase));
-      add_text (builder, "name", row->name);
-      add_integer (builder, "calls", row->calls);
-      add_number (builder, "seconds", (double) row->time * 1e-9);
-      add_integer (builder, "bytes", row->bytes);
-      add_integer (builder, "flop", row->flop);
-      add_number (builder, "floor_seconds", row->has_products || row->has_attention ? row->floor : -1);
-      json_builder_end_object (builder);
+      ebb_json_writer_begin (writer, NULL, '{');
+      ebb_json_writer_add_string (writer, "phase", ebb_phase_get_name ((EbbPhase) row->phase));
+      ebb_json_writer_add_string (writer, "name", row->name);
+      ebb_json_writer_add_int (writer, "calls", (gint64) row->calls);
+      add_number (writer, "seconds", (double) row->time * 1e-9);
+      ebb_json_writer_add_int (writer, "bytes", (gint64) row->bytes);
+      ebb_json_writer_add_int (writer, "flop", (gint64) row->flop);
+      add_number (writer, "floor_seconds", row->has_products || row->has_attention ? row->floor : -1);
+      ebb_json_writer_end (writer);
     }
-  json_builder_end_array (builder);
+  ebb_json_writer_end (writer);
 }
 
 static void
-add_sizes (JsonBuilder *builder,
+add_sizes (EbbJsonWriter *writer,
            const char *name,
            const gint64 *sizes,
            int n)
 {
-  json_builder_set_member_name (builder, name);
-  json_builder_begin_array (builder);
+  ebb_json_writer_begin (writer, name, '[');
   for (int i = 0; i < n; i++)
-    json_builder_add_int_value (builder, sizes[i]);
-  json_builder_end_array (builder);
+    ebb_json_writer_add_int (writer, NULL, sizes[i]);
+  ebb_json_writer_end (writer);
 }
 
 static void
-add_view (JsonBuilder *builder,
+add_view (EbbJsonWriter *writer,
           const char *name,
           const EbbView *view)
 {
-  json_builder_set_member_name (builder, name);
   if (view->n_dims < 0)
     {
-      json_builder_add_null_value (builder);
+      ebb_json_writer_add_string (writer, name, NULL);
       return;
     }
-  json_builder_begin_object (builder);
-  add_text (builder, "dtype", ebb_dtype_get_name (view->dtype));
-  add_sizes (builder, "shape", view->shape, view->n_dims);
-  add_sizes (builder, "strides", view->strides, view->n_dims);
-  json_builder_end_object (builder);
+  ebb_json_writer_begin (writer, name, '{');
+  ebb_json_writer_add_string (writer, "dtype", ebb_dtype_get_name (view->dtype));
+  add_sizes (writer, "shape", view->shape, view->n_dims);
+  add_sizes (writer, "strides", view->strides, view->n_dims);
+  ebb_json_writer_end (writer);
 }
 
 static void
-add_works (JsonBuilder *builder,
+add_works (EbbJsonWriter *writer,
            EbbProfiler *self,
            gboolean products)
 {
   static const char *const names[2][4] = { { "query", "key", "value", "output" }, { "a", "b", "bias", "c" } };
 
-  json_builder_set_member_name (builder, products ? "products" : "attention");
-  json_builder_begin_array (builder);
+  ebb_json_writer_begin (writer, products ? "products" : "attention", '[');
   for (guint i = 0; i < self->works->len; i++)
     {
       const EbbOpWork *work = ebb_profiler_get_work (self, i);
 
       if (ebb_work_is_product (work) != products)
         continue;
-      json_builder_begin_object (builder);
-      add_text (builder, "kernel", ebb_kernel_get_name ((EbbKernel) work->key.kernel));
+      ebb_json_writer_begin (writer, NULL, '{');
+      ebb_json_writer_add_string (writer, "kernel", ebb_kernel_get_name ((EbbKernel) work->key.kernel));
       for (guint j = 0; j < 4; j++)
-        add_view (builder, names[products][j], &work->key.views[j]);
-      json_builder_set_member_name (builder, products ? "accumulate" : "causal");
-      json_builder_add_boolean_value (builder, products ? work->key.params.matmul.accumulate
-                                                        : work->key.params.attention.causal);
+        add_view (writer, names[products][j], &work->key.views[j]);
+      ebb_json_writer_add_boolean (writer, products ? "accumulate" : "causal",
+                                   products ? work->key.params.matmul.accumulate : work->key.params.attention.causal);
       if (!products)
-        add_integer (builder, "window", (guint64) work->key.params.attention.window);
-      add_integer (builder, "count", work->count);
-      add_integer (builder, "flop", work->flop * work->count);
-      add_number (builder, "seconds", (double) work->time * 1e-9);
-      add_number (builder, "floor_seconds", work->floor >= 0 ? work->floor * (double) work->count : -1);
-      json_builder_end_object (builder);
+        ebb_json_writer_add_int (writer, "window", work->key.params.attention.window);
+      ebb_json_writer_add_int (writer, "count", (gint64) work->count);
+      ebb_json_writer_add_int (writer, "flop", (gint64) work->flop * work->count);
+      add_number (writer, "seconds", (double) work->time * 1e-9);
+      add_number (writer, "floor_seconds", work->floor >= 0 ? work->floor * (double) work->count : -1);
+      ebb_json_writer_end (writer);
     }
-  json_builder_end_array (builder);
+  ebb_json_writer_end (writer);
 }
 
 typedef struct
@@ -444,7 +417,7 @@ typedef struct
 
 /* Of the ops that run in a module's call, not in that of a module below it; in the order of the first. */
 static void
-add_modules (JsonBuilder *builder,
+add_modules (EbbJsonWriter *writer,
              EbbProfiler *self)
 {
   g_autoptr (GArray) modules = g_array_new (FALSE, TRUE, sizeof (ModuleTime));
@@ -468,19 +441,18 @@ add_modules (JsonBuilder *builder,
       g_array_index (modules, ModuleTime, GPOINTER_TO_UINT (index)).seconds[event->phase] +=
           (double) ebb_event_get_time (event) * 1e-9;
     }
-  json_builder_set_member_name (builder, "modules");
-  json_builder_begin_array (builder);
+  ebb_json_writer_begin (writer, "modules", '[');
   for (guint i = 0; i < modules->len; i++)
     {
       const ModuleTime *module = &g_array_index (modules, ModuleTime, i);
 
-      json_builder_begin_object (builder);
-      add_text (builder, "path", g_quark_to_string (module->path));
+      ebb_json_writer_begin (writer, NULL, '{');
+      ebb_json_writer_add_string (writer, "path", g_quark_to_string (module->path));
       for (int phase = 0; phase < N_PHASES; phase++)
-        add_number (builder, ebb_phase_get_name ((EbbPhase) phase), module->seconds[phase]);
-      json_builder_end_object (builder);
+        add_number (writer, ebb_phase_get_name ((EbbPhase) phase), module->seconds[phase]);
+      ebb_json_writer_end (writer);
     }
-  json_builder_end_array (builder);
+  ebb_json_writer_end (writer);
 }
 
 /**
@@ -497,8 +469,8 @@ add_modules (JsonBuilder *builder,
 char *
 ebb_profiler_get_json (EbbProfiler *self)
 {
-  g_autoptr (JsonBuilder) builder = NULL;
-  g_autoptr (JsonNode) root = NULL;
+  g_auto (EbbJsonWriter) json = { NULL };
+  EbbJsonWriter *writer = &json;
   g_autoptr (GArray) rows = NULL;
   Row sums[N_PHASES + 1];
   double seconds, op_seconds;
@@ -509,30 +481,27 @@ ebb_profiler_get_json (EbbProfiler *self)
   sum_rows (rows, sums);
   seconds = ebb_profiler_get_seconds (self);
   op_seconds = (double) sums[N_PHASES].time * 1e-9;
-  builder = json_builder_new ();
-  json_builder_begin_object (builder);
-  add_number (builder, "seconds", seconds);
-  add_integer (builder, "n_steps", self->n_steps);
-  add_integer (builder, "n_threads", (guint64) ebb_cpu_get_n_threads ());
-  add_number (builder, "op_seconds", op_seconds);
-  add_number (builder, "outside_seconds", MAX (seconds - op_seconds, 0));
-  add_number (builder, "product_seconds", ebb_profiler_get_product_seconds (self));
-  add_number (builder, "attention_seconds", ebb_profiler_get_attention_seconds (self));
-  add_number (builder, "floor_seconds", ebb_profiler_get_floor_seconds (self));
-  add_number (builder, "attention_floor_seconds", ebb_profiler_get_attention_floor_seconds (self));
-  add_number (builder, "floor_share", ebb_profiler_get_floor_share (self));
-  json_builder_set_member_name (builder, "phases");
-  json_builder_begin_object (builder);
+  ebb_json_writer_begin (writer, NULL, '{');
+  add_number (writer, "seconds", seconds);
+  ebb_json_writer_add_int (writer, "n_steps", (gint64) self->n_steps);
+  ebb_json_writer_add_int (writer, "n_threads", ebb_cpu_get_n_threads ());
+  add_number (writer, "op_seconds", op_seconds);
+  add_number (writer, "outside_seconds", MAX (seconds - op_seconds, 0));
+  add_number (writer, "product_seconds", ebb_profiler_get_product_seconds (self));
+  add_number (writer, "attention_seconds", ebb_profiler_get_attention_seconds (self));
+  add_number (writer, "floor_seconds", ebb_profiler_get_floor_seconds (self));
+  add_number (writer, "attention_floor_seconds", ebb_profiler_get_attention_floor_seconds (self));
+  add_number (writer, "floor_share", ebb_profiler_get_floor_share (self));
+  ebb_json_writer_begin (writer, "phases", '{');
   for (int i = 0; i < N_PHASES; i++)
-    add_number (builder, ebb_phase_get_name ((EbbPhase) i), (double) sums[i].time * 1e-9);
-  json_builder_end_object (builder);
-  add_ops (builder, rows);
-  add_works (builder, self, TRUE);
-  add_works (builder, self, FALSE);
-  add_modules (builder, self);
-  json_builder_end_object (builder);
-  root = json_builder_get_root (builder);
-  return json_to_string (root, FALSE);
+    add_number (writer, ebb_phase_get_name ((EbbPhase) i), (double) sums[i].time * 1e-9);
+  ebb_json_writer_end (writer);
+  add_ops (writer, rows);
+  add_works (writer, self, TRUE);
+  add_works (writer, self, FALSE);
+  add_modules (writer, self);
+  ebb_json_writer_end (writer);
+  return ebb_json_writer_finish (writer);
 }
 
 /* -- products ------------------------------------------------------------------------------------------------------ */

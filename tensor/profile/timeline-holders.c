@@ -4,8 +4,9 @@
 
 #include "tensor/backend/backend-private.h"
 #include "tensor/profile/profiler-private.h"
+#include "tensor/util/json-writer-private.h"
 
-#include <json-glib/json-glib.h>
+#include <math.h>
 #include <string.h>
 
 static guint64
@@ -385,48 +386,26 @@ ebb_memory_timeline_get_table (EbbMemoryTimeline *self,
 }
 
 static void
-add_integer (JsonBuilder *builder,
-             const char *name,
-             guint64 value)
-{
-  json_builder_set_member_name (builder, name);
-  json_builder_add_int_value (builder, (gint64) value);
-}
-
-static void
-add_text (JsonBuilder *builder,
-          const char *name,
-          const char *value)
-{
-  json_builder_set_member_name (builder, name);
-  if (value != NULL)
-    json_builder_add_string_value (builder, value);
-  else
-    json_builder_add_null_value (builder);
-}
-
-static void
-add_holders (JsonBuilder *builder,
+add_holders (EbbJsonWriter *writer,
              const GArray *holders)
 {
-  json_builder_set_member_name (builder, "holders");
-  json_builder_begin_array (builder);
+  ebb_json_writer_begin (writer, "holders", '[');
   for (guint i = 0; i < holders->len; i++)
     {
       const EbbMemoryHolder *holder = &g_array_index (holders, EbbMemoryHolder, i);
 
-      json_builder_begin_object (builder);
-      add_integer (builder, "bytes", holder->n_bytes);
-      add_text (builder, "purpose", ebb_purpose_get_name (holder->purpose));
-      add_text (builder, "name", holder->name);
-      add_text (builder, "op", holder->op);
-      add_text (builder, "phase", ebb_phase_get_name (holder->phase));
-      add_text (builder, "module", holder->module);
-      add_text (builder, "shape", holder->shape);
-      add_integer (builder, "tensors", holder->n_blocks);
-      json_builder_end_object (builder);
+      ebb_json_writer_begin (writer, NULL, '{');
+      ebb_json_writer_add_int (writer, "bytes", (gint64) holder->n_bytes);
+      ebb_json_writer_add_string (writer, "purpose", ebb_purpose_get_name (holder->purpose));
+      ebb_json_writer_add_string (writer, "name", holder->name);
+      ebb_json_writer_add_string (writer, "op", holder->op);
+      ebb_json_writer_add_string (writer, "phase", ebb_phase_get_name (holder->phase));
+      ebb_json_writer_add_string (writer, "module", holder->module);
+      ebb_json_writer_add_string (writer, "shape", holder->shape);
+      ebb_json_writer_add_int (writer, "tensors", (gint64) holder->n_blocks);
+      ebb_json_writer_end (writer);
     }
-  json_builder_end_array (builder);
+  ebb_json_writer_end (writer);
 }
 
 /**
@@ -444,31 +423,25 @@ char *
 ebb_memory_timeline_get_json (EbbMemoryTimeline *self,
                               guint n_holders)
 {
-  g_autoptr (JsonBuilder) builder = NULL;
-  g_autoptr (JsonNode) root = NULL;
+  g_auto (EbbJsonWriter) json = { NULL };
+  EbbJsonWriter *writer = &json;
   g_autoptr (GArray) holders = NULL;
 
   g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), NULL);
 
-  builder = json_builder_new ();
   holders = ebb_memory_timeline_list_holders (self, n_holders);
-  json_builder_begin_object (builder);
-  add_text (builder, "name", self->name);
-  add_text (builder, "device", self->device != NULL ? self->device->name : NULL);
-  add_integer (builder, "peak_bytes", ebb_memory_timeline_get_peak_total (self));
-  json_builder_set_member_name (builder, "purposes");
-  json_builder_begin_object (builder);
+  ebb_json_writer_begin (writer, NULL, '{');
+  ebb_json_writer_add_string (writer, "name", self->name);
+  ebb_json_writer_add_string (writer, "device", self->device != NULL ? self->device->name : NULL);
+  ebb_json_writer_add_int (writer, "peak_bytes", (gint64) ebb_memory_timeline_get_peak_total (self));
+  ebb_json_writer_begin (writer, "purposes", '{');
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
-    add_integer (builder, ebb_purpose_get_name ((EbbPurpose) i), ebb_memory_timeline_get_peak (self, (EbbPurpose) i));
-  json_builder_end_object (builder);
-  add_integer (builder, "launches", self->n_launches);
-  json_builder_set_member_name (builder, "seconds");
-  if (self->has_times)
-    json_builder_add_double_value (builder, (double) self->end * 1e-9);
-  else
-    json_builder_add_null_value (builder);
-  add_holders (builder, holders);
-  json_builder_end_object (builder);
-  root = json_builder_get_root (builder);
-  return json_to_string (root, FALSE);
+    ebb_json_writer_add_int (writer, ebb_purpose_get_name ((EbbPurpose) i),
+                             (gint64) ebb_memory_timeline_get_peak (self, (EbbPurpose) i));
+  ebb_json_writer_end (writer);
+  ebb_json_writer_add_int (writer, "launches", (gint64) self->n_launches);
+  ebb_json_writer_add_double (writer, "seconds", self->has_times ? (double) self->end * 1e-9 : NAN);
+  add_holders (writer, holders);
+  ebb_json_writer_end (writer);
+  return ebb_json_writer_finish (writer);
 }

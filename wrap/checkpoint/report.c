@@ -4,8 +4,8 @@
 
 #include "wrap/checkpoint/stack-private.h"
 #include "wrap/checkpoint/target-private.h"
+#include "tensor/util/json-writer-private.h"
 
-#include <json-glib/json-glib.h>
 #include <string.h>
 
 G_DEFINE_BOXED_TYPE (EbbCheckpointStats, ebb_checkpoint_stats, ebb_checkpoint_stats_copy, ebb_checkpoint_stats_free)
@@ -306,17 +306,14 @@ ebb_checkpoint_report (EbbModule *root)
 }
 
 static void
-add_numbers (JsonBuilder *builder,
+add_numbers (EbbJsonWriter *writer,
              EbbCheckpointStats *stats)
 {
   for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
-    {
-      json_builder_set_member_name (builder, numbers[i].name);
-      if (numbers[i].is_seconds)
-        json_builder_add_double_value (builder, SECONDS (stats, i));
-      else
-        json_builder_add_int_value (builder, (gint64) COUNT (stats, i));
-    }
+    if (numbers[i].is_seconds)
+      ebb_json_writer_add_double (writer, numbers[i].name, SECONDS (stats, i));
+    else
+      ebb_json_writer_add_int (writer, numbers[i].name, (gint64) COUNT (stats, i));
 }
 
 /**
@@ -333,37 +330,31 @@ add_numbers (JsonBuilder *builder,
 char *
 ebb_checkpoint_report_json (EbbModule *root)
 {
-  g_autoptr (JsonBuilder) builder = NULL;
-  g_autoptr (JsonNode) node = NULL;
+  g_auto (EbbJsonWriter) json = { NULL };
+  EbbJsonWriter *writer = &json;
   g_autoptr (GArray) rows = NULL;
   EbbCheckpointStats sum;
 
   g_return_val_if_fail (EBB_IS_MODULE (root), NULL);
 
   rows = collect_rows (root);
-  builder = json_builder_new ();
-  json_builder_begin_object (builder);
-  json_builder_set_member_name (builder, "modules");
-  json_builder_begin_array (builder);
+  ebb_json_writer_begin (writer, NULL, '{');
+  ebb_json_writer_begin (writer, "modules", '[');
   for (guint i = 0; i < rows->len; i++)
     {
       Row *row = &g_array_index (rows, Row, i);
 
-      json_builder_begin_object (builder);
-      json_builder_set_member_name (builder, "name");
-      json_builder_add_string_value (builder, row->name);
-      json_builder_set_member_name (builder, "type");
-      json_builder_add_string_value (builder, row->type);
-      add_numbers (builder, &row->stats);
-      json_builder_end_object (builder);
+      ebb_json_writer_begin (writer, NULL, '{');
+      ebb_json_writer_add_string (writer, "name", row->name);
+      ebb_json_writer_add_string (writer, "type", row->type);
+      add_numbers (writer, &row->stats);
+      ebb_json_writer_end (writer);
     }
-  json_builder_end_array (builder);
+  ebb_json_writer_end (writer);
   sum = sum_rows (rows);
-  json_builder_set_member_name (builder, "sum");
-  json_builder_begin_object (builder);
-  add_numbers (builder, &sum);
-  json_builder_end_object (builder);
-  json_builder_end_object (builder);
-  node = json_builder_get_root (builder);
-  return json_to_string (node, TRUE);
+  ebb_json_writer_begin (writer, "sum", '{');
+  add_numbers (writer, &sum);
+  ebb_json_writer_end (writer);
+  ebb_json_writer_end (writer);
+  return ebb_json_writer_finish (writer);
 }

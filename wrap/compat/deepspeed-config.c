@@ -31,14 +31,14 @@ ebb_checkpointing_config_read_json (EbbCheckpointingConfig *config,
                                     GError **error)
 {
   g_auto (EbbJsonConfig) loaded = { NULL };
-  JsonObject *section;
+  const EbbJson *section;
   g_autofree char *inside = NULL;
 
   if (!ebb_json_config_load (&loaded, json, "{\"" SECTION "\": {...}}", error))
     return FALSE;
   /* A key outside of the section would do nothing, and no error would say so. */
   for (guint i = 0; i < G_N_ELEMENTS (keys); i++)
-    if (json_object_has_member (loaded.root, keys[i].name))
+    if (ebb_json_get (loaded.root, keys[i].name) != NULL)
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                      "%s: %s stands outside of \"" SECTION "\": it must be {\"" SECTION "\": {\"%s\": ...}}",

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "nn/args.h"
-
-#include <json-glib/json-glib.h>
+#include "tensor/util/json-private.h"
 
 /* Reads configurations of other systems: JSON as text or in a file, or arguments of a function. A table names the keys
  * and says which field of a struct takes each value. A key that the table does not name, and a value of another type
@@ -12,7 +11,6 @@
 G_BEGIN_DECLS
 
 #define EBB_CONFIG_MAX_COUNT G_MAXINT32
-#define EBB_CONFIG_MAX_DEPTH 64                /* of objects and lists in each other */
 #define EBB_CONFIG_MAX_SIZE ((gsize) 16 << 20) /* of a file, in bytes */
 
 typedef enum
@@ -37,8 +35,7 @@ typedef struct
 
 typedef struct
 {
-  JsonParser *parser;
-  JsonObject *root;
+  EbbJson *root;
   char *where; /* its name in errors: "the configuration", or the file, quoted */
 } EbbJsonConfig;
 
@@ -52,7 +49,7 @@ void ebb_json_config_clear (EbbJsonConfig *self);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (EbbJsonConfig, ebb_json_config_clear)
 
 /* Puts @object's members into @config; fields whose keys @object does not have stay as they are. */
-gboolean ebb_json_config_read (JsonObject *object,
+gboolean ebb_json_config_read (const EbbJson *object,
                                const char *where,
                                const EbbConfigKey *keys,
                                guint n_keys,
@@ -65,13 +62,13 @@ gboolean ebb_json_config_read_args (EbbArgs *args,
                                     gpointer config,
                                     GError **error);
 /* The member @name of @object, which must be an object, in *@section; NULL if there is none. */
-gboolean ebb_json_config_get_section (JsonObject *object,
+gboolean ebb_json_config_get_section (const EbbJson *object,
                                       const char *name,
                                       const char *where,
-                                      JsonObject **section,
+                                      const EbbJson **section,
                                       GError **error);
 /* Always FALSE: @object has a key @name, which is none of @list. */
-gboolean ebb_json_config_refuse_key (JsonObject *object,
+gboolean ebb_json_config_refuse_key (const EbbJson *object,
                                      const char *name,
                                      const char *where,
                                      const char *list,

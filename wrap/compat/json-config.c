@@ -2,7 +2,8 @@
 /* Reads configurations of other systems by tables of keys. */
 #include "wrap/compat/json-config-private.h"
 
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
+#include "tensor/util/json-writer-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <string.h>
@@ -69,24 +70,15 @@ refuse_value (const char *where,
   return FALSE;
 }
 
-static char *
-describe_node (JsonNode *node)
-{
-  g_autofree char *text = json_to_string (node, FALSE);
-  const char *cut = strlen (text) > 60 ? g_utf8_find_prev_char (text, text + 58) : NULL;
-
-  return cut != NULL ? g_strdup_printf ("%.*s...", (int) (cut - text), text) : g_steal_pointer (&text);
-}
-
 gboolean
-ebb_json_config_refuse_key (JsonObject *object,
+ebb_json_config_refuse_key (const EbbJson *object,
                             const char *name,
                             const char *where,
                             const char *list,
                             GError **error)
 {
   g_autofree char *quoted = ebb_json_quote (name);
-  g_autofree char *value = describe_node (json_object_get_member (object, name));
+  g_autofree char *value = ebb_json_describe (ebb_json_get (object, name));
 
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s has no key %s (which is %s): its keys are %s", where,
                quoted, value, list);
@@ -94,30 +86,6 @@ ebb_json_config_refuse_key (JsonObject *object,
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
-
-/* json-glib recurses without a limit, and it accepts a key twice, comments, and text after an object, whose meaning
- * nobody knows. So the text is checked before json-glib sees it. */
-static gboolean
-parse (JsonParser *parser,
-       const char *text,
-       const char *where,
-       GError **error)
-{
-  g_autofree char *what = g_strdup_printf ("%s is not JSON", where);
-  g_autofree char *problem = NULL;
-  g_autoptr (GError) local = NULL;
-  EbbJsonScanner scanner;
-
-  if (!ebb_json_scanner_init (&scanner, text, strlen (text), what, error)
-      || !ebb_json_scanner_skip_value (&scanner, EBB_CONFIG_MAX_DEPTH, error)
-      || !ebb_json_scanner_expect_end (&scanner, error))
-    return FALSE;
-  if (json_parser_load_from_data (parser, text, -1, &local))
-    return TRUE;
-  problem = ebb_escape_text (local->message);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", what, problem);
-  return FALSE;
-}
 
 static gboolean
 read_file (const char *path,
@@ -157,7 +125,7 @@ ebb_json_config_load (EbbJsonConfig *self,
                       const char *form,
                       GError **error)
 {
-  g_autofree char *contents = NULL;
+  g_autofree char *contents = NULL, *what = NULL;
   const char *text = skip_blanks (json);
 
   *self = (EbbJsonConfig){ NULL };
@@ -175,29 +143,19 @@ ebb_json_config_load (EbbJsonConfig *self,
       g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s holds no JSON object: it must be %s", self->where, form);
       return FALSE;
     }
-  self->parser = json_parser_new_immutable ();
-  if (!parse (self->parser, text, self->where, error))
-    return FALSE;
-  self->root = json_node_get_object (json_parser_get_root (self->parser));
-  return TRUE;
+  what = g_strdup_printf ("%s is not JSON", self->where);
+  self->root = ebb_json_parse (text, strlen (text), what, error);
+  return self->root != NULL;
 }
 
 void
 ebb_json_config_clear (EbbJsonConfig *self)
 {
-  g_clear_object (&self->parser);
+  g_clear_pointer (&self->root, ebb_json_free);
   g_clear_pointer (&self->where, g_free);
-  self->root = NULL;
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
-
-static gboolean
-is_value (JsonNode *node,
-          GType type)
-{
-  return JSON_NODE_HOLDS_VALUE (node) && json_node_get_value_type (node) == type;
-}
 
 static guint
 find_choice (const EbbConfigKey *key,
@@ -210,35 +168,37 @@ find_choice (const EbbConfigKey *key,
 }
 
 static gboolean
-read_node (const EbbConfigKey *key,
-           JsonNode *node,
-           guint *value)
+read_value (const EbbConfigKey *key,
+            const EbbJson *json,
+            guint *value)
 {
-  gboolean is_null = JSON_NODE_HOLDS_NULL (node);
+  const gboolean is_null = json->kind == EBB_JSON_NULL;
+  const char *text;
+  gboolean truth;
+  gint64 number;
 
   switch (key->kind)
     {
     case EBB_CONFIG_BOOLEAN:
-      if (!is_value (node, G_TYPE_BOOLEAN))
+      if (!ebb_json_as_boolean (json, &truth))
         return FALSE;
-      *value = json_node_get_boolean (node) != FALSE;
+      *value = truth;
       return TRUE;
     case EBB_CONFIG_COUNT:
     case EBB_CONFIG_COUNT_OR_NULL:
       if (is_null && key->kind == EBB_CONFIG_COUNT_OR_NULL)
         *value = 0;
-      else if (is_value (node, G_TYPE_INT64) && json_node_get_int (node) >= 1
-               && json_node_get_int (node) <= EBB_CONFIG_MAX_COUNT)
-        *value = (guint) json_node_get_int (node);
+      else if (ebb_json_as_int (json, &number) && number >= 1 && number <= EBB_CONFIG_MAX_COUNT)
+        *value = (guint) number;
       else
         return FALSE;
       return TRUE;
     case EBB_CONFIG_ARRAY:
       *value = 1;
-      return JSON_NODE_HOLDS_ARRAY (node);
+      return json->kind == EBB_JSON_LIST;
     case EBB_CONFIG_CHOICE_OR_NULL:
     default:
-      *value = is_value (node, G_TYPE_STRING) ? find_choice (key, json_node_get_string (node)) : 0;
+      *value = ebb_json_as_string (json, &text) ? find_choice (key, text) : 0;
       return is_null || *value != 0;
     }
 }
@@ -256,29 +216,27 @@ find_key (const EbbConfigKey *keys,
 }
 
 gboolean
-ebb_json_config_read (JsonObject *object,
+ebb_json_config_read (const EbbJson *object,
                       const char *where,
                       const EbbConfigKey *keys,
                       guint n_keys,
                       gpointer config,
                       GError **error)
 {
-  g_autoptr (GList) names = json_object_get_members (object);
-
-  for (GList *item = names; item != NULL; item = item->next)
+  for (gsize i = 0; i < object->n_items; i++)
     {
-      const EbbConfigKey *key = find_key (keys, n_keys, item->data);
-      JsonNode *node = json_object_get_member (object, item->data);
+      const EbbJson *item = &object->items[i];
+      const EbbConfigKey *key = find_key (keys, n_keys, item->key);
 
       if (key == NULL)
         {
           g_autofree char *list = list_keys (keys, n_keys);
 
-          return ebb_json_config_refuse_key (object, item->data, where, list, error);
+          return ebb_json_config_refuse_key (object, item->key, where, list, error);
         }
-      if (!read_node (key, node, &ebb_config_get_value (config, key)))
+      if (!read_value (key, item, &ebb_config_get_value (config, key)))
         {
-          g_autofree char *value = describe_node (node);
+          g_autofree char *value = ebb_json_describe (item);
 
           return refuse_value (where, key, value, error);
         }
@@ -290,30 +248,34 @@ ebb_json_config_read (JsonObject *object,
 
 /* An argument as JSON would have it. Tensors, containers and objects, which no key takes, become null, and *@value is
  * their description. */
-static JsonNode *
+static EbbJson *
 convert_argument (EbbArgs *args,
                   guint index,
                   char **value)
 {
-  JsonNode *node = json_node_alloc ();
+  g_auto (EbbJsonWriter) writer = { NULL };
+  g_autofree char *text = NULL;
+  EbbJson *json;
 
   switch (ebb_args_get_value_kind (args, index))
     {
-    case EBB_VALUE_BOOL: json_node_init_boolean (node, ebb_args_get_boolean (args, index)); break;
-    case EBB_VALUE_INT: json_node_init_int (node, ebb_args_get_int (args, index)); break;
-    case EBB_VALUE_DOUBLE: json_node_init_double (node, ebb_args_get_double (args, index)); break;
-    case EBB_VALUE_STRING: json_node_init_string (node, ebb_args_get_string (args, index)); break;
+    case EBB_VALUE_BOOL: ebb_json_writer_add_boolean (&writer, NULL, ebb_args_get_boolean (args, index)); break;
+    case EBB_VALUE_INT: ebb_json_writer_add_int (&writer, NULL, ebb_args_get_int (args, index)); break;
+    case EBB_VALUE_DOUBLE: ebb_json_writer_add_double (&writer, NULL, ebb_args_get_double (args, index)); break;
+    case EBB_VALUE_STRING: ebb_json_writer_add_string (&writer, NULL, ebb_args_get_string (args, index)); break;
     case EBB_VALUE_TENSOR: *value = g_strdup ("a tensor"); break;
     case EBB_VALUE_ARGS: *value = g_strdup ("a container"); break;
     case EBB_VALUE_OBJECT: *value = g_strdup ("an object"); break;
     case EBB_VALUE_NONE:
     default: break;
     }
-  if (json_node_get_node_type (node) != JSON_NODE_VALUE)
-    json_node_init_null (node);
+  if (writer.text == NULL)
+    ebb_json_writer_add_string (&writer, NULL, NULL);
+  text = ebb_json_writer_finish (&writer);
+  json = ebb_json_parse (text, strlen (text), "an argument", NULL);
   if (*value == NULL)
-    *value = describe_node (node);
-  return node;
+    *value = ebb_json_describe (json);
+  return json;
 }
 
 gboolean
@@ -328,7 +290,7 @@ ebb_json_config_read_args (EbbArgs *args,
       const char *name = ebb_args_get_key (args, i);
       const EbbConfigKey *key = find_key (keys, n_keys, name);
       g_autofree char *value = NULL;
-      g_autoptr (JsonNode) node = convert_argument (args, i, &value);
+      g_autoptr (EbbJson) json = convert_argument (args, i, &value);
 
       if (key == NULL)
         {
@@ -340,7 +302,7 @@ ebb_json_config_read_args (EbbArgs *args,
           return FALSE;
         }
       if (ebb_args_get_value_kind (args, i) != EBB_VALUE_NONE
-          && (JSON_NODE_HOLDS_NULL (node) || !read_node (key, node, &ebb_config_get_value (config, key))))
+          && (json->kind == EBB_JSON_NULL || !read_value (key, json, &ebb_config_get_value (config, key))))
         return refuse_value ("the arguments", key, value, error);
     }
   return TRUE;
@@ -349,19 +311,19 @@ ebb_json_config_read_args (EbbArgs *args,
 /* -- sections ------------------------------------------------------------------------------------------------------ */
 
 gboolean
-ebb_json_config_get_section (JsonObject *object,
+ebb_json_config_get_section (const EbbJson *object,
                              const char *name,
                              const char *where,
-                             JsonObject **section,
+                             const EbbJson **section,
                              GError **error)
 {
-  JsonNode *node = json_object_get_member (object, name);
+  const EbbJson *member = ebb_json_get (object, name);
   g_autofree char *value = NULL;
 
-  *section = node != NULL && JSON_NODE_HOLDS_OBJECT (node) ? json_node_get_object (node) : NULL;
-  if (node == NULL || *section != NULL)
+  *section = member != NULL && member->kind == EBB_JSON_OBJECT ? member : NULL;
+  if (member == NULL || *section != NULL)
     return TRUE;
-  value = describe_node (node);
+  value = ebb_json_describe (member);
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be an object", where, name, value);
   return FALSE;
 }

@@ -29,14 +29,14 @@ read_config (const EbbJsonConfig *json,
 {
   g_autofree char *in_train = g_strdup_printf ("%s: " TRAIN, json->where);
   g_autofree char *inside = g_strdup_printf ("%s: " TRAIN ": " CHECKPOINT, json->where);
-  JsonObject *train, *checkpoint = NULL;
+  const EbbJson *train, *checkpoint = NULL;
 
   if (!ebb_json_config_get_section (json->root, TRAIN, json->where, &train, error)
       || (train != NULL && !ebb_json_config_get_section (train, CHECKPOINT, in_train, &checkpoint, error))
       || (checkpoint != NULL
           && !ebb_json_config_read (checkpoint, inside, keys, G_N_ELEMENTS (keys), config, error)))
     return FALSE;
-  if (checkpoint != NULL && json_object_has_member (checkpoint, ENABLED))
+  if (checkpoint != NULL && ebb_json_get (checkpoint, ENABLED) != NULL)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                "%s lacks " TRAIN "." CHECKPOINT "." ENABLED ", so it would have no effect; it must be true or false",

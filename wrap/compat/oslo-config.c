@@ -60,19 +60,19 @@ static gboolean
 check_sections (const EbbJsonConfig *json,
                 GError **error)
 {
-  g_autoptr (GList) names = json_object_get_members (json->root);
   g_autofree char *list = list_sections ();
 
-  for (GList *item = names; item != NULL; item = item->next)
+  for (gsize k = 0; k < json->root->n_items; k++)
     {
+      const char *name = json->root->items[k].key;
       gboolean is_known = FALSE;
 
       for (guint i = 0; i < G_N_ELEMENTS (sections); i++)
-        is_known = is_known || g_strcmp0 (sections[i].name, item->data) == 0;
+        is_known = is_known || strcmp (sections[i].name, name) == 0;
       if (!is_known)
-        return ebb_json_config_refuse_key (json->root, item->data, json->where, list, error);
+        return ebb_json_config_refuse_key (json->root, name, json->where, list, error);
     }
-  if (names != NULL)
+  if (json->root->n_items > 0)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s is empty; its keys are %s", json->where, list);
   return FALSE;
@@ -87,7 +87,7 @@ read_section (const EbbJsonConfig *json,
 {
   const char *name = sections[section].name;
   g_autofree char *inside = g_strdup_printf ("%s: %s", json->where, name);
-  JsonObject *object;
+  const EbbJson *object;
 
   if (!ebb_json_config_get_section (json->root, name, json->where, &object, error))
     return FALSE;
@@ -95,7 +95,7 @@ read_section (const EbbJsonConfig *json,
     return TRUE;
   if (!ebb_json_config_read (object, inside, sections[section].keys, sections[section].n_keys, keys, error))
     return FALSE;
-  if (json_object_has_member (object, "enable"))
+  if (ebb_json_get (object, "enable") != NULL)
     return TRUE;
   /* OSLO silently takes that for false. */
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,

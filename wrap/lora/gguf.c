@@ -5,7 +5,7 @@
 #include "nn/args-private.h"
 #include "nn/files/file-error-private.h"
 #include "nn/files/gguf-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/models/folder/model-private.h"
 #include "nn/models/gpt.h"

@@ -6,7 +6,7 @@
 #include "dist/init.h"
 #include "nn/args-private.h"
 #include "nn/files/gguf-private.h"
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 #include "nn/files/safetensors.h"
 #include "nn/initialization-private.h"
 #include "nn/layers/layer-private.h"
@@ -66,7 +66,7 @@ refuse (const char *path,
         GError **error)
 {
   g_autofree char *shown = ebb_escape_text (path);
-  g_autofree char *described = value != NULL ? ebb_config_describe (value) : g_strdup ("missing");
+  g_autofree char *described = value != NULL ? ebb_json_describe (value) : g_strdup ("missing");
 
   g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: %s is %s: it must be %s", shown, key, described, right);
   return FALSE;
@@ -77,10 +77,9 @@ is_one_of (const EbbJson *value,
            const char *values)
 {
   g_auto (GStrv) texts = g_strsplit (values, "|", -1);
-  g_autoptr (GString) text = g_string_new (NULL);
+  g_autofree char *text = ebb_json_to_line (value);
 
-  ebb_json_print (value, text);
-  return g_strv_contains ((const char *const *) texts, text->str);
+  return g_strv_contains ((const char *const *) texts, text);
 }
 
 /* Refuses a key that nothing here knows, unless its value is one that turns a feature off. */

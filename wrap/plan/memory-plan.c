@@ -2,7 +2,7 @@
 /* A memory plan: what each block keeps, recomputes and moves, and how that is put onto a model and taken off again. */
 #include "wrap/plan/memory-plan-private.h"
 
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/module-private.h"
 #include "offload/disk/store.h"
 #include "offload/host/store.h"

@@ -3,8 +3,8 @@
 #include "wrap/plan/memory-plan-private.h"
 
 #include "nn/files/file-error-private.h"
-#include "nn/files/json-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/autograd/op-names-private.h"
 #include "tensor/util/atomic-file-private.h"
 #include "wrap/plan/blocks-private.h"

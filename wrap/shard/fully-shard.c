@@ -9,9 +9,8 @@
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/json-writer-private.h"
 #include "wrap/shard/unit-private.h"
-
-#include <json-glib/json-glib.h>
 
 /* The entry points that shard a module: each call makes a unit, and installs an interceptor that unshards the unit's
  * parameters for the forward. */
@@ -629,31 +628,26 @@ ebb_shard_report (EbbModule *module)
 char *
 ebb_shard_report_json (EbbModule *module)
 {
-  g_autoptr (JsonBuilder) builder = json_builder_new ();
-  g_autoptr (JsonNode) root = NULL;
+  g_auto (EbbJsonWriter) json = { NULL };
+  EbbJsonWriter *writer = &json;
   g_autoptr (GPtrArray) units = NULL;
 
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   units = find_units (module);
-  json_builder_begin_array (builder);
+  ebb_json_writer_begin (writer, NULL, '[');
   for (guint i = 0; i < units->len; i++)
     {
       const EbbShardUnit *unit = g_ptr_array_index (units, i);
       gint64 counts[N_COLUMNS];
 
       get_counts (unit, counts);
-      json_builder_begin_object (builder);
-      json_builder_set_member_name (builder, "name");
-      json_builder_add_string_value (builder, unit->name);
+      ebb_json_writer_begin (writer, NULL, '{');
+      ebb_json_writer_add_string (writer, "name", unit->name);
       for (guint c = 0; c < N_COLUMNS; c++)
-        {
-          json_builder_set_member_name (builder, columns[c].name);
-          json_builder_add_int_value (builder, counts[c]);
-        }
-      json_builder_end_object (builder);
+        ebb_json_writer_add_int (writer, columns[c].name, counts[c]);
+      ebb_json_writer_end (writer);
     }
-  json_builder_end_array (builder);
-  root = json_builder_get_root (builder);
-  return json_to_string (root, TRUE);
+  ebb_json_writer_end (writer);
+  return ebb_json_writer_finish (writer);
 }

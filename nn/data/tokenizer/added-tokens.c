@@ -3,7 +3,7 @@
 #include "nn/data/tokenizer/added-tokens-private.h"
 
 #include "nn/data/tokenizer/characters-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/files/gguf-private.h"
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 
 /* The tokenizer of a GGUF file, as values of llama.cpp's converter, and as the files of a folder. */
 

@@ -5,7 +5,7 @@
 #include "nn/data/tokenizer-settings-private.h"
 #include "nn/data/utf8-private.h"
 #include "nn/files/file-error-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 
 /* Reads the parts of a tokenizer.json: members that may be missing, and errors that name what doesn't fit. */
 

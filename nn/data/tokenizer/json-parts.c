@@ -2,7 +2,7 @@
 /* Reads the parts of a tokenizer.json: members that may be missing, and errors that name what doesn't fit. */
 #include "nn/data/tokenizer/json-parts-private.h"
 
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 #include <string.h>
 

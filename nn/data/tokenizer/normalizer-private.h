@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/data/tokenizer/pattern-private.h"
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 
 /* Normalizers: they change a text before it is cut into words, by normal forms, case, accents, replacements. */
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 
 /* The regular expressions of tokenizers, run by PCRE2.
  *

@@ -6,7 +6,7 @@
 #include "nn/data/tokenizer/pattern-private.h"
 
 #include "nn/data/tokenizer/json-parts-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 #include <pcre2.h>
 #include <string.h>

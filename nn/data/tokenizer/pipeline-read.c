@@ -3,7 +3,7 @@
 #include "nn/data/tokenizer/json-parts-private.h"
 #include "nn/data/tokenizer/pipeline-private.h"
 #include "nn/data/utf8-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <string.h>

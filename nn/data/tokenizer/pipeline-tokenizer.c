@@ -2,7 +2,7 @@
 /* The class of tokenizers that are made of parts: EbbTokenizer's functions by a pipeline. */
 #include "nn/data/tokenizer/pipeline-private.h"
 
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/tensor-private.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 /* Names the settings beside a tokenizer.json that have no effect here. */
 #include "nn/data/tokenizer-settings-private.h"
 #include "nn/data/tokenizer/pipeline-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <string.h>

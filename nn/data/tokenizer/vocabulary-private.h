@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 
 /* The tokens of a model: how they are spelt, and their numbers. */
 

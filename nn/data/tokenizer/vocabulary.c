@@ -4,7 +4,7 @@
 
 #include "nn/data/tokenizer/characters-private.h"
 #include "nn/data/utf8-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 /* Ids may leave a few numbers out; tables are by id, so that a large one can't ask for all memory. */
 #define MAX_ID(n_tokens) (2 * (gint64) (n_tokens) + 65536)

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/folder/architecture-private.h"
 
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/models/folder/config-private.h"
 #include "tensor/error-private.h"
 
@@ -498,7 +498,7 @@ ebb_architecture_find (const EbbJson *document,
     g_string_append_printf (known, "%s%s", i == 0 ? "" : i + 1 < ebb_n_architectures ? ", "
                                                                                      : " or ",
                             ebb_architectures[i].model_type);
-  value = member != NULL ? ebb_config_describe (member) : g_strdup ("missing");
+  value = member != NULL ? ebb_json_describe (member) : g_strdup ("missing");
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: model_type is %s: it must be %s", shown, value, known->str);
   return NULL;
 }

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/models/folder/config-private.h"
 
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/error-private.h"
 
 #include <math.h>
@@ -9,36 +9,9 @@
 
 /* Keys of config.json that stand for one field of a configuration: read, checked and written by their rows. */
 
-#define MAX_SHOWN 60
-
 static const EbbConfigSource no_source;
 
 /* -- errors -------------------------------------------------------------------------------------------------------- */
-
-char *
-ebb_config_describe (const EbbJson *value)
-{
-  g_autoptr (GString) text = g_string_new (NULL);
-
-  if (value->kind == EBB_JSON_STRING)
-    return ebb_json_quote (value->text);
-  ebb_json_print (value, text);
-  for (gsize i = 0; i < text->len; i++)
-    if (text->str[i] == '\n')
-      {
-        gsize n = strspn (text->str + i + 1, " ");
-
-        text->str[i] = ' ';
-        g_string_erase (text, (gssize) i + 1, (gssize) n);
-      }
-  if (text->len > MAX_SHOWN)
-    {
-      g_autofree char *cut = g_utf8_substring (text->str, 0, MIN (g_utf8_strlen (text->str, -1), MAX_SHOWN));
-
-      g_string_printf (text, "%s...", cut);
-    }
-  return ebb_escape_text (text->str);
-}
 
 gboolean
 ebb_config_refuse (const EbbConfigSource *source,
@@ -49,7 +22,7 @@ ebb_config_refuse (const EbbConfigSource *source,
                    GError **error)
 {
   g_autofree char *shown = ebb_escape_text (source->path);
-  g_autofree char *described = value != NULL ? ebb_config_describe (value) : g_strdup ("missing");
+  g_autofree char *described = value != NULL ? ebb_json_describe (value) : g_strdup ("missing");
 
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: %s%s%s is %s: it must be %s", shown, scope ? scope : "",
                scope ? "." : "", key, described, right);
@@ -62,11 +35,10 @@ static gboolean
 is_one_of (const EbbJson *value,
            const char *texts)
 {
-  g_autoptr (GString) text = g_string_new (NULL);
+  g_autofree char *text = ebb_json_to_line (value);
   g_auto (GStrv) parts = g_strsplit (texts, "|", -1);
 
-  ebb_json_print (value, text);
-  return g_strv_contains ((const char *const *) parts, text->str);
+  return g_strv_contains ((const char *const *) parts, text);
 }
 
 /* The names of activations. The first name of an activation is the one that is written. */

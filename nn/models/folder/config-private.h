@@ -43,8 +43,6 @@ const EbbArchitecture *ebb_config_find_architecture (const EbbGptConfig *config,
 
 /* -- config-keys.c */
 
-/* A value as errors show it: one line, not long. Owned. */
-char *ebb_config_describe (const EbbJson *value);
 /* FALSE: "PATH: KEY is VALUE: it must be RIGHT". @scope, which may be NULL, names the object that has the key. */
 gboolean ebb_config_refuse (const EbbConfigSource *source,
                             const char *scope,

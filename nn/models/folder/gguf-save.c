@@ -2,7 +2,7 @@
 #include "nn/models/folder/model-private.h"
 
 #include "nn/data/tokenizer/gguf-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/models/folder/gguf-model-private.h"
 #include "nn/models/gpt.h"
 #include "nn/module-instance-private.h"

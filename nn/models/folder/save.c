@@ -2,7 +2,7 @@
 #include "nn/models/folder/model-private.h"
 
 #include "nn/files/gguf-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/files/safetensors-writer-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/models/bert.h"

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only */
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 #include "support/tensors.h"
 #include "tensor/tensor-private.h"
 

@@ -2,7 +2,7 @@
 /* test: private-headers cpu-only */
 #include "nn/models/token-choice-private.h"
 
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 
 #include <ebb/ebb.h>
 #include <math.h>

@@ -97,7 +97,7 @@ what_is_wrong_is_named (void)
       { "the configuration: activation_checkpointing: cpu_checkpointing is \"yes\"", "true or false" } },
     { IN ("\"profile\": null"), EBB_ERROR_INVALID_ARGUMENT, { "profile is null", "true or false" } },
     { IN ("\"profile\": 1"), EBB_ERROR_INVALID_ARGUMENT, { "profile is 1", "true or false" } },
-    { IN ("\"profile\": {\"a\": [1]}"), EBB_ERROR_INVALID_ARGUMENT, { "profile is {\"a\":[1]}", "true or false" } },
+    { IN ("\"profile\": {\"a\": [1]}"), EBB_ERROR_INVALID_ARGUMENT, { "profile is {\"a\": [1]}", "true or false" } },
     { IN ("\"number_checkpoints\": 0"),
       EBB_ERROR_INVALID_ARGUMENT,
       { "number_checkpoints is 0", "from 1 to 2147483647, or null" } },

@@ -2,7 +2,7 @@
 #include "wrap/shard/state/state-private.h"
 
 #include "nn/args-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/files/safetensors.h"
 #include "nn/files/state-file-private.h"
 #include "nn/files/state-tree-private.h"

@@ -6,7 +6,7 @@
 #include "dist/rng-tracker-private.h"
 #include "nn/args-private.h"
 #include "nn/module-instance-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/state/training-state-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"

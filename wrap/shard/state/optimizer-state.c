@@ -4,7 +4,7 @@
 #include "dist/init.h"
 #include "dist/agree-private.h"
 #include "nn/args-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "nn/files/state-tree-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"

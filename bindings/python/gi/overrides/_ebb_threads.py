@@ -26,8 +26,8 @@ def _open_library():
             try:
                 ctypes.CDLL(path, mode=os.RTLD_LOCAL | (os.RTLD_DEEPBIND if has_own else 0))
             except OSError as error:
-                raise ImportError(f"Ebb can't be loaded ({error}): install GLib 2.74 or newer, json-glib, PCRE2 and "
-                                  "libgomp, on Debian libglib2.0-0, libjson-glib-1.0-0, libpcre2-8-0 and libgomp1"
+                raise ImportError(f"Ebb can't be loaded ({error}): install GLib 2.74 or newer, PCRE2, and "
+                                  "libgomp, on Debian libglib2.0-0, libpcre2-8-0, and libgomp1"
                                   ) from None
             return
 

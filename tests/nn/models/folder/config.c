@@ -272,7 +272,7 @@ what_is_not_there_is_refused_by_its_key (void)
     { "llama3", "attention_dropout", "1", { "attention_dropout is 1", "below 1" } },
     { "llama3", "tie_word_embeddings", "\"yes\"", { "tie_word_embeddings is \"yes\"", "true or false" } },
     { "llama3", "num_key_value_heads", "3", { "config.json: Gpt:", "kv_heads" } },
-    { "llama3", "rope_parameters", "[1]", { "rope_parameters is [ 1 ]", "an object" } },
+    { "llama3", "rope_parameters", "[1]", { "rope_parameters is [1]", "an object" } },
     { "llama3",
       "rope_parameters",
       "{\"rope_type\": \"proportional\"}",

@@ -4,8 +4,8 @@
 #include "tensor/error.h"
 
 /* JSON as a tree, in the order of the file. Numbers keep the text that the file has, so a value that nobody understands
- * is written again as it was. What nn/files/json-scanner-private.h refuses is refused here too, and so are objects with
- * a key twice. */
+ * is written again as it was. What tensor/util/json-scanner-private.h refuses is refused here too, and so are objects
+ * with a key twice. */
 
 G_BEGIN_DECLS
 
@@ -40,7 +40,7 @@ EbbJson *ebb_json_parse (const char *text,
 EbbJson *ebb_json_read_file (const char *path,
                              gsize max_size,
                              GError **error);
-/* The same, but strings may have U+0000, which nn/files/json-scanner-private.h says how to spell. */
+/* The same, but strings may have U+0000, which tensor/util/json-scanner-private.h says how to spell. */
 EbbJson *ebb_json_parse_with_nul (const char *text,
                                   gsize length,
                                   const char *what,
@@ -72,6 +72,10 @@ void ebb_json_set (EbbJson *self,
 /* Appends the value, as people read it: two spaces for each level. */
 void ebb_json_print (const EbbJson *self,
                      GString *json);
+/* The value in one line. */
+char *ebb_json_to_line (const EbbJson *self);
+/* The value as part of a message: in one line, and cut if it is long. */
+char *ebb_json_describe (const EbbJson *self);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbJson, ebb_json_free)
 

@@ -1,11 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only */
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
+#include "tensor/util/json-writer-private.h"
 
 #include <ebb/ebb.h>
+#include <math.h>
 #include <string.h>
 
-/* JSON as a tree: what is read, what is refused, and that what was read is written again as it was. */
+/* JSON as a tree: what is read, what is refused, and that what was read is written again as it was. JSON that is
+ * written value by value is read as the same values. */
 
 static EbbJson *
 parse (const char *text, GError **error)
@@ -99,6 +102,62 @@ damaged_text_is_refused (void)
   assert_refused (deep->str, "nested too deep");
 }
 
+static void
+values_are_written_one_by_one (void)
+{
+  static const double numbers[] = { 0.1, 1.0 / 3, 5e-324, -1.7976931348623157e308, 0, 3, 1e22 };
+  g_auto (EbbJsonWriter) writer = { NULL };
+  g_autofree char *text = NULL, *again = NULL;
+  g_autoptr (EbbJson) json = NULL;
+  const EbbJson *list;
+
+  ebb_json_writer_begin (&writer, NULL, '{');
+  ebb_json_writer_add_string (&writer, "a\"", "b\n\x01");
+  ebb_json_writer_add_string (&writer, "none", NULL);
+  ebb_json_writer_begin (&writer, "numbers", '[');
+  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
+    ebb_json_writer_add_double (&writer, NULL, numbers[i]);
+  ebb_json_writer_add_double (&writer, NULL, NAN);
+  ebb_json_writer_add_double (&writer, NULL, -INFINITY);
+  ebb_json_writer_add_int (&writer, NULL, G_MININT64);
+  ebb_json_writer_begin (&writer, NULL, '{');
+  ebb_json_writer_end (&writer);
+  ebb_json_writer_end (&writer);
+  ebb_json_writer_add_boolean (&writer, "is", TRUE);
+  ebb_json_writer_end (&writer);
+  text = ebb_json_writer_finish (&writer);
+  g_assert_true (g_str_has_prefix (text, "{\"a\\\"\":\"b\\n\\u0001\",\"none\":null,\"numbers\":[0.1,"));
+  g_assert_true (g_str_has_suffix (text, ",0,3,1e+22,null,null,-9223372036854775808,{}],\"is\":true}"));
+  json = parse (text, NULL);
+  list = ebb_json_get (json, "numbers");
+  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
+    {
+      double number = NAN;
+
+      g_assert_true (ebb_json_as_double (&list->items[i], &number) && number == numbers[i]);
+    }
+  /* The writer is new again. */
+  ebb_json_writer_add_int (&writer, NULL, 7);
+  again = ebb_json_writer_finish (&writer);
+  g_assert_cmpstr (again, ==, "7");
+}
+
+static void
+values_in_messages_are_one_line_and_cut (void)
+{
+  g_autoptr (EbbJson) json = parse ("[{\"a\": [1, \"x\"]}, \"two\\nlines\", [\"a text of more than sixty bytes, "
+                                    "whose end nobody sees in a message\"]]",
+                                    NULL);
+  g_autofree char *first = ebb_json_describe (&json->items[0]);
+  g_autofree char *second = ebb_json_describe (&json->items[1]);
+  g_autofree char *third = ebb_json_describe (&json->items[2]);
+
+  g_assert_cmpstr (first, ==, "{\"a\": [1, \"x\"]}");
+  g_assert_cmpstr (second, ==, "\"two\\nlines\"");
+  g_assert_true (g_str_has_suffix (third, "..."));
+  g_assert_cmpuint (strlen (third), ==, 63);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -107,5 +166,7 @@ main (int argc, char **argv)
   g_test_add_func ("/json/what-was-read-is-written-again", what_was_read_is_written_again);
   g_test_add_func ("/json/members-are-set-in-place-or-last", members_are_set_in_place_or_last);
   g_test_add_func ("/json/damaged-text-is-refused", damaged_text_is_refused);
+  g_test_add_func ("/json/values-are-written-one-by-one", values_are_written_one_by_one);
+  g_test_add_func ("/json/values-in-messages-are-one-line-and-cut", values_in_messages_are_one_line_and_cut);
   return g_test_run ();
 }

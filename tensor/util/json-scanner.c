@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 #include "tensor/error-private.h"
 

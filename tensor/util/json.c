@@ -1,12 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* JSON as a tree. */
-#include "nn/files/json-private.h"
+#include "tensor/util/json-private.h"
 
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <math.h>
 #include <string.h>
+
+#define MAX_SHOWN 60 /* bytes of a value in a message */
 
 static gboolean read_value (EbbJsonScanner *scanner, EbbJson *self, guint max_depth, GError **error);
 
@@ -262,6 +264,25 @@ ebb_json_set (EbbJson *self, const char *key, const char *text)
   g_free (value);
 }
 
+char *
+ebb_json_describe (const EbbJson *self)
+{
+  g_autofree char *line = NULL;
+  const char *cut;
+
+  if (self->kind == EBB_JSON_STRING)
+    return ebb_json_quote (self->text);
+  line = ebb_json_to_line (self);
+  cut = strlen (line) > MAX_SHOWN ? g_utf8_find_prev_char (line, line + MAX_SHOWN + 1) : NULL;
+  if (cut != NULL)
+    {
+      g_autofree char *shown = g_strdup_printf ("%.*s...", (int) (cut - line), line);
+
+      return ebb_escape_text (shown);
+    }
+  return ebb_escape_text (line);
+}
+
 static void
 begin_line (GString *json, guint depth)
 {
@@ -269,7 +290,7 @@ begin_line (GString *json, guint depth)
 }
 
 static void
-print_at (const EbbJson *self, GString *json, guint depth)
+print_at (const EbbJson *self, GString *json, gboolean in_lines, guint depth)
 {
   const gboolean is_object = self->kind == EBB_JSON_OBJECT;
 
@@ -282,16 +303,18 @@ print_at (const EbbJson *self, GString *json, guint depth)
       g_string_append_c (json, is_object ? '{' : '[');
       for (gsize i = 0; i < self->n_items; i++)
         {
-          g_string_append (json, i > 0 ? "," : "");
-          begin_line (json, depth + 1);
+          g_string_append (json, i == 0 ? "" : in_lines ? ","
+                                                        : ", ");
+          if (in_lines)
+            begin_line (json, depth + 1);
           if (is_object)
             {
               ebb_json_append_string (json, self->items[i].key);
               g_string_append (json, ": ");
             }
-          print_at (&self->items[i], json, depth + 1);
+          print_at (&self->items[i], json, in_lines, depth + 1);
         }
-      if (self->n_items > 0)
+      if (in_lines && self->n_items > 0)
         begin_line (json, depth);
       g_string_append_c (json, is_object ? '}' : ']');
     }
@@ -300,7 +323,16 @@ print_at (const EbbJson *self, GString *json, guint depth)
 void
 ebb_json_print (const EbbJson *self, GString *json)
 {
-  print_at (self, json, 0);
+  print_at (self, json, TRUE, 0);
+}
+
+char *
+ebb_json_to_line (const EbbJson *self)
+{
+  GString *json = g_string_new (NULL);
+
+  print_at (self, json, FALSE, 0);
+  return g_string_free (json, FALSE);
 }
 
 void
