@@ -21,7 +21,6 @@ void ebb_leaf_set_hook (EbbTensor *leaf,
 void ebb_leaf_clear_hook (EbbTensor *leaf,
                           gpointer data);
 
-gboolean ebb_leaf_has_hook (EbbTensor *leaf);
 /* For owners: the gradient of @leaf is final, so its hook is called, if there is one. */
 gboolean ebb_leaf_notify (EbbTensor *leaf,
                           GError **error);

@@ -66,14 +66,6 @@ find_hook (EbbTensor *leaf,
 }
 
 gboolean
-ebb_leaf_has_hook (EbbTensor *leaf)
-{
-  Hook hook;
-
-  return find_hook (leaf, &hook);
-}
-
-gboolean
 ebb_leaf_notify (EbbTensor *leaf,
                  GError **error)
 {
