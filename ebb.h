@@ -42,6 +42,7 @@
 #include "nn/data/document-dataset.h"
 #include "nn/data/masked-dataset.h"
 #include "nn/data/text-dataset.h"
+#include "nn/data/text-format.h"
 #include "nn/data/tokenizer.h"
 #include "nn/data/tokenizer/bpe-tokenizer.h"
 #include "nn/data/tokenizer/token-decoder.h"

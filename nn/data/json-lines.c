@@ -3,9 +3,10 @@
 #include "nn/data/json-lines-private.h"
 
 #include "nn/data/answers-private.h"
+#include "nn/data/text-format.h"
+#include "tensor/util/atomic-file-private.h"
 #include "tensor/util/json-private.h"
 #include "tensor/util/json-scanner-private.h"
-#include "tensor/util/atomic-file-private.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -490,6 +491,7 @@ read_blocks (Lines *self,
         }
       g_byte_array_set_size (buffer, (guint) (rest + n));
       if (!ebb_read_file_part (fd, self->name, offset, buffer->data + rest, n, error)
+          || (offset == 0 && !ebb_check_text_format (self->name, buffer->data, n, TRUE, error))
           || !read_whole_lines (self, (const char *) buffer->data, buffer->len, &used, error))
         return FALSE;
       if (used > 0)
@@ -557,6 +559,8 @@ read_whole_file (const EbbDocumentReader *reader,
     return FALSE;
   if (size == 0)
     return fail_empty (path, error);
+  if (!ebb_check_text_format (path, (const guint8 *) text, MIN (size, BLOCK_SIZE), TRUE, error))
+    return FALSE;
   if (begin_document (reader, error) && append_text (reader, text, size, TRUE, error) && end_document (reader, error))
     return TRUE;
   g_prefix_error (error, "%s: ", name);

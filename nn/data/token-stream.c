@@ -2,6 +2,7 @@
 #include "nn/data/token-stream-private.h"
 
 #include "nn/data/byte-tokenizer.h"
+#include "nn/data/text-format.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <stdlib.h>
@@ -165,6 +166,7 @@ ebb_token_stream_append_file (EbbTokenStream *self,
                               GError **error)
 {
   EbbTokenSegment segment = { .begin = self->n_tokens, .width = 1 };
+  g_autofree char *start = NULL;
   g_autoptr (GBytes) text = NULL;
   char *data;
   gsize size;
@@ -174,6 +176,13 @@ ebb_token_stream_append_file (EbbTokenStream *self,
     return FALSE;
   if (EBB_IS_BYTE_TOKENIZER (tokenizer) && size > SMALL_FILE)
     {
+      start = g_malloc (SMALL_FILE);
+      if (!ebb_read_file_part (segment.fd, path, 0, start, SMALL_FILE, error)
+          || !ebb_check_text_format (path, (const guint8 *) start, SMALL_FILE, TRUE, error))
+        {
+          close (segment.fd);
+          return FALSE;
+        }
       segment.path = g_strdup (path);
       segment.n_tokens = (gint64) size;
       append_segment (self, &segment);
@@ -184,6 +193,8 @@ ebb_token_stream_append_file (EbbTokenStream *self,
   if (data == NULL)
     return FALSE;
   text = g_bytes_new_take (data, size);
+  if (!ebb_check_text_format (path, (const guint8 *) data, MIN (size, SMALL_FILE), TRUE, error))
+    return FALSE;
   return ebb_token_stream_append (self, text, path, tokenizer, error);
 }
 

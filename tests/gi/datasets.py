@@ -1,4 +1,5 @@
 """Datasets from Python: documents of JSON lines packed into rows, masked tokens, held-out parts, and their state."""
+import gzip
 import json
 import os
 import tempfile
@@ -48,6 +49,17 @@ class Datasets(TestCase):
         self.assertIsNone(starts)
         self.assertEqual(sum(target != -100 for target in targets[0].tolist()), 6)
         self.assertLessEqual(max(tokens[0].tolist()), 256)
+
+    def test_compressed_files_are_refused(self):
+        path = os.path.join(os.path.dirname(self.path), "sums.txt")
+        with open(path, "wb") as file:
+            file.write(gzip.compress(b"1+1=2. " * 99))
+        for kind in Ebb.TextDataset, Ebb.DocumentDataset:
+            with self.assertRaisesRegex(Ebb.Error, "sums.txt: it is compressed by gzip: unpack it first"):
+                kind([path], self.tokenizer, 1)
+        self.assertTrue(Ebb.check_text_format("bytes", bytes(99), True))
+        with self.assertRaisesRegex(Ebb.Error, "^bytes: it is binary data, or text in another encoding than UTF-8"):
+            Ebb.check_text_format("bytes", bytes(99), False)
 
     def test_bad_lines_are_named(self):
         with open(self.path, "a", encoding="utf-8") as file:

@@ -98,73 +98,6 @@ check_eval (const Options *options,
   return TRUE;
 }
 
-/* Formats by the bytes that their files begin with. */
-static const struct
-{
-  const char *bytes;
-  gsize n;
-  const char *name, *advice;
-} formats[] = {
-#define FORMAT(bytes, name, advice)         \
-  {                                         \
-    bytes, sizeof (bytes) - 1, name, advice \
-  }
-#define UNPACK "unpack it first"
-#define WRITE_TEXT "text and JSON lines are trained on"
-  FORMAT ("\037\213", "compressed by gzip", UNPACK),
-  FORMAT ("\3757zXZ", "compressed by xz", UNPACK),
-  FORMAT ("\050\265\057\375", "compressed by zstd", UNPACK),
-  FORMAT ("BZh", "compressed by bzip2", UNPACK),
-  FORMAT ("\004\042M\030", "compressed by lz4", UNPACK),
-  FORMAT ("PK\003\004", "a ZIP archive, as documents of office programs are", UNPACK),
-  FORMAT ("7z\274\257\047\034", "a 7z archive", UNPACK),
-  FORMAT ("%PDF-", "a PDF file", WRITE_TEXT),
-  FORMAT ("PAR1", "a Parquet file", WRITE_TEXT),
-  FORMAT ("ARROW1", "an Arrow file", WRITE_TEXT),
-  FORMAT ("SQLite format 3", "an SQLite database", WRITE_TEXT),
-  FORMAT ("\223NUMPY", "a NumPy array", WRITE_TEXT),
-  FORMAT ("\377\376", "text in UTF-16", "convert it to UTF-8"),
-  FORMAT ("\376\377", "text in UTF-16", "convert it to UTF-8"),
-};
-
-/* Bytes that text in UTF-8 doesn't have: broken characters, and control characters that no text has. */
-static gsize
-count_strange (const char *text,
-               gsize n)
-{
-  gsize count = 0;
-
-  for (gsize i = 0; i < n;)
-    {
-      const gunichar c = g_utf8_get_char_validated (text + i, (gssize) (n - i));
-      const gboolean is_whole = c < (gunichar) -2;
-
-      count += !is_whole || (c < ' ' && strchr ("\t\n\v\f\r\033", (int) c) == NULL) || c == 0;
-      i += is_whole ? (gsize) g_unichar_to_utf8 (c, NULL) : 1;
-    }
-  return count;
-}
-
-/* Checks that the beginning of a file may be text, in which some bytes may be broken. */
-static gboolean
-check_format (const char *option,
-              const char *path,
-              const char *text,
-              gsize n,
-              GError **error)
-{
-  const gsize strange = count_strange (text, n);
-
-  /* A text may begin with the few letters of a format, as "BZh". */
-  for (guint i = 0; i < G_N_ELEMENTS (formats); i++)
-    if (n >= formats[i].n && (strange > 0 || formats[i].n > 4)
-        && memcmp (text, formats[i].bytes, formats[i].n) == 0)
-      return options_refuse (error, "--%s %s: it is %s: %s", option, path, formats[i].name, formats[i].advice);
-  return strange <= n / 10
-         || options_refuse (error, "--%s %s: it is binary data, or text in another encoding than UTF-8: " WRITE_TEXT,
-                            option, path);
-}
-
 /* Whether a line is what JSON lines have. */
 static gboolean
 looks_like_lines (const char *line)
@@ -191,10 +124,11 @@ check_is_text (const char *option,
   g_autofree char *text = g_malloc (PEEKED + 1);
   const gsize n = read_start (path, text, PEEKED); /* what can't be read is reported where all of it is */
   const char *begin = text;
+  g_autoptr (GError) failure = NULL;
 
   text[n] = '\0';
-  if (!check_format (option, path, text, n, error))
-    return FALSE;
+  if (!ebb_check_text_format (path, (const guint8 *) text, n, FALSE, &failure))
+    return options_refuse (error, "--%s %s", option, failure->message);
   if (is_lines (path))
     return TRUE;
   if (g_str_has_prefix (begin, "\357\273\277")) /* a byte order mark */

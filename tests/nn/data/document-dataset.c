@@ -645,6 +645,15 @@ files_are_read_in_blocks (void)
   message = g_strdup_printf ("%s: line 4: byte 1: expected a value", lines_path);
   g_assert_cmpstr (error->message, ==, message);
   g_clear_error (&error);
+  for (guint i = 0; i < 2; i++)
+    {
+      static const char *const names[] = { "a.jsonl", "b.txt" };
+
+      g_assert_true (g_file_set_contents (paths[i], "\3757zXZ\n{\"text\": \"a\"}\n", -1, NULL));
+      g_assert_null (ebb_document_dataset_new (paths + i, tokenizer, 1, &error));
+      test_assert_error (error, EBB_ERROR_FORMAT, names[i], "it is compressed by xz: unpack it first");
+      g_clear_error (&error);
+    }
   g_unlink (lines_path);
   g_assert_null (ebb_document_dataset_new (paths, tokenizer, 1, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);

@@ -302,6 +302,42 @@ bad_texts_are_named (void)
   g_rmdir (folder);
 }
 
+/* Whether it is read at once or, as long ones by a byte tokenizer, from its file. */
+static void
+compressed_texts_are_refused (void)
+{
+  static const guint8 cut[] = "BZh text \xc3"; /* the first byte of a character */
+  const gsize sizes[] = { 100, 3 << 20 };
+  g_autofree char *folder = g_dir_make_tmp ("ebb-text-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, "text.txt", NULL);
+  const char *const paths[] = { path, NULL };
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (GError) error = NULL;
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    {
+      g_autofree char *bytes = g_malloc0 (sizes[i]);
+      g_autoptr (EbbTextDataset) self = NULL;
+
+      g_assert_true (g_file_set_contents (path, bytes, (gssize) sizes[i], NULL));
+      self = ebb_text_dataset_new (paths, tokenizer, 1, &error); /* binary data of no format */
+      g_assert_no_error (error);
+      memcpy (bytes, "\037\213\010", 3);
+      g_assert_true (g_file_set_contents (path, bytes, (gssize) sizes[i], NULL));
+      g_assert_null (ebb_text_dataset_new (paths, tokenizer, 1, &error));
+      test_assert_error (error, EBB_ERROR_FORMAT, "text.txt", "it is compressed by gzip: unpack it first");
+      g_clear_error (&error);
+      g_assert_false (ebb_check_text_format ("zeros", (const guint8 *) bytes + 3, 50, FALSE, &error));
+      test_assert_error (error, EBB_ERROR_FORMAT, "zeros", "it is binary data, or text in another encoding");
+      g_clear_error (&error);
+    }
+  g_assert_true (ebb_check_text_format ("cut", cut, sizeof cut - 1, FALSE, &error));
+  g_assert_no_error (error);
+  g_assert_true (ebb_check_text_format ("empty", NULL, 0, FALSE, &error));
+  g_remove (path);
+  g_rmdir (folder);
+}
+
 /* A file that is cut while it is used: an error, where a mapping would end the process. */
 static void
 a_text_that_was_cut_is_named (void)
@@ -381,6 +417,7 @@ main (int argc, char **argv)
                    another_text_of_the_same_length_is_refused);
   g_test_add_func ("/text-dataset/files-are-one-text", files_are_one_text);
   g_test_add_func ("/text-dataset/a-long-text-has-the-tokens-of-the-whole", a_long_text_has_the_tokens_of_the_whole);
+  g_test_add_func ("/text-dataset/compressed-texts-are-refused", compressed_texts_are_refused);
   g_test_add_func ("/text-dataset/a-text-that-was-cut-is-named", a_text_that_was_cut_is_named);
   g_test_add_func ("/text-dataset/the-last-tokens-are-held-out", the_last_tokens_are_held_out);
   g_test_add_func ("/text-dataset/bad-texts-are-named", bad_texts_are_named);
