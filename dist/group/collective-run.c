@@ -23,12 +23,11 @@ static const guint8 uses[EBB_N_COLLECTIVES][2] = {
 };
 
 static guint
-get_use (EbbProcessGroup *self,
-         const EbbWork *work,
+get_use (const EbbWork *work,
          guint i)
 {
   if (work->call.which == EBB_COLLECTIVE_BROADCAST)
-    return work->call.peer == ebb_process_group_get_state (self)->rank ? READ : WRITE;
+    return work->call.peer == work->queue->state->rank ? READ : WRITE;
   return uses[work->call.which][i % 2];
 }
 
@@ -155,8 +154,7 @@ copy (EbbTensor *host,
 
 /* Finds the address that the engine uses for the tensor's elements; copies them to the host where it must. */
 static gboolean
-place (EbbProcessGroup *self,
-       EbbWork *work,
+place (EbbWork *work,
        guint i,
        void **data,
        GError **error)
@@ -176,28 +174,26 @@ place (EbbProcessGroup *self,
   if (work->staged[i] == NULL)
     return FALSE;
   *data = work->staged[i]->view.data;
-  return !(get_use (self, work, i) & READ) || copy (work->staged[i], tensor, TRUE, error);
+  return !(get_use (work, i) & READ) || copy (work->staged[i], tensor, TRUE, error);
 }
 
 static gboolean
-bring (EbbProcessGroup *self,
-       EbbWork *work,
+bring (EbbWork *work,
        GError **error)
 {
   for (guint i = 0; i < work->call.n_parts; i++)
-    if (!place (self, work, 2 * i, &work->buffers[i].full, error)
-        || !place (self, work, 2 * i + 1, &work->buffers[i].shard, error))
+    if (!place (work, 2 * i, &work->buffers[i].full, error)
+        || !place (work, 2 * i + 1, &work->buffers[i].shard, error))
       return FALSE;
   return TRUE;
 }
 
 static gboolean
-bring_back (EbbProcessGroup *self,
-            EbbWork *work,
+bring_back (EbbWork *work,
             GError **error)
 {
   for (guint i = 0; i < 2 * work->call.n_parts; i++)
-    if (work->staged[i] != NULL && (get_use (self, work, i) & WRITE)
+    if (work->staged[i] != NULL && (get_use (work, i) & WRITE)
         && !copy (work->staged[i], work->tensors[i], FALSE, error))
       return FALSE;
   return TRUE;
@@ -236,10 +232,10 @@ run_on_host (EbbProcessGroup *self,
              gboolean *engine_failed,
              GError **error)
 {
-  return bring (self, work, error)
+  return bring (work, error)
          && ((work->is_dry && !is_sent_dry (work))
              || (map_values (work, error) && run_engine (self, work, engine_failed, error)))
-         && bring_back (self, work, error);
+         && bring_back (work, error);
 }
 
 static gboolean
@@ -254,11 +250,10 @@ run (EbbProcessGroup *self,
 }
 
 void
-ebb_process_group_prefix_failure (EbbProcessGroup *self,
-                                  EbbWork *work,
+ebb_process_group_prefix_failure (EbbWork *work,
                                   GError *failure)
 {
-  EbbGroupState *state = ebb_process_group_get_state (self);
+  const EbbGroupState *state = work->queue->state;
   g_autofree char *text = ebb_collective_call_to_string (&work->call);
   const gboolean is_world = g_strcmp0 (state->name, "world") == 0;
 
@@ -279,7 +274,7 @@ ebb_process_group_do (EbbProcessGroup *self,
     return TRUE;
   if (failure == NULL)
     g_set_error_literal (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "the engine failed without saying why");
-  ebb_process_group_prefix_failure (self, work, failure);
+  ebb_process_group_prefix_failure (work, failure);
   /* An engine has reported its own failure to the others. */
   if (!engine_failed && funcs->fail != NULL)
     funcs->fail (self, failure);

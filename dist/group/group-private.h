@@ -10,6 +10,8 @@
 
 G_BEGIN_DECLS
 
+typedef struct _EbbGroupState EbbGroupState;
+
 /* -- the queue: queue.c -------------------------------------------------------------------------------------------- */
 
 /* The calls of a group in the order in which they were started, and the thread that runs them. Each work holds it too,
@@ -17,6 +19,7 @@ G_BEGIN_DECLS
 typedef struct
 {
   int ref_count;
+  const EbbGroupState *state; /* of the group, while it lives: nothing runs after it */
   pthread_mutex_t lock;
   pthread_cond_t started, finished;
   /* under the lock */
@@ -31,7 +34,7 @@ typedef struct
   pthread_t thread;
 } EbbGroupQueue;
 
-EbbGroupQueue *ebb_group_queue_new (void);
+EbbGroupQueue *ebb_group_queue_new (const EbbGroupState *state);
 EbbGroupQueue *ebb_group_queue_ref (EbbGroupQueue *queue);
 void ebb_group_queue_unref (EbbGroupQueue *queue);
 /* FALSE with @error set in a child of the process that made the group, which can't do without the other ranks. */
@@ -67,7 +70,7 @@ void ebb_group_queue_flush (EbbGroupQueue *queue);
 /* The same, and ends the thread. */
 void ebb_group_queue_close (EbbGroupQueue *queue);
 
-/* -- one call: work.c ---------------------------------------------------------------------------------------------- */
+/* -- one call: queue.c --------------------------------------------------------------------------------------------- */
 
 struct _EbbWork
 {
@@ -109,7 +112,7 @@ typedef struct
   gboolean several; /* others say something else */
 } EbbModelRanks;
 
-typedef struct
+struct _EbbGroupState
 {
   guint rank, size;
   gboolean is_split;      /* from another group, by ebb_process_group_split () */
@@ -122,7 +125,7 @@ typedef struct
   guint64 n_calls[EBB_N_COLLECTIVES];
   guint64 n_bytes[EBB_N_COLLECTIVES];
   EbbGroupQueue *queue;
-} EbbGroupState;
+};
 
 EbbGroupState *ebb_process_group_get_state (EbbProcessGroup *self);
 #define ebb_process_group_get_funcs(self) ((const EbbProcessGroupFuncs *) EBB_PROCESS_GROUP_GET_CLASS (self)->funcs)
@@ -137,8 +140,7 @@ gboolean ebb_process_group_do (EbbProcessGroup *self,
                                GError **error);
 
 /* Puts "all_reduce (sum) of f32 [2, 3] on rank 0 of 4: " before the message. */
-void ebb_process_group_prefix_failure (EbbProcessGroup *self,
-                                       EbbWork *work,
+void ebb_process_group_prefix_failure (EbbWork *work,
                                        GError *failure);
 
 /* Gathers counts[r] elements of each rank r (NULL: @n of each), one after another; on the host, not counted. @n: of

@@ -1,11 +1,75 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* The public operations, on one tensor each. No gradient flows through them. */
-#include "dist/group/process-group-private.h"
+/* The public operations: how a group is split, and collectives on one tensor each. No gradient flows through them. */
+#include "dist/group/group-private.h"
 #include "tensor/autograd/op-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/shape.h"
+#include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>
+
+/**
+ * ebb_process_group_split:
+ * @self: a group
+ * @color: a number; ranks with the same one get the same group
+ * @error: return location for an error
+ *
+ * Makes groups of the ranks that give the same @color, numbered in the order of their ranks in @self. All ranks of
+ * @self call it; each gets the group that it is in, with the same time limit.
+ *
+ * The split waits for all work that was started in @self. With MPI, calls that run in other groups of a process pause
+ * until all members of the new group have come, and no other thread of the process may split a group meanwhile. Make
+ * groups before the work begins.
+ *
+ * Returns: (transfer full) (nullable): the new group, or %NULL with an error
+ */
+EbbProcessGroup *
+ebb_process_group_split (EbbProcessGroup *self,
+                         guint color,
+                         GError **error)
+{
+  gint64 mine[2] = { color };
+  g_autofree guint *members = NULL;
+  g_autoptr (EbbTensor) colors = NULL;
+  const gint64 *all; /* color and number of each rank */
+  EbbGroupState *state;
+  EbbProcessGroup *part;
+  guint size, n_members = 0, rank = 0;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return NULL;
+  if (ebb_is_stopped ())
+    {
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_STOP,
+                           "split: a recompute that has all it needs makes no groups");
+      return NULL;
+    }
+  size = ebb_process_group_get_size (self);
+  state = ebb_process_group_get_state (self);
+  mine[1] = state->is_split ? state->own : state->rank;
+  ebb_process_group_flush (self);
+  colors = ebb_process_group_exchange (self, mine, 2, NULL, EBB_DTYPE_I64, error);
+  if (colors == NULL)
+    return NULL;
+  all = colors->view.data;
+  members = g_new (guint, size);
+  for (guint r = 0; r < size; r++)
+    if (all[2 * r] == mine[0])
+      {
+        if (r == ebb_process_group_get_rank (self))
+          rank = n_members;
+        members[n_members++] = r;
+      }
+  part = ebb_process_group_get_funcs (self)->split (self, color, members, n_members, rank, error);
+  if (part == NULL)
+    return NULL;
+  state = ebb_process_group_get_state (part);
+  state->is_split = TRUE;
+  state->own = (guint) mine[1];
+  state->first = (guint) all[2 * members[0] + 1];
+  return part;
+}
 
 /* Shadows and saved views of the tensor must see that it changes. */
 static void
