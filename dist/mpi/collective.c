@@ -11,6 +11,81 @@
 /* If all ranks' versions of a tensor are smaller together, every rank sends its version to all. */
 #define SMALL_SIZE ((gsize) 32 << 10)
 
+/* -- lists of requests --------------------------------------------------------------------------------------------- */
+
+static MPI_Request *
+requests_add (EbbMpiRequests *self)
+{
+  if (self->n == self->n_allocated)
+    {
+      self->n_allocated = MAX (16, 2 * self->n_allocated);
+      self->requests = g_renew (MPI_Request, self->requests, self->n_allocated);
+    }
+  self->requests[self->n] = MPI_REQUEST_NULL;
+  return &self->requests[self->n++];
+}
+
+static int *
+requests_add_array (EbbMpiRequests *self,
+                    guint n)
+{
+  int *array = g_new0 (int, n);
+
+  if (self->arrays == NULL)
+    self->arrays = g_ptr_array_new_with_free_func (g_free);
+  g_ptr_array_add (self->arrays, array);
+  return array;
+}
+
+void
+ebb_mpi_requests_free (EbbMpiRequests *self)
+{
+  g_clear_pointer (&self->requests, g_free);
+  g_clear_pointer (&self->arrays, g_ptr_array_unref);
+}
+
+/* -- waiting ------------------------------------------------------------------------------------------------------- */
+
+/* Waits until all are done, and empties the list. */
+static gboolean
+wait_for_requests (EbbMpiGroup *self,
+                   EbbMpiRequests *requests,
+                   GError **error)
+{
+  double timeout = ebb_mpi_group_get_timeout (self);
+  gboolean look, good;
+  EbbMpiPause pause;
+  int done = 0;
+
+  ebb_mpi_pause_begin (&pause, timeout);
+  for (;;)
+    {
+      if (!ebb_mpi_lock (error))
+        return FALSE;
+      good = ebb_mpi_check (MPI_Testall (requests->n, requests->requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall",
+                            error);
+      ebb_mpi_unlock ();
+      if (!good)
+        return FALSE;
+      if (done)
+        break;
+      if (!ebb_mpi_pause (&pause, &look))
+        {
+          g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
+                       "all ranks have called it, but their data didn't come within %g s", timeout);
+          return FALSE;
+        }
+      if (look && !ebb_mpi_look (self, error))
+        return FALSE;
+    }
+  requests->n = 0;
+  if (requests->arrays != NULL)
+    g_ptr_array_set_size (requests->arrays, 0);
+  return TRUE;
+}
+
+/* -- one call ------------------------------------------------------------------------------------------------------ */
+
 typedef struct
 {
   EbbMpiGroup *group;
@@ -99,7 +174,7 @@ start (Run *run,
     {
       const int n = (int) MIN (run->max_count, count - i);
       char *at = data + (gsize) i * size;
-      MPI_Request *request = ebb_mpi_requests_add (requests);
+      MPI_Request *request = requests_add (requests);
 
       switch (way)
         {
@@ -134,7 +209,7 @@ run_parts (Run *run,
     if (run->call->parts[i].n_elements > 0 && (skipped == NULL || !skipped[i]))
       good = func (run, requests, &run->call->parts[i], error);
   ebb_mpi_unlock ();
-  return good && ebb_mpi_wait (run->group, requests, error);
+  return good && wait_for_requests (run->group, requests, error);
 }
 
 /* -- gather -------------------------------------------------------------------------------------------------------- */
@@ -163,8 +238,8 @@ start_gather (Run *run,
           return FALSE;
       return TRUE;
     }
-  counts = ebb_mpi_requests_add_array (requests, self->size);
-  starts = ebb_mpi_requests_add_array (requests, self->size);
+  counts = requests_add_array (requests, self->size);
+  starts = requests_add_array (requests, self->size);
   for (guint i = 0; i < self->size; i++)
     {
       counts[i] = (int) buffer->counts[i];
@@ -172,10 +247,10 @@ start_gather (Run *run,
     }
   if (shard == NULL || shard == own)
     return ebb_mpi_check (MPI_Iallgatherv (MPI_IN_PLACE, 0, type, buffer->full, counts, starts, type, self->comm,
-                                           ebb_mpi_requests_add (requests)),
+                                           requests_add (requests)),
                           "MPI_Iallgatherv", error);
   return ebb_mpi_check (MPI_Iallgatherv (shard, (int) own_count, type, buffer->full, counts, starts, type, self->comm,
-                                         ebb_mpi_requests_add (requests)),
+                                         requests_add (requests)),
                         "MPI_Iallgatherv", error);
 }
 
@@ -275,7 +350,7 @@ finish_exchange (Run *run,
   void *dest = buffer->shard != NULL ? get_address (buffer, buffer->shard, chunk->begin)
                                      : get_address (buffer, buffer->full, place);
 
-  if (!ebb_mpi_wait (self, &self->requests[slot], error))
+  if (!wait_for_requests (self, &self->requests[slot], error))
     return FALSE;
   for (guint i = 0; i < self->size; i++)
     {
@@ -348,11 +423,11 @@ all_reduce_small (Run *run,
       used += (needed + 7) / 8 * 8;
       good = ebb_mpi_check (MPI_Iallgather (buffer->full, (int) buffer->n_elements, type, rows[i],
                                             (int) buffer->n_elements, type, self->comm,
-                                            ebb_mpi_requests_add (requests)),
+                                            requests_add (requests)),
                             "MPI_Iallgather", error);
     }
   ebb_mpi_unlock ();
-  if (!good || !ebb_mpi_wait (self, requests, error))
+  if (!good || !wait_for_requests (self, requests, error))
     return FALSE;
   for (guint i = 0; i < run->call->n_parts; i++)
     if (rows[i] != NULL)
@@ -433,9 +508,9 @@ barrier (Run *run,
     return TRUE;
   if (!ebb_mpi_lock (error))
     return FALSE;
-  good = ebb_mpi_check (MPI_Ibarrier (run->group->comm, ebb_mpi_requests_add (requests)), "MPI_Ibarrier", error);
+  good = ebb_mpi_check (MPI_Ibarrier (run->group->comm, requests_add (requests)), "MPI_Ibarrier", error);
   ebb_mpi_unlock ();
-  return good && ebb_mpi_wait (run->group, requests, error);
+  return good && wait_for_requests (run->group, requests, error);
 }
 
 static gboolean

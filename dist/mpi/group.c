@@ -20,8 +20,8 @@ static pthread_mutex_t groups_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 #define LEFT_TEXT "it has left the group"
 
-void
-ebb_mpi_leave_all_groups (void)
+static void
+leave_all_groups (void)
 {
   pthread_mutex_lock (&groups_mutex);
   for (GList *l = groups; l != NULL; l = l->next)
@@ -30,12 +30,6 @@ ebb_mpi_leave_all_groups (void)
       ebb_mpi_close_mailbox (l->data);
     }
   pthread_mutex_unlock (&groups_mutex);
-}
-
-double
-ebb_mpi_group_get_timeout (EbbMpiGroup *self)
-{
-  return ebb_mpi_host->get_timeout ((EbbProcessGroup *) self);
 }
 
 /* -- the engine ---------------------------------------------------------------------------------------------------- */
@@ -297,7 +291,7 @@ ebb_process_group_open_v1 (const EbbProcessGroupHost *host,
   int rank = 0, size = 1;
 
   ebb_mpi_host = host;
-  if (!ebb_mpi_init (error) || !ebb_mpi_lock (error))
+  if (!ebb_mpi_init (leave_all_groups, error) || !ebb_mpi_lock (error))
     return NULL;
   MPI_Comm_rank (MPI_COMM_WORLD, &rank);
   MPI_Comm_size (MPI_COMM_WORLD, &size);

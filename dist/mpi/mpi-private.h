@@ -19,8 +19,9 @@ extern const EbbProcessGroupHost *ebb_mpi_host;
 
 #define EBB_MPI_ERROR (ebb_mpi_host->get_error_quark ())
 
-/* Starts MPI, unless it runs. */
-gboolean ebb_mpi_init (GError **error);
+/* Starts MPI, unless it runs. @at_end is called when the process ends. */
+gboolean ebb_mpi_init (void (*at_end) (void),
+                       GError **error);
 
 /* FALSE with @error set if MPI can't be used (any more). */
 gboolean ebb_mpi_lock (GError **error);
@@ -51,7 +52,7 @@ void ebb_mpi_pause_begin (EbbMpiPause *self,
 gboolean ebb_mpi_pause (EbbMpiPause *self,
                         gboolean *look);
 
-/* -- the others: processes.c --------------------------------------------------------------------------------------- */
+/* -- the others: runtime.c ----------------------------------------------------------------------------------------- */
 
 /* Exchanges the processes of all ranks of MPI_COMM_WORLD; once. */
 gboolean ebb_mpi_meet (double timeout,
@@ -59,6 +60,11 @@ gboolean ebb_mpi_meet (double timeout,
 /* FALSE: the process of that rank of MPI_COMM_WORLD has ended. Processes on other machines count as alive. */
 gboolean ebb_mpi_is_alive (int world_rank);
 gboolean ebb_mpi_are_all_alive (void);
+/* Waits for one request. FALSE with @error set, and MPI abandoned, if the time is over or a process has ended. */
+gboolean ebb_mpi_wait_one (MPI_Request *request,
+                           double timeout,
+                           const char *what,
+                           GError **error);
 /* The OpenMP threads that each rank on this machine may have. */
 int ebb_mpi_get_n_threads (void);
 
@@ -101,9 +107,11 @@ typedef struct
 #define EBB_MPI_TAG_MESSAGE 1
 #define EBB_MPI_TAG_DATA 2
 
-double ebb_mpi_group_get_timeout (EbbMpiGroup *self);
-/* Called when the process ends. */
-void ebb_mpi_leave_all_groups (void);
+static inline double
+ebb_mpi_group_get_timeout (EbbMpiGroup *self)
+{
+  return ebb_mpi_host->get_timeout ((EbbProcessGroup *) self);
+}
 
 /* -- messages: announce.c ------------------------------------------------------------------------------------------ */
 
@@ -122,22 +130,9 @@ void ebb_mpi_report (EbbMpiGroup *self,
 gboolean ebb_mpi_look (EbbMpiGroup *self,
                        GError **error);
 
-/* -- data: wait.c, collective.c ------------------------------------------------------------------------------------ */
+/* -- data: collective.c -------------------------------------------------------------------------------------------- */
 
-MPI_Request *ebb_mpi_requests_add (EbbMpiRequests *self);
-int *ebb_mpi_requests_add_array (EbbMpiRequests *self,
-                                 guint n);
 void ebb_mpi_requests_free (EbbMpiRequests *self);
-/* Waits until all are done, and empties the list. */
-gboolean ebb_mpi_wait (EbbMpiGroup *self,
-                       EbbMpiRequests *requests,
-                       GError **error);
-/* The same without a group. */
-gboolean ebb_mpi_wait_one (MPI_Request *request,
-                           double timeout,
-                           const char *what,
-                           GError **error);
-
 gboolean ebb_mpi_collective (EbbMpiGroup *self,
                              const EbbCollectiveCall *call,
                              GError **error);

@@ -1,11 +1,16 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* MPI in this process: its start and end, and the lock under which all calls are made. */
+/* MPI in this process: its start and end, the lock under which all calls are made, and how it waits for the others. The
+ * ranks of a machine watch each other's processes, since MPI over shared memory never notices that one has ended. */
 #define _GNU_SOURCE
 #include "dist/mpi/mpi-private.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,6 +23,7 @@ static gboolean failed;         /* atomic */
 static GThread *finisher;       /* atomic: the thread that ends the process */
 static double longest_wait = 1; /* for others at the end, seconds */
 static pid_t pid;
+static void (*leave_groups) (void); /* called when the process ends */
 
 /* -- the lock ------------------------------------------------------------------------------------------------------ */
 
@@ -119,6 +125,175 @@ ebb_mpi_pause (EbbMpiPause *self,
   return TRUE;
 }
 
+/* -- the other processes ------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  char machine[96]; /* and pid namespace */
+  gint32 pid;
+  guint32 padding;
+  cpu_set_t cores;
+} Identity;
+
+typedef struct
+{
+  int fd;    /* readable once the process has ended; -1: isn't watched */
+  int ended; /* atomic */
+} Process;
+
+static Process *processes; /* [n_processes] by rank of MPI_COMM_WORLD */
+static int n_processes;
+static int n_threads = 1;
+
+static void
+get_identity (Identity *self)
+{
+  g_autofree char *boot = NULL;
+  char namespace[48] = "";
+
+  memset (self, 0, sizeof *self);
+  if (!g_file_get_contents ("/proc/sys/kernel/random/boot_id", &boot, NULL, NULL)
+      || readlink ("/proc/self/ns/pid", namespace, sizeof namespace - 1) <= 0)
+    g_snprintf (self->machine, sizeof self->machine, "%s", g_get_host_name ());
+  else
+    g_snprintf (self->machine, sizeof self->machine, "%s %s", g_strchomp (boot), namespace);
+  self->pid = (gint32) getpid ();
+  if (sched_getaffinity (0, sizeof self->cores, &self->cores) != 0)
+    CPU_ZERO (&self->cores);
+}
+
+static void
+watch (Process *process,
+       const Identity *identity)
+{
+  process->fd = -1;
+#ifdef SYS_pidfd_open
+  process->fd = (int) syscall (SYS_pidfd_open, identity->pid, 0);
+  g_atomic_int_set (&process->ended, process->fd < 0 && errno == ESRCH);
+#endif
+}
+
+/* Shares the cores of this machine among its ranks, whether each is bound to cores of its own or all to the same ones.
+ */
+static int
+share_cores (const Identity *identities,
+             int rank)
+{
+  cpu_set_t cores;
+  int n_here = 0, share;
+
+  CPU_ZERO (&cores);
+  for (int i = 0; i < n_processes; i++)
+    if (strcmp (identities[i].machine, identities[rank].machine) == 0)
+      {
+        n_here++;
+        CPU_OR (&cores, &cores, &identities[i].cores);
+      }
+  share = CPU_COUNT (&cores) / n_here;
+  return MAX (1, MIN (share, CPU_COUNT (&identities[rank].cores)));
+}
+
+gboolean
+ebb_mpi_is_alive (int world_rank)
+{
+  Process *process;
+  struct pollfd poll_fd = { .events = POLLIN };
+
+  if (processes == NULL)
+    return TRUE;
+  process = &processes[world_rank];
+  poll_fd.fd = process->fd;
+  if (process->fd >= 0 && poll (&poll_fd, 1, 0) > 0)
+    g_atomic_int_set (&process->ended, TRUE);
+  return !g_atomic_int_get (&process->ended);
+}
+
+gboolean
+ebb_mpi_are_all_alive (void)
+{
+  for (int i = 0; processes != NULL && i < n_processes; i++)
+    if (!ebb_mpi_is_alive (i))
+      return FALSE;
+  return TRUE;
+}
+
+gboolean
+ebb_mpi_wait_one (MPI_Request *request,
+                  double timeout,
+                  const char *what,
+                  GError **error)
+{
+  gboolean look, good = TRUE;
+  EbbMpiPause pause;
+  int done = 0;
+
+  ebb_mpi_pause_begin (&pause, timeout);
+  while (good && !done)
+    {
+      if (!ebb_mpi_lock (error))
+        return FALSE;
+      good = ebb_mpi_check (MPI_Test (request, &done, MPI_STATUS_IGNORE), what, error);
+      ebb_mpi_unlock ();
+      if (!good || done)
+        break;
+      if (!ebb_mpi_pause (&pause, &look))
+        {
+          g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "%s: not all ranks came within %g s", what,
+                       timeout);
+          good = FALSE;
+        }
+      else if (look && !ebb_mpi_are_all_alive ())
+        {
+          g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "%s: the process of a rank has ended", what);
+          good = FALSE;
+        }
+    }
+  if (!good)
+    ebb_mpi_abandon ();
+  return good;
+}
+
+gboolean
+ebb_mpi_meet (double timeout,
+              GError **error)
+{
+  g_autofree Identity *identities = NULL;
+  MPI_Request request;
+  Identity own;
+  int rank = 0, code;
+
+  if (processes != NULL)
+    return TRUE;
+  get_identity (&own);
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  MPI_Comm_rank (MPI_COMM_WORLD, &rank);
+  MPI_Comm_size (MPI_COMM_WORLD, &n_processes);
+  identities = g_new0 (Identity, n_processes);
+  code = MPI_Iallgather (&own, (int) sizeof own, MPI_BYTE, identities, (int) sizeof own, MPI_BYTE, MPI_COMM_WORLD,
+                         &request);
+  ebb_mpi_unlock ();
+  if (!ebb_mpi_check (code, "MPI_Iallgather", error))
+    return FALSE;
+  if (!ebb_mpi_wait_one (&request, timeout, "MPI_Iallgather", error))
+    return FALSE;
+  processes = g_new0 (Process, n_processes);
+  for (int i = 0; i < n_processes; i++)
+    {
+      processes[i].fd = -1;
+      if (i != rank && strcmp (identities[i].machine, own.machine) == 0)
+        watch (&processes[i], &identities[i]);
+    }
+  n_threads = share_cores (identities, rank);
+  return TRUE;
+}
+
+int
+ebb_mpi_get_n_threads (void)
+{
+  return n_threads;
+}
+
 /* -- begin and end ------------------------------------------------------------------------------------------------- */
 
 /* MPI_Finalize () waits for all ranks without a limit, so it is only called after all have come here. */
@@ -148,7 +323,7 @@ finish (void)
   MPI_Finalized (&finalized);
   ebb_mpi_unlock ();
   if (!finalized)
-    ebb_mpi_leave_all_groups ();
+    leave_groups ();
   if (finalized || !started || g_atomic_int_get (&failed) || !wait_for_all () || !ebb_mpi_lock (NULL))
     return;
   MPI_Finalize ();
@@ -156,7 +331,8 @@ finish (void)
 }
 
 gboolean
-ebb_mpi_init (GError **error)
+ebb_mpi_init (void (*at_end) (void),
+              GError **error)
 {
   int initialized = 0, finalized = 0, provided = MPI_THREAD_SINGLE;
 
@@ -183,6 +359,7 @@ ebb_mpi_init (GError **error)
     }
   MPI_Comm_set_errhandler (MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   started = !initialized;
+  leave_groups = at_end;
   pid = getpid ();
   atexit (finish);
   return TRUE;
