@@ -2,6 +2,8 @@
 /* NCCL's communicator, which never blocks: waiting here watches the clock and NCCL's errors. */
 #include "dist/nccl/nccl-private.h"
 
+const EbbProcessGroupHost *ebb_nccl_host;
+
 gboolean
 ebb_nccl_check_cuda (cudaError_t code,
                      const char *function,

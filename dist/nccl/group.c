@@ -4,8 +4,6 @@
 
 #include <gmodule.h>
 
-const EbbProcessGroupHost *ebb_nccl_host;
-
 typedef struct
 {
   EbbProcessGroupClass parent_class;
