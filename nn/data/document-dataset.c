@@ -234,6 +234,21 @@ ebb_document_dataset_get_n_documents (EbbDocumentDataset *self)
 }
 
 /**
+ * ebb_document_dataset_get_n_left_out:
+ * @self: documents
+ *
+ * Returns: how many conversations of the files are no documents, because the weights of all their answers are 0, or
+ *   "train" is false; a held-out part counts those of the whole
+ */
+gint64
+ebb_document_dataset_get_n_left_out (EbbDocumentDataset *self)
+{
+  g_return_val_if_fail (EBB_IS_DOCUMENT_DATASET (self), 0);
+
+  return self->store != NULL ? self->store->n_left_out : 0;
+}
+
+/**
  * ebb_document_dataset_count_split:
  * @self: documents
  * @context: tokens in a row, 1 or more

@@ -37,6 +37,9 @@ EBB_AVAILABLE_IN_ALL
 gint64 ebb_document_dataset_get_n_documents (EbbDocumentDataset *self);
 
 EBB_AVAILABLE_IN_ALL
+gint64 ebb_document_dataset_get_n_left_out (EbbDocumentDataset *self);
+
+EBB_AVAILABLE_IN_ALL
 gint64 ebb_document_dataset_count_split (EbbDocumentDataset *self,
                                          gint64 context);
 

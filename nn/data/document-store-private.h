@@ -15,7 +15,8 @@ typedef struct
   guint width;
   gint64 vocab_size;
   gint64 n_tokens, room;
-  GArray *ends; /* of gint64: where the documents end */
+  GArray *ends;      /* of gint64: where the documents end */
+  gint64 n_left_out; /* conversations that aren't stored, since none of their answers is learned */
 } EbbDocumentStore;
 
 /* Counted by references; they are given back by ebb_document_store_release (). */

@@ -274,10 +274,10 @@ list_messages (Lines *self,
                const char **roles,
                const char **contents,
                gboolean *learned,
+               gsize *n_answers,
                GError **error)
 {
-  gsize n_answers = 0;
-
+  *n_answers = 0;
   for (gsize i = 0; i < messages->n_items; i++)
     {
       static const char *const names[] = { "role", "content" };
@@ -297,9 +297,9 @@ list_messages (Lines *self,
                          describe (value));
         }
       if (!read_other_keys (self, &messages->items[i], i + 1, strcmp (roles[i], "assistant") == 0,
-                            &learned[n_answers], error))
+                            &learned[*n_answers], error))
         return FALSE;
-      n_answers += strcmp (roles[i], "assistant") == 0;
+      *n_answers += strcmp (roles[i], "assistant") == 0;
     }
   return TRUE;
 }
@@ -342,6 +342,7 @@ read_messages (Lines *self,
   g_autofree gboolean *learned = NULL;
   g_autoptr (EbbTensor) tokens = NULL;
   g_autoptr (EbbTensor) answers = NULL;
+  gsize n_answers, n_ignored = 0;
   gboolean any;
 
   if (messages->kind != EBB_JSON_LIST)
@@ -355,8 +356,16 @@ read_messages (Lines *self,
   roles = g_new0 (const char *, messages->n_items + 1);
   contents = g_new0 (const char *, messages->n_items + 1);
   learned = g_new0 (gboolean, messages->n_items + 1);
-  if (!check_other_members (self, line, error) || !list_messages (self, messages, roles, contents, learned, error))
+  if (!check_other_members (self, line, error)
+      || !list_messages (self, messages, roles, contents, learned, &n_answers, error))
     return FALSE;
+  while (n_ignored < n_answers && !learned[n_ignored])
+    n_ignored++;
+  if (n_answers > 0 && n_ignored == n_answers) /* the row says so itself */
+    {
+      reader->store->n_left_out++;
+      return TRUE;
+    }
   tokens = encode_messages (reader, roles, contents, learned, &answers, error);
   if (tokens == NULL || !append_marked (reader, tokens, answers, &any, error))
     return FALSE;

@@ -300,21 +300,26 @@ print_documents (Progress *self)
   const Trainer *trainer = self->trainer;
   const gint64 context = trainer->options->context;
   g_autofree char *split = NULL;
+  g_autofree char *left_out = NULL;
   EbbDocumentDataset *data;
-  gint64 n_split, n_documents, n_rows;
+  gint64 n_split, n_left_out, n_documents, n_rows;
 
   if (!EBB_IS_DOCUMENT_DATASET (trainer->dataset))
     return;
   data = EBB_DOCUMENT_DATASET (trainer->dataset);
   n_split = ebb_document_dataset_count_split (data, context);
+  n_left_out = ebb_document_dataset_get_n_left_out (data);
   n_documents = ebb_document_dataset_get_n_documents (data);
   n_rows = ebb_dataset_get_n_rows (trainer->dataset, context);
   if (n_split > 0)
     split = g_strdup_printf ("; %" G_GINT64_FORMAT " %s longer than a row and %s split", n_split,
                              n_split == 1 ? "is" : "are", n_split == 1 ? "is" : "are");
-  progress_note (self, "%" G_GINT64_FORMAT " document%s, packed into %" G_GINT64_FORMAT " row%s%s", n_documents,
+  if (n_left_out > 0)
+    left_out = g_strdup_printf ("; %" G_GINT64_FORMAT " conversation%s without an answer that is learned %s left out",
+                                n_left_out, n_left_out == 1 ? "" : "s", n_left_out == 1 ? "is" : "are");
+  progress_note (self, "%" G_GINT64_FORMAT " document%s, packed into %" G_GINT64_FORMAT " row%s%s%s", n_documents,
                  n_documents == 1 ? "" : "s", n_rows, n_rows == 1 ? "" : "s",
-                 split != NULL ? split : "");
+                 split != NULL ? split : "", left_out != NULL ? left_out : "");
 }
 
 /* What a program that tunes has decided by itself. */

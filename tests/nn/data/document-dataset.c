@@ -237,6 +237,31 @@ answers_may_be_left_out (void)
     }
 }
 
+/* A row that says of all its answers that they aren't learned is no document. */
+static void
+rows_may_be_left_out (void)
+{
+  static const char row[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": "
+                            "\"assistant\", \"content\": \"Yes\", \"weight\": %d}]}\n";
+
+  for (int learned = 0; learned < 2; learned++)
+    {
+      g_autoptr (GString) text = g_string_new (NULL);
+      g_autoptr (EbbDataset) self = NULL;
+      g_autoptr (GError) error = NULL;
+
+      for (int i = 0; i < 3; i++)
+        g_string_append_printf (text, row, learned && i == 1);
+      self = make_chat (text->str, &error);
+      g_assert_no_error (error);
+      g_assert_cmpint (ebb_document_dataset_get_n_documents (EBB_DOCUMENT_DATASET (self)), ==, learned);
+      g_assert_cmpint (ebb_document_dataset_get_n_left_out (EBB_DOCUMENT_DATASET (self)), ==, 3 - learned);
+      g_assert_true (ebb_dataset_check_context (self, 16, &error) == learned);
+      if (!learned)
+        test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the lines", "no document has a token to learn");
+    }
+}
+
 /* All answers are learned, with the token that ends each of them. */
 static void
 messages_have_the_form_of_their_template (void)
@@ -353,8 +378,6 @@ bad_messages_are_named (void)
                        "message 1: train is 0: it must be true or false");
   assert_chat_refused ("[{\"role\": \"user\", \"content\": \"a\", \"train\": true}]",
                        "message 1: train is true: only messages of the assistant are learned");
-  assert_chat_refused ("[{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}]",
-                       "messages have none of the assistant that is learned: there is nothing to learn");
   assert_chat_refused ("[], \"tools\": [{\"type\": \"function\"}]", "messages is empty: there is nothing to learn");
   assert_chat_refused ("[{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\"}]",
                        "tools is not learned: only messages are written; leave the row or the key out");
@@ -770,6 +793,7 @@ main (int argc, char **argv)
   g_test_add_func ("/document-dataset/split", long_documents_are_split);
   g_test_add_func ("/document-dataset/messages", messages_have_the_form_of_their_template);
   g_test_add_func ("/document-dataset/answers-left-out", answers_may_be_left_out);
+  g_test_add_func ("/document-dataset/rows-left-out", rows_may_be_left_out);
   g_test_add_func ("/document-dataset/date", messages_have_the_same_date_each_day);
   g_test_add_func ("/document-dataset/bad-messages", bad_messages_are_named);
   g_test_add_func ("/document-dataset/alone", packed_documents_have_the_loss_of_each_alone);
