@@ -24,7 +24,6 @@ static gboolean load_state (EbbProcessGroup *group,
                             EbbOptimizer *optimizer,
                             EbbTrainingState *training,
                             const char *folder,
-                            EbbArgs *old,
                             gint64 *step,
                             GError **error);
 static gboolean use_config (gpointer self,
@@ -62,7 +61,7 @@ ebb_load_sharded_state (EbbModule *module,
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
   g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
 
-  return load_state (ebb_process_group_get_default (), module, optimizer, NULL, folder, NULL, NULL, error);
+  return load_state (ebb_process_group_get_default (), module, optimizer, NULL, folder, NULL, error);
 }
 
 /**
@@ -89,6 +88,8 @@ ebb_training_state_load (EbbTrainingState *self,
                          gint64 *step,
                          GError **error)
 {
+  g_autoptr (EbbProcessGroup) alone = NULL;
+
   if (step != NULL)
     *step = 0;
   if (!EBB_MAY_BEGIN (error, self, folder))
@@ -100,7 +101,8 @@ ebb_training_state_load (EbbTrainingState *self,
           || !ebb_module_check_not_tensor_parallel (self->module, "load it by ebb_training_state_load_sharded()",
                                                     error)))
     return FALSE;
-  return ebb_training_state_load_tree (self, NULL, folder, step, error);
+  alone = ebb_single_group_new ();
+  return load_state (alone, self->module, self->optimizer, self, folder, step, error);
 }
 
 /**
@@ -134,7 +136,7 @@ ebb_training_state_load_sharded (EbbTrainingState *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
-  return load_state (ebb_process_group_get_default (), self->module, self->optimizer, self, folder, NULL, step, error);
+  return load_state (ebb_process_group_get_default (), self->module, self->optimizer, self, folder, step, error);
 }
 
 /**
@@ -171,18 +173,6 @@ use_config (gpointer self,
 
   *config = rest != NULL ? ebb_training_state_get_saved_config (rest, source->shown, error) : NULL;
   return *config != NULL;
-}
-
-gboolean
-ebb_training_state_load_tree (EbbTrainingState *self,
-                              EbbArgs *tree,
-                              const char *folder,
-                              gint64 *step,
-                              GError **error)
-{
-  g_autoptr (EbbProcessGroup) alone = ebb_single_group_new ();
-
-  return load_state (alone, self->module, self->optimizer, self, folder, tree, step, error);
 }
 
 typedef struct
@@ -649,14 +639,12 @@ use_state (gpointer data,
   return ok;
 }
 
-/* @old: a tree of version 1.0, if it was read already; NULL: that of the newest state. */
 static gboolean
 load_state (EbbProcessGroup *group,
             EbbModule *module,
             EbbOptimizer *optimizer,
             EbbTrainingState *training,
             const char *folder,
-            EbbArgs *old,
             gint64 *step,
             GError **error)
 {
@@ -666,15 +654,10 @@ load_state (EbbProcessGroup *group,
     .optimizer = optimizer,
     .training = training,
   };
-  g_autoptr (EbbShardSource) source = NULL;
-  gboolean is_final, ok;
+  gboolean ok;
 
   ebb_push_grad_enabled (FALSE);
-  if (old == NULL)
-    ok = ebb_shard_folder_use_newest (group, folder, use_state, &self, error);
-  else
-    ok =
-        (source = ebb_shard_source_new_old (folder, old, error)) != NULL && use_state (&self, source, &is_final, error);
+  ok = ebb_shard_folder_use_newest (group, folder, use_state, &self, error);
   ebb_pop_grad_enabled ();
   if (ok && step != NULL)
     *step = self.step;

@@ -134,15 +134,6 @@ gboolean ebb_optimizer_items_describe (EbbOptimizer *optimizer,
                                        EbbShardIndex *index,
                                        GError **error);
 
-/* -- load.c */
-
-/* Loads @tree, which one process saved with version 1.0, on a process alone; NULL: the state of @folder. */
-gboolean ebb_training_state_load_tree (EbbTrainingState *self,
-                                       EbbArgs *tree,
-                                       const char *folder,
-                                       gint64 *step,
-                                       GError **error);
-
 /* -- files.c: the files of a state. A rank's tensors are a safetensors file with a checksum of every MiB, so a
  * range is checked without reading the rest. */
 
