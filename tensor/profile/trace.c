@@ -1,8 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/profile/profiler-private.h"
 
-#include "tensor/util/atomic-file-private.h"
 #include "tensor/error-private.h"
+#include "tensor/util/atomic-file-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 /* The recording as a file for chrome://tracing and Perfetto: "Trace Event Format", complete events ("X"), times in
  * microseconds. Events nest by time, as they were recorded. */
@@ -28,21 +29,6 @@ writer_flush (Writer *self,
   return TRUE;
 }
 
-static void
-append_string (GString *text,
-               const char *string)
-{
-  g_string_append_c (text, '"');
-  for (const guchar *p = (const guchar *) string; *p != '\0'; p++)
-    if (*p == '"' || *p == '\\')
-      g_string_append_printf (text, "\\%c", *p);
-    else if (*p < 0x20)
-      g_string_append_printf (text, "\\u%04x", *p);
-    else
-      g_string_append_c (text, (char) *p);
-  g_string_append_c (text, '"');
-}
-
 /* Exact, so that what ends with what is around it does so in the file too. */
 static void
 append_microseconds (GString *text,
@@ -61,11 +47,11 @@ append_args (GString *text,
   const char *path = event->path != 0 ? g_quark_to_string (event->path) : NULL;
 
   g_string_append (text, ",\"args\":{\"phase\":");
-  append_string (text, ebb_phase_get_name ((EbbPhase) event->phase));
+  ebb_json_append_string (text, ebb_phase_get_name ((EbbPhase) event->phase));
   if (path != NULL)
     {
       g_string_append (text, ",\"module\":");
-      append_string (text, path);
+      ebb_json_append_string (text, path);
     }
   if (event->kind == EBB_EVENT_OP || event->kind == EBB_EVENT_KERNEL)
     g_string_append_printf (text, ",\"bytes\":%" G_GUINT64_FORMAT ",\"flop\":%" G_GUINT64_FORMAT, event->bytes,
@@ -75,7 +61,7 @@ append_args (GString *text,
       g_autofree char *shapes = ebb_work_to_string (ebb_profiler_get_work (self, event->work));
 
       g_string_append (text, ",\"operands\":");
-      append_string (text, shapes);
+      ebb_json_append_string (text, shapes);
     }
   g_string_append (text, "}}");
 }
@@ -89,9 +75,9 @@ append_event (GString *text,
   const char *path = event->kind == EBB_EVENT_MODULE ? g_quark_to_string (event->path) : "";
 
   g_string_append (text, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":");
-  append_string (text, categories[event->kind]);
+  ebb_json_append_string (text, categories[event->kind]);
   g_string_append (text, ",\"name\":");
-  append_string (text, *path != '\0' ? path : event->name);
+  ebb_json_append_string (text, *path != '\0' ? path : event->name);
   append_microseconds (text, "ts", event->start);
   append_microseconds (text, "dur", event->end - event->start);
   append_args (text, self, event);
