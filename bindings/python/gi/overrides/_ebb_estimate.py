@@ -57,7 +57,7 @@ def step_device(model, device):
     if device is not None:
         return to_device(device)
     devices = [parameter.get_device() for parameter in model.get_parameters(True)]
-    return next((own for own in devices if own.get_name() not in ("cpu", "meta")), Ebb.get_default_device())
+    return next((own for own in devices if own.get_name() != "cpu"), Ebb.get_default_device())
 
 
 def make_step(caller, step):
@@ -78,8 +78,7 @@ def estimate_memory(model, step, device=None):
 
     step: one training step as the program does it, with the optimizer's step and zero_grad(); it reads no values.
     device: where the step is to run; None stands for the accelerator that the model is on, otherwise for the default
-    device. A model that was made inside dry_run() or on the device "meta" is good as well. Returns an
-    ebb.MemoryEstimate.
+    device. A model that was made inside dry_run() is good as well. Returns an ebb.MemoryEstimate.
     """
     function = run_step("estimate_memory", model, step)
     return _new(model, step_device(model, device), function, None)
