@@ -188,12 +188,30 @@ open_unfinished (const char *path)
     }
 }
 
-/* Writes the whole text or nothing. */
-gboolean
-written_file_write (const char *path,
-                    const char *text,
-                    GError **error)
+/* The text of JSON. json-glib leaves U+001F in strings as it is, which JSON does not allow. */
+static char *
+make_text (JsonBuilder *builder)
 {
+  g_autoptr (JsonGenerator) generator = json_generator_new ();
+  g_autoptr (JsonNode) root = json_builder_get_root (builder);
+  g_autofree char *json = NULL;
+  GString *text;
+
+  json_generator_set_root (generator, root);
+  json_generator_set_pretty (generator, TRUE);
+  json = json_generator_to_data (generator, NULL);
+  text = g_string_new (json);
+  g_string_replace (text, "\037", "\\u001f", 0);
+  g_string_append_c (text, '\n');
+  return g_string_free (text, FALSE);
+}
+
+gboolean
+written_file_write_json (const char *path,
+                         JsonBuilder *builder,
+                         GError **error)
+{
+  g_autofree char *text = make_text (builder);
   g_autofree char *unfinished = name_unfinished (path);
   int fd = open_unfinished (unfinished), number;
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <glib.h>
+#include <json-glib/json-glib.h>
 
 /* Files and folders that an option names: checked before the work, written after it. */
 
@@ -15,9 +15,9 @@ gboolean written_file_check (const char *option,
 gboolean written_file_check_folder (const char *option,
                                     const char *path,
                                     GError **error);
-/* Writes the whole text or nothing. */
-gboolean written_file_write (const char *path,
-                             const char *text,
-                             GError **error);
+/* Writes all that @builder has, or nothing. */
+gboolean written_file_write_json (const char *path,
+                                  JsonBuilder *builder,
+                                  GError **error);
 
 G_END_DECLS

@@ -471,9 +471,6 @@ write_report (Session *self,
               GError **error)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
-  g_autoptr (JsonGenerator) generator = json_generator_new ();
-  g_autoptr (JsonNode) root = NULL;
-  g_autofree char *text = NULL;
 
   json_builder_begin_object (builder);
   add_rows (self, builder);
@@ -497,11 +494,7 @@ write_report (Session *self,
   option_table_add_given (&self->options->state, builder);
   json_builder_end_object (builder);
   json_builder_end_object (builder);
-  root = json_builder_get_root (builder);
-  json_generator_set_root (generator, root);
-  json_generator_set_pretty (generator, TRUE);
-  text = json_generator_to_data (generator, NULL);
-  return written_file_write (self->options->report, text, error);
+  return written_file_write_json (self->options->report, builder, error);
 }
 
 gboolean

@@ -85,10 +85,6 @@ write_report (const Options *options,
               GError **error)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
-  g_autoptr (JsonGenerator) generator = json_generator_new ();
-  g_autoptr (JsonNode) root = NULL;
-  g_autofree char *json = NULL;
-  g_autofree char *text = NULL;
 
   if (options->report == NULL)
     return TRUE;
@@ -123,12 +119,7 @@ write_report (const Options *options,
   json_builder_set_member_name (builder, "config");
   options_add_json (options, builder);
   json_builder_end_object (builder);
-  root = json_builder_get_root (builder);
-  json_generator_set_root (generator, root);
-  json_generator_set_pretty (generator, TRUE);
-  json = json_generator_to_data (generator, NULL);
-  text = g_strconcat (json, "\n", NULL);
-  return written_file_write (options->report, text, error);
+  return written_file_write_json (options->report, builder, error);
 }
 
 static void

@@ -97,17 +97,18 @@ add_evaluations (JsonBuilder *builder,
   add_integer (builder, "best_step", (guint64) trainer->best_step);
 }
 
-static char *
-make_text (const Trainer *trainer,
-           const Progress *progress,
-           const RankTable *table,
-           const MemoryTimeline *timeline)
+gboolean
+report_write (const Trainer *trainer,
+              const Progress *progress,
+              const RankTable *table,
+              const MemoryTimeline *timeline,
+              GError **error)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
-  g_autoptr (JsonGenerator) generator = json_generator_new ();
-  g_autoptr (JsonNode) root = NULL;
   guint n = progress->losses->len;
 
+  if (trainer->options->report == NULL)
+    return TRUE;
   json_builder_begin_object (builder);
   json_builder_set_member_name (builder, "final_loss");
   if (n > 0)
@@ -136,26 +137,5 @@ make_text (const Trainer *trainer,
   add_numbers (builder, "losses", progress->losses);
   add_numbers (builder, "step_seconds", progress->seconds);
   json_builder_end_object (builder);
-
-  root = json_builder_get_root (builder);
-  json_generator_set_root (generator, root);
-  json_generator_set_pretty (generator, TRUE);
-  return json_generator_to_data (generator, NULL);
-}
-
-gboolean
-report_write (const Trainer *trainer,
-              const Progress *progress,
-              const RankTable *table,
-              const MemoryTimeline *timeline,
-              GError **error)
-{
-  g_autofree char *json = NULL;
-  g_autofree char *text = NULL;
-
-  if (trainer->options->report == NULL)
-    return TRUE;
-  json = make_text (trainer, progress, table, timeline);
-  text = g_strconcat (json, "\n", NULL);
-  return written_file_write (trainer->options->report, text, error);
+  return written_file_write_json (trainer->options->report, builder, error);
 }
