@@ -94,6 +94,11 @@ class Lora(unittest.TestCase):
             Ebb.lora_set_adapter(other, "default")
             with self.assertRaisesRegex(Ebb.Error, "there is an adapter \"default\" already"):
                 Ebb.lora_load(other, folder)
+            Ebb.lora_load(other, folder, "second")
+            self.assertEqual((Ebb.lora_get_adapters(other), Ebb.lora_get_adapter(other)),
+                             (["default", "second"], "second"))
+            self.assertEqual(other(tokens).tolist(), self.model(tokens).tolist())
+            Ebb.lora_set_adapter(other, "default")
             Ebb.lora_merge(other)
             with self.assertRaisesRegex(Ebb.Error, "the adapter \"default\" is merged: merge again after"):
                 Ebb.lora_merge(other)

@@ -255,6 +255,14 @@ class Finetune(unittest.TestCase):
             for name in "merged", "adapter":
                 shutil.rmtree(self.path(name))
 
+    def test_the_shape_of_an_adapter_is_that_of_the_options(self):
+        report = self.train("--steps", 1, *LORA, "--rslora", "--lora-alpha", 6, "--lora-dropout", 0.25,
+                            "--lora-targets", "q_proj,v_proj", "--save", "adapter")
+        self.assertEqual(report["config"]["rslora"], True)
+        config = json.loads(self.read("adapter", "adapter_config.json"))
+        self.assertEqual([config[key] for key in ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules")],
+                         [4, 6, 0.25, True, ["q_proj", "v_proj"]])
+
     def test_an_adapter_is_trained_further(self):
         self.train("--steps", 4, *LORA, "--lr", 1e-2, "--save", "adapter")
         further = self.train("--steps", 4, "--adapter", "adapter", "--lr", 1e-2, "--save", "further")

@@ -169,6 +169,10 @@ class Generate(unittest.TestCase):
                          (0, "generate: --no-thinking changes nothing: the chat template ChatML has no such switch\n"
                              "generate: the text ends here: the model has 192 positions\n"))
 
+    def test_a_report_has_control_characters(self):
+        prompt = f"a{''.join(map(chr, [*range(1, 32), 127]))}b"
+        self.assertEqual(self.generate("--prompt", prompt)[1]["rows"][0]["prompt"], prompt)
+
     def test_stop_texts_end_the_text(self):
         stop = TEXT["text"][-3:]
         printed, report = self.generate("--prompt", TEXT["text_before"], "--stop", "never", "--stop", stop)
@@ -195,6 +199,16 @@ class Generate(unittest.TestCase):
         _, report = self.generate("--batch", self.path("lines.txt", "a\nb c\n"))
         self.assertEqual(report["tokens"], sum(len(row["tokens"]) for row in report["rows"]))
         self.assertAlmostEqual(report["tokens_per_second"] * report["token_seconds"], report["tokens"] - 2, delta=1e-6)
+
+    def test_each_choice_of_tokens_has_an_effect(self):
+        words = ["--prompt", TEXT["text_before"], "--temperature", 2]
+        for more in ["--top-k", 1], ["--top-p", 1e-9], ["--min-p", 1], ["--temperature", 0]:
+            self.assertEqual(self.generate(*words, *more)[1]["rows"][0]["tokens"], TEXT["tokens"], more)
+        drawn = self.generate(*words)[1]["rows"][0]["tokens"]
+        self.assertNotEqual(drawn, TEXT["tokens"])
+        self.assertLess(len(set(TEXT["tokens"])), len(TEXT["tokens"]))
+        different = self.generate(*words[:2], "--no-repeat-ngram", 1)[1]["rows"][0]["tokens"]
+        self.assertEqual(len(set(different)), len(different))
 
     def test_the_seed_makes_the_text(self):
         def text(seed):

@@ -501,6 +501,16 @@ class Output(TrainGptTest):
         self.assertTrue(first.stdout.decode("utf-8").startswith("Line"))
         self.assertEqual(first.stdout, again.stdout)
 
+    def test_a_sample_is_drawn_as_the_options_say(self):
+        self.train("--steps", 1, "--save", "weights")
+        words = ["--load", "weights", "--steps", 0, "--quiet", "--sample", 20, "--prompt", "Line"]
+        likeliest, drawn, of_one, cold = (
+            self.run_program(*words, *more).stdout for more in (["--temperature", 0], ["--temperature", 3],
+                                                                ["--temperature", 3, "--top-k", 1],
+                                                                ["--temperature", 1e-6]))
+        self.assertNotEqual(drawn, likeliest)
+        self.assertEqual((of_one, cold), (likeliest, likeliest))
+
     def test_help_lists_every_option(self):
         done = self.run_program("--help-all")
         self.assertEqual((done.returncode, done.stderr), (0, b""))

@@ -137,6 +137,11 @@ class Memory(SimTest):
                                 "--store-limit", "2MiB")
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
         self.assertIn("2097152", done.stderr.decode())
+        for store in "contiguous+host", "contiguous+disk":
+            done = self.run_program("--data", "text.txt", *MODEL, *words, "--device", "sim", "--quiet", "--store",
+                                    store, "--store-limit", "2MiB")
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+            self.assertIn("2097152", done.stderr.decode())
 
     def test_every_run_is_the_same(self):
         exact = "peak_bytes", "activation_bytes_peak", "workspace_bytes", "gradient_bytes", "losses"

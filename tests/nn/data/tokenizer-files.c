@@ -617,6 +617,7 @@ a_normalizer_may_take_the_first_character (void)
     { FIRST ("{\"type\": \"BertNormalizer\"}"), "\xcc\x81" },
     { FIRST ("{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"^ +\"}, \"content\": \"\"}"), "  " },
     { FIRST ("{\"type\": \"Replace\", \"pattern\": {\"String\": \"x\"}, \"content\": \"\"}"), "x" },
+    { FIRST ("{\"type\": \"Strip\", \"strip_left\": true, \"strip_right\": false}"), " \t" },
   };
 
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
