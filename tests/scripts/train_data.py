@@ -487,8 +487,8 @@ class Folder(DataTest):
         with open(self.path("chats.jsonl"), "a", encoding="utf-8") as file:
             file.write('{"messages": [{"role": "assistant", "content": "no", "train": false}]}\n')
         done = self.run_program(*[word for word in words if word != "--quiet"])
-        self.assertRegex(done.stdout, "20 documents, packed into [0-9]+ rows; 1 conversation without an answer that is "
-                                      "learned is left out\n")
+        self.assertRegex(done.stdout, "20 documents, packed into [0-9]+ rows.*; 1 conversation without an answer that "
+                                      "is learned is left out\n")
         self.assertEqual(json.loads(self.read("report.json"))["losses"], losses)
         self.write("chat/tokenizer_config.json", json.dumps({**config, "chat_template": "{{ messages | tojson }}"}))
         done = self.run_program(*words)
