@@ -52,12 +52,6 @@ sharded_forward (EbbModule *module,
 
 /* -- wrapping ------------------------------------------------------------------------------------------------------ */
 
-EbbShardUnit *
-ebb_shard_unit_on (EbbModule *module)
-{
-  return (EbbShardUnit *) ebb_module_get_parameter_owner (module);
-}
-
 static gboolean
 add_unit (EbbModule *module,
           const char *path,

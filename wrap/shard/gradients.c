@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reduces the gradients of this rank's batch over the ranks into gradients of the shards. */
 #include "wrap/shard/unit-private.h"
 
 #include "tensor/autograd/autograd-private.h"
@@ -8,21 +9,6 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/profile/profiler-private.h"
-
-/* Reduces the gradients of this rank's batch over the ranks into gradients of the shards. */
-
-typedef struct _EbbShardReduction
-{
-  guint n_buffers;
-  EbbTensor **full; /* by buffer; NULL: nothing in it is trained */
-  EbbTensor **shards;
-  EbbTensor *flags; /* bf16 [ranks, entries]: 1 where this rank has a gradient; NULL: there is one rank, or all have */
-  EbbTensor *flag_shard;
-  gboolean *present; /* by entry: some rank has a gradient */
-  EbbWork *work;
-} Reduction;
-
-static void reduction_free (Reduction *self);
 
 gboolean
 ebb_shard_unit_has_gradients (EbbShardUnit *self)
@@ -134,7 +120,7 @@ make_flags (EbbShardUnit *self,
 /* TRUE if another rank may have a gradient of a trained parameter that this one has none of. */
 static gboolean
 lacks_gradient (const EbbShardUnit *self,
-                const Reduction *reduction)
+                const EbbShardReduction *reduction)
 {
   for (guint i = 0; i < self->n_entries; i++)
     if (!reduction->present[i] && self->entries[i].tensor->requires_grad)
@@ -153,7 +139,7 @@ check_unused (EbbShardUnit *self,
 /* To read them, the host waits for the device: only where this rank's own flags don't say enough. */
 static gboolean
 read_flags (EbbShardUnit *self,
-            Reduction *reduction,
+            EbbShardReduction *reduction,
             GError **error)
 {
   g_autoptr (EbbTensor) host = NULL;
@@ -235,7 +221,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   self->forwarded = FALSE;
   if (self->state == EBB_SHARD_SHARDED)
     ebb_shard_unit_reshard (self, NULL); /* the cache ends with the passes without sync */
-  self->reduction = g_new0 (Reduction, 1);
+  self->reduction = g_new0 (EbbShardReduction, 1);
   self->reduction->n_buffers = n;
   self->reduction->full = g_new0 (EbbTensor *, n + 1);
   self->reduction->shards = g_new0 (EbbTensor *, n + 1);
@@ -263,7 +249,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
     return TRUE;
   if (!ok)
     g_prefix_error (error, "reducing gradients of %s: ", self->name);
-  g_clear_pointer (&self->reduction, reduction_free);
+  g_clear_pointer (&self->reduction, ebb_shard_reduction_free);
   return ok;
 }
 
@@ -271,7 +257,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
 
 static gboolean
 average_over_replicas (EbbShardUnit *self,
-                       Reduction *reduction,
+                       EbbShardReduction *reduction,
                        GError **error)
 {
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, reduction->n_buffers + 2);
@@ -293,7 +279,7 @@ average_over_replicas (EbbShardUnit *self,
 /* Brings the gradients to the device and the dtype of the shards; shards in bf16 may have f32 gradients. */
 static gboolean
 finish_shards (EbbShardUnit *self,
-               Reduction *reduction,
+               EbbShardReduction *reduction,
                GError **error)
 {
   const guint n_ranks = ebb_process_group_get_size (self->group)
@@ -324,7 +310,7 @@ finish_shards (EbbShardUnit *self,
 
 static gboolean
 add_gradient (EbbShardUnit *self,
-              Reduction *reduction,
+              EbbShardReduction *reduction,
               guint i,
               GError **error)
 {
@@ -349,7 +335,7 @@ gboolean
 ebb_shard_unit_finish_reduce (EbbShardUnit *self,
                               GError **error)
 {
-  Reduction *reduction = g_steal_pointer (&self->reduction);
+  EbbShardReduction *reduction = g_steal_pointer (&self->reduction);
   EbbProfileMark mark;
   EbbModes modes;
   gint64 before;
@@ -368,7 +354,7 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
   ok = ok && read_flags (self, reduction, error) && finish_shards (self, reduction, error);
   for (guint i = 0; ok && i < self->n_entries; i++)
     ok = add_gradient (self, reduction, i, error);
-  reduction_free (reduction);
+  ebb_shard_reduction_free (reduction);
   /* An optimizer that steps in backward updates the shards. */
   for (guint i = 0; ok && self->state == EBB_SHARD_SHARDED && i < self->n_entries; i++)
     if (self->entries[i].tensor->grad != NULL)
@@ -377,32 +363,4 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
   if (!ok)
     g_prefix_error (error, "reducing gradients of %s: ", self->name);
   return ok;
-}
-
-static void
-reduction_free (Reduction *self)
-{
-  for (guint i = 0; i < self->n_buffers; i++)
-    {
-      g_clear_pointer (&self->full[i], ebb_tensor_unref);
-      g_clear_pointer (&self->shards[i], ebb_tensor_unref);
-    }
-  g_clear_pointer (&self->work, ebb_work_unref);
-  g_clear_pointer (&self->flags, ebb_tensor_unref);
-  g_clear_pointer (&self->flag_shard, ebb_tensor_unref);
-  g_free (self->present);
-  g_free (self->full);
-  g_free (self->shards);
-  g_free (self);
-}
-
-void
-ebb_shard_unit_drop_reduction (EbbShardUnit *self)
-{
-  Reduction *reduction = g_steal_pointer (&self->reduction);
-
-  if (reduction == NULL)
-    return;
-  ebb_work_wait (reduction->work, NULL);
-  reduction_free (reduction);
 }

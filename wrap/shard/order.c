@@ -1,12 +1,4 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/shard/unit-private.h"
-
-#include "tensor/autograd/autograd-private.h"
-#include "tensor/thread-private.h"
-#include "wrap/gradient-sync.h"
-
-#include <pthread.h>
-
 /* Decides when units are unsharded, resharded and reduced in the forwards and the backward pass of one thread. While
  * nodes of live graphs hold a unit's parameters, another backward through the unit is still to come, however the
  * forward was wrapped: so it is not resharded after backward, and its gradients are not reduced.
@@ -16,110 +8,27 @@
  * that forward have had their backward; and they belong to modules, while several modules may use a parameter. While a
  * counter is above zero, the nodes of the forward that it counts hold the parameters, so nothing is lost by not reading
  * it. */
+#include "wrap/shard/unit-private.h"
+
+#include "tensor/autograd/autograd-private.h"
+#include "tensor/thread-private.h"
+#include "wrap/gradient-sync.h"
 
 /* A prefetch begins only while fewer units than this are unsharded or unsharding, the root not counted. */
 #define MAX_PREFETCHED 2
 
-typedef struct _EbbShardThread
-{
-  GPtrArray *unsharded;   /* the units that are unsharded or unsharding */
-  GPtrArray *forwarded;   /* the units whose gradients are to be reduced */
-  EbbShardUnit *reducing; /* the unit whose reduction is in flight; a reference, or NULL */
-  EbbShardOrder *last;    /* of the root that was last forwarded; NULL: none */
-  gboolean at_end;        /* pass_ended () will be called */
-  guint64 pass;           /* the number of this backward pass, or of the next one, which no thread has besides */
-  gboolean has_gradients; /* this pass gave some */
-  GPtrArray *orphans;     /* units whose last reference another thread has dropped; NULL: the thread has ended */
-} Thread;
-
-static void order_unref (EbbShardOrder *order);
-static void thread_free (gpointer data);
-static void free_orphans (Thread *self,
-                          gboolean ends);
-
-static GPrivate threads = G_PRIVATE_INIT (thread_free);
-
-static guint64
-make_pass (void)
-{
-  static guint64 last;
-
-  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
-}
-
-static Thread *
-get_thread (void)
-{
-  Thread *self = g_private_get (&threads);
-
-  if (self != NULL)
-    return self;
-  self = g_atomic_rc_box_new0 (Thread);
-  self->orphans = g_ptr_array_new ();
-  self->unsharded = g_ptr_array_new ();
-  self->forwarded = g_ptr_array_new ();
-  self->pass = make_pass ();
-  g_private_set (&threads, self);
-  return self;
-}
-
-/* The thread that forwards or gathers a unit has it in its lists, so it is the one to free it. */
-static Thread *
-take_thread (EbbShardUnit *self)
-{
-  Thread *thread = get_thread ();
-
-  if (G_LIKELY (self->owner == thread))
-    return thread;
-  g_clear_pointer (&self->owner, g_atomic_rc_box_release);
-  self->owner = g_atomic_rc_box_acquire (thread);
-  return thread;
-}
-
-void
-ebb_shard_note_unsharded (EbbShardUnit *self,
-                          gboolean unsharded)
-{
-  GPtrArray *units = take_thread (self)->unsharded;
-
-  if (unsharded)
-    g_ptr_array_add (units, self);
-  else
-    g_ptr_array_remove (units, self);
-}
-
 /* -- order --------------------------------------------------------------------------------------------------------- */
-
-EbbShardOrder *
-ebb_shard_order_new (EbbShardUnit *root)
-{
-  EbbShardOrder *order = g_atomic_rc_box_new0 (EbbShardOrder);
-
-  order->root = root;
-  order->units = g_ptr_array_new ();
-  return order;
-}
-
-static void
-remove_from_order (EbbShardUnit *self)
-{
-  if (self->order == NULL)
-    return;
-  while (g_ptr_array_remove (self->order->units, self))
-    ;
-  g_clear_pointer (&self->order, order_unref);
-}
 
 /* Roots with live graphs at the same time are parts of one model that is not sharded itself. */
 static void
-note_root (Thread *thread,
+note_root (EbbShardThread *thread,
            EbbShardUnit *self)
 {
   EbbShardUnit *other = thread->last != NULL ? thread->last->root : NULL;
 
   if (other != NULL && other != self && !self->has_siblings && ebb_shard_unit_is_used (other))
     self->has_siblings = other->has_siblings = TRUE;
-  g_clear_pointer (&thread->last, order_unref);
+  g_clear_pointer (&thread->last, ebb_shard_order_unref);
   thread->last = g_atomic_rc_box_acquire (self->own_order);
 }
 
@@ -129,7 +38,7 @@ note_position (EbbShardOrder *order,
                EbbShardUnit *self)
 {
   if (self->order != order)
-    remove_from_order (self);
+    ebb_shard_order_remove (self);
   if (self->order == NULL)
     self->order = g_atomic_rc_box_acquire (order);
   if (self->n_entries == 0)
@@ -142,14 +51,14 @@ note_position (EbbShardOrder *order,
 }
 
 static guint
-count_unsharded (Thread *thread,
+count_unsharded (EbbShardThread *thread,
                  EbbShardUnit *root)
 {
   return thread->unsharded->len - (root != NULL && root->state != EBB_SHARD_SHARDED ? 1 : 0);
 }
 
 static gboolean
-may_prefetch (Thread *thread,
+may_prefetch (EbbShardThread *thread,
               EbbShardUnit *self)
 {
   return self->prefetch && self->order != NULL && ebb_modes.recomputing == 0
@@ -167,7 +76,7 @@ prefetch (EbbShardUnit *self,
 }
 
 static gboolean
-prefetch_next (Thread *thread,
+prefetch_next (EbbShardThread *thread,
                EbbShardUnit *self,
                GError **error)
 {
@@ -181,7 +90,7 @@ prefetch_next (Thread *thread,
 
 /* Prefetches the unit that was forwarded before, if its backward is still to come; the root's backward begins first. */
 static gboolean
-prefetch_previous (Thread *thread,
+prefetch_previous (EbbShardThread *thread,
                    EbbShardUnit *self,
                    GError **error)
 {
@@ -213,7 +122,7 @@ unshard_borrowed (EbbShardUnit *self,
 }
 
 static void
-begin_forward (Thread *thread,
+begin_forward (EbbShardThread *thread,
                EbbShardUnit *self)
 {
   EbbParameterOwner *outermost = ebb_parameter_owner_get_outermost (); /* only units enter */
@@ -238,10 +147,10 @@ gboolean
 ebb_shard_unit_pre_forward (EbbShardUnit *self,
                             GError **error)
 {
-  Thread *thread = take_thread (self);
+  EbbShardThread *thread = ebb_shard_take_thread (self);
   const gboolean again = ebb_modes.recomputing > 0;
 
-  free_orphans (thread, FALSE);
+  ebb_shard_free_orphans (thread, FALSE);
   if (self->n_summoned > 0 && (self->lowers || !ebb_modes.no_grad))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
@@ -301,7 +210,7 @@ ebb_shard_unit_pre_recompute (EbbShardUnit *self,
 /* -- backward ------------------------------------------------------------------------------------------------------ */
 
 static gboolean
-finish_reduction (Thread *thread,
+finish_reduction (EbbShardThread *thread,
                   GError **error)
 {
   EbbShardUnit *unit = g_steal_pointer (&thread->reducing);
@@ -316,7 +225,7 @@ finish_reduction (Thread *thread,
 
 /* At most one reduction is in flight while the next gradients are computed: each holds the gradients of a full unit. */
 static gboolean
-reduce (Thread *thread,
+reduce (EbbShardThread *thread,
         EbbShardUnit *self,
         GError **error)
 {
@@ -338,7 +247,7 @@ is_busy (EbbShardUnit *self)
  * rank's graph left out counts as zero. While a graph still holds a unit, those before it wait, until the pass ends:
  * the backward of that unit is another pass then. */
 static gboolean
-reduce_in_order (Thread *thread,
+reduce_in_order (EbbShardThread *thread,
                  gboolean at_end,
                  GError **error)
 {
@@ -374,7 +283,7 @@ reshard_after_backward (EbbShardUnit *self,
 }
 
 static gboolean
-reshard_unused (Thread *thread,
+reshard_unused (EbbShardThread *thread,
                 GError **error)
 {
   gboolean ok = TRUE;
@@ -391,7 +300,7 @@ reshard_unused (Thread *thread,
 
 /* A pass that failed leaves no incomplete sums. */
 static void
-drop_gradients (Thread *thread)
+drop_gradients (EbbShardThread *thread)
 {
   if (thread->reducing != NULL)
     ebb_shard_unit_drop_reduction (thread->reducing);
@@ -409,7 +318,7 @@ static gboolean
 pass_ended (gpointer data,
             GError **error)
 {
-  Thread *thread = get_thread ();
+  EbbShardThread *thread = ebb_shard_get_thread ();
   gboolean ok = error != NULL;
 
   thread->at_end = FALSE;
@@ -420,7 +329,7 @@ pass_ended (gpointer data,
     drop_gradients (thread);
   thread->has_gradients = FALSE;
   ok = reshard_unused (thread, ok ? error : NULL) && ok;
-  thread->pass = make_pass ();
+  thread->pass = ebb_shard_make_pass ();
   return ok;
 }
 
@@ -428,7 +337,7 @@ gboolean
 ebb_shard_unit_pre_backward (EbbShardUnit *self,
                              GError **error)
 {
-  Thread *thread = get_thread ();
+  EbbShardThread *thread = ebb_shard_get_thread ();
 
   if (!thread->at_end && ebb_modes.in_backward > 0)
     {
@@ -443,20 +352,20 @@ ebb_shard_begins_pass (guint64 *pass)
 {
   const guint64 before = *pass;
 
-  *pass = get_thread ()->pass;
+  *pass = ebb_shard_get_thread ()->pass;
   return *pass != before;
 }
 
 void
 ebb_shard_reduce_in_pass (GPtrArray *units)
 {
-  Thread *thread = get_thread ();
+  EbbShardThread *thread = ebb_shard_get_thread ();
 
   for (guint i = units->len; i-- > 0;)
     {
       EbbShardUnit *unit = g_ptr_array_index (units, i);
 
-      take_thread (unit);
+      ebb_shard_take_thread (unit);
       g_ptr_array_remove (thread->forwarded, unit);
       g_ptr_array_add (thread->forwarded, unit);
     }
@@ -467,7 +376,7 @@ gboolean
 ebb_shard_unit_post_backward (EbbShardUnit *self,
                               GError **error)
 {
-  Thread *thread = get_thread ();
+  EbbShardThread *thread = ebb_shard_get_thread ();
 
   if (is_busy (self) || self->state != EBB_SHARD_UNSHARDED)
     return TRUE;
@@ -497,80 +406,221 @@ ebb_shard_unit_finalize (EbbShardUnit *self,
   return ebb_shard_unit_reshard (self, error);
 }
 
-/* -- freeing units and threads ------------------------------------------------------------------------------------- */
+/* -- summoned parameters ------------------------------------------------------------------------------------------- */
 
-void
-ebb_shard_forget_unit (EbbShardUnit *self)
+gboolean
+ebb_shard_unit_summon (EbbShardUnit *self,
+                       GError **error)
 {
-  Thread *thread = g_private_get (&threads);
-
-  remove_from_order (self);
-  self->own_order->root = NULL;
-  g_clear_pointer (&self->own_order, order_unref);
-  if (thread != NULL)
-    g_ptr_array_remove (thread->forwarded, self);
-  g_clear_pointer (&self->owner, g_atomic_rc_box_release);
+  if (self->n_forwards > 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the full parameters of %s can't be summoned during its forward",
+                   self->name);
+      return FALSE;
+    }
+  if (self->n_summoned == 0 && self->n_entries > 0
+      && (!ebb_shard_unit_finalize (self, error) || !ebb_shard_unit_begin_gather (self, FALSE, error)
+          || !ebb_shard_unit_finish_gather (self, error)))
+    return FALSE;
+  self->n_summoned++;
+  return TRUE;
 }
 
-static pthread_mutex_t orphans_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void
-free_orphans (Thread *self,
-              gboolean ends)
+/* Copies this rank's elements of the full parameters to its shards. */
+static gboolean
+write_back (EbbShardUnit *self,
+            GError **error)
 {
-  GPtrArray *orphans = NULL;
+  const guint rank = ebb_process_group_get_rank (self->group);
 
-  pthread_mutex_lock (&orphans_lock);
-  if (ends || self->orphans->len > 0)
+  for (guint i = 0; i < self->n_entries; i++)
     {
-      orphans = g_steal_pointer (&self->orphans);
-      self->orphans = ends ? NULL : g_ptr_array_new ();
+      EbbTensor *tensor = self->entries[i].tensor;
+      gint64 begin, end;
+
+      ebb_shard_layout_get_range (self->layout, i, rank, &begin, &end);
+      if (tensor->storage != self->entries[i].shard->storage
+          && !ebb_shard_copy_elements (tensor, begin, end - begin, self->entries[i].shard, 0, error))
+        return FALSE;
     }
-  pthread_mutex_unlock (&orphans_lock);
-  if (orphans == NULL)
-    return;
-  for (guint i = 0; i < orphans->len; i++)
-    ebb_shard_unit_free (g_ptr_array_index (orphans, i));
-  g_ptr_array_unref (orphans);
+  return TRUE;
 }
 
 gboolean
-ebb_shard_leave_to_owner (EbbShardUnit *self)
+ebb_shard_unit_release (EbbShardUnit *self,
+                        gboolean writeback,
+                        GError **error)
 {
-  gboolean left = self->is_orphan;
+  EbbModes modes;
+  gboolean ok;
 
-  if (left || self->owner == NULL || self->owner == g_private_get (&threads))
-    return left;
-  pthread_mutex_lock (&orphans_lock);
-  left = self->owner->orphans != NULL;
-  self->is_orphan = left;
-  if (left)
-    g_ptr_array_add (self->owner->orphans, self);
-  pthread_mutex_unlock (&orphans_lock);
-  return left;
+  if (self->n_summoned == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s was not summoned: call ebb_summon_full_params () first",
+                   self->name);
+      return FALSE;
+    }
+  if (--self->n_summoned > 0 || self->n_entries == 0)
+    return TRUE;
+  modes = ebb_modes_enter_internal ();
+  ok = !writeback || write_back (self, error);
+  ebb_modes_leave (&modes);
+  for (guint i = 0; writeback && i < self->layout->n_buffers; i++)
+    if (self->buffers[i].full->storage != self->buffers[i].shard->storage)
+      ebb_storage_change (self->buffers[i].shard->storage);
+  return ebb_shard_unit_reshard (self, ok ? error : NULL) && ok;
+}
+
+/* -- the owner of the parameters ----------------------------------------------------------------------------------- */
+
+EbbShardUnit *
+ebb_shard_unit_of (EbbTensor *parameter,
+                   guint *entry)
+{
+  EbbShardUnit *self = (EbbShardUnit *) parameter->owner;
+
+  if (self == NULL || self->base.funcs != &ebb_shard_unit_funcs)
+    return NULL;
+  for (guint i = 0; i < self->n_entries; i++)
+    if (self->entries[i].tensor == parameter)
+      {
+        if (entry != NULL)
+          *entry = i;
+        return self;
+      }
+  return NULL;
+}
+
+static gboolean
+prepare (EbbParameterOwner *owner,
+         EbbTensor *parameter,
+         GError **error)
+{
+  EbbShardUnit *self = (EbbShardUnit *) owner;
+
+  return ebb_modes.in_backward > 0 ? ebb_shard_unit_pre_backward (self, error) : ebb_shard_unit_unshard (self, error);
+}
+
+static gboolean
+unused (EbbParameterOwner *owner,
+        EbbTensor *parameter,
+        GError **error)
+{
+  EbbShardUnit *self = (EbbShardUnit *) owner;
+
+  return ebb_shard_unit_is_used (self) || ebb_shard_unit_post_backward (self, error);
+}
+
+static gboolean
+finalize (EbbParameterOwner *owner,
+          EbbTensor *parameter,
+          GError **error)
+{
+  return ebb_shard_unit_finalize ((EbbShardUnit *) owner, error);
 }
 
 static void
-thread_free (gpointer data)
+drop_grads (EbbParameterOwner *owner,
+            EbbTensor *parameter)
 {
-  Thread *self = data;
+  guint i = 0;
+  EbbShardUnit *self = ebb_shard_unit_of (parameter, &i);
 
-  free_orphans (self, TRUE);
-  g_clear_pointer (&self->last, order_unref);
-  g_ptr_array_unref (self->unsharded);
-  g_ptr_array_unref (self->forwarded);
-  g_clear_pointer (&self->reducing, ebb_shard_unit_unref);
-  g_atomic_rc_box_release (self);
+  g_clear_pointer (&self->entries[i].stashed_grad, ebb_tensor_unref);
+}
+
+static gpointer
+get_shard_group (EbbParameterOwner *owner)
+{
+  EbbShardUnit *self = (EbbShardUnit *) owner;
+
+  return ebb_process_group_get_size (self->group) > 1 ? self->group : NULL;
+}
+
+static gboolean
+reduce_over_shards (EbbParameterOwner *owner,
+                    EbbReduceKind op,
+                    EbbTensor *values,
+                    GError **error)
+{
+  return ebb_process_group_reduce_norms (((EbbShardUnit *) owner)->group, op, values, "a norm over shards", error);
+}
+
+static gboolean
+is_full (EbbParameterOwner *owner,
+         EbbTensor *parameter)
+{
+  return ((EbbShardUnit *) owner)->n_summoned > 0;
+}
+
+static gboolean
+is_available (EbbParameterOwner *owner)
+{
+  return ((EbbShardUnit *) owner)->state == EBB_SHARD_UNSHARDED;
+}
+
+static gint64
+get_n_elements (EbbParameterOwner *owner,
+                EbbTensor *parameter)
+{
+  guint i = 0;
+  EbbShardUnit *self = ebb_shard_unit_of (parameter, &i);
+
+  return self->layout->parameters[i].n_elements;
+}
+
+static EbbDevice *
+get_device (EbbParameterOwner *owner)
+{
+  return ((EbbShardUnit *) owner)->device;
+}
+
+/* A full parameter begins at its first element. */
+static gint64
+get_first_element (EbbParameterOwner *owner,
+                   EbbTensor *parameter)
+{
+  guint i = 0;
+  EbbShardUnit *self = ebb_shard_unit_of (parameter, &i);
+  gint64 begin, end;
+
+  ebb_shard_layout_get_range (self->layout, i, ebb_process_group_get_rank (self->group), &begin, &end);
+  return parameter->n_elements == self->layout->parameters[i].n_elements ? 0 : begin;
+}
+
+static gboolean
+prepare_recompute (EbbParameterOwner *owner,
+                   gboolean is_needed,
+                   GError **error)
+{
+  return ebb_shard_unit_pre_recompute ((EbbShardUnit *) owner, is_needed, error);
 }
 
 static void
-order_clear (gpointer data)
+owner_ref (EbbParameterOwner *owner)
 {
-  g_ptr_array_unref (((EbbShardOrder *) data)->units);
+  ebb_shard_unit_ref ((EbbShardUnit *) owner);
 }
 
 static void
-order_unref (EbbShardOrder *order)
+owner_unref (EbbParameterOwner *owner)
 {
-  g_atomic_rc_box_release_full (order, order_clear);
+  ebb_shard_unit_unref ((EbbShardUnit *) owner);
 }
+
+const EbbParameterOwnerFuncs ebb_shard_unit_funcs = {
+  .prepare = prepare,
+  .unused = unused,
+  .finalize = finalize,
+  .drop_grads = drop_grads,
+  .get_shard_group = get_shard_group,
+  .reduce_over_shards = reduce_over_shards,
+  .is_full = is_full,
+  .is_available = is_available,
+  .get_n_elements = get_n_elements,
+  .get_first_element = get_first_element,
+  .get_device = get_device,
+  .prepare_recompute = prepare_recompute,
+  .ref = owner_ref,
+  .unref = owner_unref,
+};

@@ -30,6 +30,31 @@ typedef struct
   guint n;            /* how many of them the running forward has reached */
 } EbbShardOrder;
 
+/* The lists of a thread: which of its units wait for what. */
+typedef struct
+{
+  GPtrArray *unsharded;   /* the units that are unsharded or unsharding */
+  GPtrArray *forwarded;   /* the units whose gradients are to be reduced */
+  EbbShardUnit *reducing; /* the unit whose reduction is in flight; a reference, or NULL */
+  EbbShardOrder *last;    /* of the root that was last forwarded; NULL: none */
+  gboolean at_end;        /* pass_ended () will be called */
+  guint64 pass;           /* the number of this backward pass, or of the next one, which no thread has besides */
+  gboolean has_gradients; /* this pass gave some */
+  GPtrArray *orphans;     /* units whose last reference another thread has dropped; NULL: the thread has ended */
+} EbbShardThread;
+
+/* The reduction of a unit's gradients, in flight. */
+typedef struct
+{
+  guint n_buffers;
+  EbbTensor **full; /* by buffer; NULL: nothing in it is trained */
+  EbbTensor **shards;
+  EbbTensor *flags; /* bf16 [ranks, entries]: 1 where this rank has a gradient; NULL: there is one rank, or all have */
+  EbbTensor *flag_shard;
+  gboolean *present; /* by entry: some rank has a gradient */
+  EbbWork *work;
+} EbbShardReduction;
+
 typedef enum
 {
   EBB_SHARD_SHARDED,
@@ -79,17 +104,17 @@ struct _EbbShardUnit
   EbbWork *gathering;
   GPtrArray *borrowed; /* other units that own parameters of modules below this one */
 
-  guint n_forwards;                     /* that are running */
-  guint n_summoned;                     /* ebb_summon_full_params () */
-  gboolean forwarded;                   /* with gradients on, and nothing was reduced since */
-  gboolean is_root;                     /* its last forward was the outermost */
-  gboolean has_siblings;                /* it shares its graph with the forwards of other roots */
-  struct _EbbShardThread *owner;        /* has it in its lists; NULL: no thread does */
-  gboolean is_orphan;                   /* the owner will free it */
-  EbbShardOrder *own_order;             /* if it is a root */
-  EbbShardOrder *order;                 /* in which it was last forwarded; NULL: never */
-  guint position;                       /* in @order */
-  struct _EbbShardReduction *reduction; /* in flight; NULL: none */
+  guint n_forwards;             /* that are running */
+  guint n_summoned;             /* ebb_summon_full_params () */
+  gboolean forwarded;           /* with gradients on, and nothing was reduced since */
+  gboolean is_root;             /* its last forward was the outermost */
+  gboolean has_siblings;        /* it shares its graph with the forwards of other roots */
+  EbbShardThread *owner;        /* has it in its lists; NULL: no thread does */
+  gboolean is_orphan;           /* the owner will free it */
+  EbbShardOrder *own_order;     /* if it is a root */
+  EbbShardOrder *order;         /* in which it was last forwarded; NULL: never */
+  guint position;               /* in @order */
+  EbbShardReduction *reduction; /* in flight; NULL: none */
 
   guint64 n_gathers, n_prefetches, n_reductions, gathered_bytes, reduced_bytes;
   double seconds; /* waited for reductions */
@@ -101,33 +126,26 @@ struct _EbbShardUnit
   guint64 last_pass; /* of the thread, in which it was reduced */
 };
 
-/* fully-shard.c */
 /* The unit on @module itself, or NULL. Not a reference. */
-EbbShardUnit *ebb_shard_unit_on (EbbModule *module);
+static inline EbbShardUnit *
+ebb_shard_unit_on (EbbModule *module)
+{
+  return (EbbShardUnit *) ebb_module_get_parameter_owner (module);
+}
 
-/* unit.c: making and freeing a unit */
-EbbShardUnit *ebb_shard_unit_new (EbbModule *module,
-                                  EbbProcessGroup *group,
-                                  EbbFullyShardOptions *options,
-                                  GError **error);
-/* A unit of parameters that every rank of @replicas has; it takes over @entries, of EbbShardEntry. */
-EbbShardUnit *ebb_shard_unit_new_bucket (const EbbParameterOwnerFuncs *funcs,
-                                         EbbProcessGroup *replicas,
-                                         GArray *entries,
-                                         char *name);
+/* unit.c: a unit's parameters between sharded and unsharded; all but the queries are collective */
 EbbShardUnit *ebb_shard_unit_ref (EbbShardUnit *self);
 void ebb_shard_unit_unref (EbbShardUnit *self);
-/* The end of unref, on the thread that owns the unit. */
-void ebb_shard_unit_free (EbbShardUnit *self);
-/* Takes the full parameters out of the unit. Collective. */
-gboolean ebb_shard_unit_dissolve (EbbShardUnit *self,
-                                  GError **error);
-
-/* unshard.c: a unit's parameters between sharded and unsharded; all but the queries are collective */
-/* The unit that owns @parameter, or NULL; the entry's number in @entry. */
-EbbShardUnit *ebb_shard_unit_of (EbbTensor *parameter,
-                                 guint *entry);
-extern const EbbParameterOwnerFuncs ebb_shard_unit_funcs;
+/* Frees what @entry has; the parameter has no owner any more. */
+void ebb_shard_entry_clear (EbbShardUnit *self,
+                            EbbShardEntry *entry);
+/* Begins to gather a sharded unit, in the dtype of compute if @lowers. */
+gboolean ebb_shard_unit_begin_gather (EbbShardUnit *self,
+                                      gboolean lowers,
+                                      GError **error);
+/* If the gather fails, the unit is sharded again. */
+gboolean ebb_shard_unit_finish_gather (EbbShardUnit *self,
+                                       GError **error);
 /* Begins to gather a sharded unit, which is unsharding then. */
 gboolean ebb_shard_unit_begin_unshard (EbbShardUnit *self,
                                        GError **error);
@@ -141,12 +159,6 @@ gboolean ebb_shard_unit_reshard_cached (EbbShardUnit *self,
                                         GError **error);
 /* TRUE if nodes of live graphs hold a parameter of the unit. */
 gboolean ebb_shard_unit_is_used (const EbbShardUnit *self);
-/* Unshards the parameters in their own dtype until they are released. */
-gboolean ebb_shard_unit_summon (EbbShardUnit *self,
-                                GError **error);
-gboolean ebb_shard_unit_release (EbbShardUnit *self,
-                                 gboolean writeback,
-                                 GError **error);
 /* Of the full parameters. */
 gint64 ebb_shard_unit_count_elements (const EbbShardUnit *self);
 /* Copies @n elements of contiguous tensors, in their flattened order, between any devices and dtypes. */
@@ -157,6 +169,27 @@ gboolean ebb_shard_copy_elements (EbbTensor *source,
                                   gint64 target_begin,
                                   GError **error);
 
+/* Waits for the reduction in flight and drops its result. */
+void ebb_shard_unit_drop_reduction (EbbShardUnit *self);
+void ebb_shard_reduction_free (EbbShardReduction *self);
+
+/* unit.c: the lists of this thread, and the order of a root's units */
+EbbShardThread *ebb_shard_get_thread (void);
+/* Makes this thread the owner of the unit: the thread that forwards or gathers a unit frees it. */
+EbbShardThread *ebb_shard_take_thread (EbbShardUnit *self);
+/* A unit is no longer sharded, or is sharded again. */
+void ebb_shard_note_unsharded (EbbShardUnit *self,
+                               gboolean unsharded);
+/* A number that no other backward pass has. */
+guint64 ebb_shard_make_pass (void);
+/* Frees the units whose last reference another thread has dropped. */
+void ebb_shard_free_orphans (EbbShardThread *self,
+                             gboolean ends);
+EbbShardOrder *ebb_shard_order_new (EbbShardUnit *root);
+void ebb_shard_order_unref (EbbShardOrder *order);
+/* Takes the unit out of its order. */
+void ebb_shard_order_remove (EbbShardUnit *self);
+
 /* gradients.c */
 /* TRUE if a parameter has a gradient of this rank that was not reduced. */
 gboolean ebb_shard_unit_has_gradients (EbbShardUnit *self);
@@ -166,7 +199,6 @@ gboolean ebb_shard_unit_begin_reduce (EbbShardUnit *self,
 /* Waits for the reduction, and adds its result to the gradients of the shards. */
 gboolean ebb_shard_unit_finish_reduce (EbbShardUnit *self,
                                        GError **error);
-void ebb_shard_unit_drop_reduction (EbbShardUnit *self);
 
 /* order.c: the forwards and the backward pass of a thread */
 gboolean ebb_shard_unit_pre_forward (EbbShardUnit *self,
@@ -189,14 +221,30 @@ gboolean ebb_shard_unit_pre_recompute (EbbShardUnit *self,
 gboolean ebb_shard_begins_pass (guint64 *pass);
 /* This backward pass reduces the units in this order, whatever the order of their gradients. */
 void ebb_shard_reduce_in_pass (GPtrArray *units);
-EbbShardOrder *ebb_shard_order_new (EbbShardUnit *root);
-/* A unit is no longer sharded, or is sharded again. */
-void ebb_shard_note_unsharded (EbbShardUnit *self,
-                               gboolean unsharded);
-/* TRUE if another thread will free the unit, whose last reference was dropped. */
-gboolean ebb_shard_leave_to_owner (EbbShardUnit *self);
-/* The unit is being freed. */
-void ebb_shard_forget_unit (EbbShardUnit *self);
+/* Unshards the parameters in their own dtype until they are released. */
+gboolean ebb_shard_unit_summon (EbbShardUnit *self,
+                                GError **error);
+gboolean ebb_shard_unit_release (EbbShardUnit *self,
+                                 gboolean writeback,
+                                 GError **error);
+/* The unit that owns @parameter, or NULL; the entry's number in @entry. */
+EbbShardUnit *ebb_shard_unit_of (EbbTensor *parameter,
+                                 guint *entry);
+extern const EbbParameterOwnerFuncs ebb_shard_unit_funcs;
+
+/* parameters.c: making a unit */
+EbbShardUnit *ebb_shard_unit_new (EbbModule *module,
+                                  EbbProcessGroup *group,
+                                  EbbFullyShardOptions *options,
+                                  GError **error);
+/* A unit of parameters that every rank of @replicas has; it takes over @entries, of EbbShardEntry. */
+EbbShardUnit *ebb_shard_unit_new_bucket (const EbbParameterOwnerFuncs *funcs,
+                                         EbbProcessGroup *replicas,
+                                         GArray *entries,
+                                         char *name);
+/* Takes the full parameters out of the unit. Collective. */
+gboolean ebb_shard_unit_dissolve (EbbShardUnit *self,
+                                  GError **error);
 
 /* Where an entry's gradient of this rank's batch is. */
 static inline EbbTensor **

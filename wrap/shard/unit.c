@@ -1,343 +1,411 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The states of a unit, as unit-private.h describes them: gathers its full parameters, reshards them, and frees the
+ * unit on the thread that has it in its lists. */
 #include "wrap/shard/unit-private.h"
 
-#include "dist/agree-private.h"
-#include "nn/module-instance-private.h"
+#include "tensor/autograd/autograd-private.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/profile/timeline-private.h"
 
-/* Makes the unit of a module: finds its parameters, checks them on all ranks, and keeps this rank's shards. */
+#include <pthread.h>
 
-/* -- parameters ---------------------------------------------------------------------------------------------------- */
+static void thread_free (gpointer data);
+static void unit_free (EbbShardUnit *self);
 
-typedef struct
+/* -- the lists of a thread ----------------------------------------------------------------------------------------- */
+
+static GPrivate threads = G_PRIVATE_INIT (thread_free);
+
+guint64
+ebb_shard_make_pass (void)
 {
-  EbbShardUnit *unit;
-  GArray *entries;  /* of EbbShardEntry */
-  GHashTable *seen; /* modules and parameters */
-} Search;
+  static guint64 last;
 
-static gboolean
-take_parameter (Search *search,
-                EbbTensor *tensor,
-                const char *path,
-                const char *name,
-                GError **error)
-{
-  EbbShardUnit *owner = ebb_shard_unit_of (tensor, NULL);
-  GPtrArray *borrowed = search->unit->borrowed;
-  g_autofree char *full_name = ebb_module_join_path (path, name);
-  EbbShardEntry entry;
-
-  if (!g_hash_table_add (search->seen, tensor))
-    return TRUE;
-  if (owner != NULL)
-    {
-      if (!g_ptr_array_find (borrowed, owner, NULL))
-        g_ptr_array_add (borrowed, ebb_shard_unit_ref (owner));
-      return TRUE;
-    }
-  if (tensor->owner != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s is replicated already: a module is sharded or replicated, not both; hybrid sharding takes the "
-                   "option replicate-group",
-                   full_name);
-      return FALSE;
-    }
-  entry = (EbbShardEntry){ .tensor = ebb_tensor_ref (tensor), .name = g_steal_pointer (&full_name) };
-  g_array_append_val (search->entries, entry);
-  return TRUE;
+  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
 }
 
-/* An inner unit owns everything below its module. */
-static gboolean
-search_module (Search *search,
-               EbbModule *module,
-               const char *path,
+EbbShardThread *
+ebb_shard_get_thread (void)
+{
+  EbbShardThread *self = g_private_get (&threads);
+
+  if (self != NULL)
+    return self;
+  self = g_atomic_rc_box_new0 (EbbShardThread);
+  self->orphans = g_ptr_array_new ();
+  self->unsharded = g_ptr_array_new ();
+  self->forwarded = g_ptr_array_new ();
+  self->pass = ebb_shard_make_pass ();
+  g_private_set (&threads, self);
+  return self;
+}
+
+EbbShardThread *
+ebb_shard_take_thread (EbbShardUnit *self)
+{
+  EbbShardThread *thread = ebb_shard_get_thread ();
+
+  if (G_LIKELY (self->owner == thread))
+    return thread;
+  g_clear_pointer (&self->owner, g_atomic_rc_box_release);
+  self->owner = g_atomic_rc_box_acquire (thread);
+  return thread;
+}
+
+void
+ebb_shard_note_unsharded (EbbShardUnit *self,
+                          gboolean unsharded)
+{
+  GPtrArray *units = ebb_shard_take_thread (self)->unsharded;
+
+  if (unsharded)
+    g_ptr_array_add (units, self);
+  else
+    g_ptr_array_remove (units, self);
+}
+
+EbbShardOrder *
+ebb_shard_order_new (EbbShardUnit *root)
+{
+  EbbShardOrder *order = g_atomic_rc_box_new0 (EbbShardOrder);
+
+  order->root = root;
+  order->units = g_ptr_array_new ();
+  return order;
+}
+
+void
+ebb_shard_order_remove (EbbShardUnit *self)
+{
+  if (self->order == NULL)
+    return;
+  while (g_ptr_array_remove (self->order->units, self))
+    ;
+  g_clear_pointer (&self->order, ebb_shard_order_unref);
+}
+
+static void
+order_clear (gpointer data)
+{
+  g_ptr_array_unref (((EbbShardOrder *) data)->units);
+}
+
+void
+ebb_shard_order_unref (EbbShardOrder *order)
+{
+  g_atomic_rc_box_release_full (order, order_clear);
+}
+
+/* -- unsharding ---------------------------------------------------------------------------------------------------- */
+
+static void
+drop_full (EbbShardUnit *self)
+{
+  for (guint i = 0; i < self->layout->n_buffers; i++)
+    g_clear_pointer (&self->buffers[i].full, ebb_tensor_unref);
+  self->is_cached = FALSE;
+}
+
+/* This rank's input to the all-gather of a buffer: its shard, on the device and in the dtype of compute. */
+static EbbTensor *
+prepare_shard (EbbShardUnit *self,
+               EbbTensor *shard,
+               gboolean lowers,
                GError **error)
 {
-  EbbModulePrivate *priv = ebb_module_get_private (module);
+  g_autoptr (EbbTensor) cast = lowers ? ebb_tensor_convert (shard, self->compute_dtype, error) : ebb_tensor_ref (shard);
 
-  if (!g_hash_table_add (search->seen, module) || (*path != '\0' && ebb_shard_unit_on (module) != NULL))
-    return TRUE;
-  for (guint i = 0; i < priv->parameters.n_items; i++)
-    if (priv->parameters.items[i].tensor != NULL
-        && !take_parameter (search, priv->parameters.items[i].tensor, path, priv->parameters.items[i].name, error))
-      return FALSE;
-  for (guint i = 0; i < priv->n_children; i++)
-    if (priv->children[i].module != NULL)
-      {
-        g_autofree char *below = ebb_module_join_path (path, priv->children[i].name);
-
-        if (!search_module (search, priv->children[i].module, below, error))
-          return FALSE;
-      }
-  return TRUE;
+  return cast != NULL ? ebb_to_device (cast, self->device, error) : NULL;
 }
 
 static gboolean
-check_parameter (const EbbShardEntry *entry,
-                 const EbbShardEntry *first,
-                 GError **error)
+make_full (EbbShardUnit *self,
+           guint buffer,
+           EbbTensor *shard,
+           GError **error)
 {
-  EbbTensor *tensor = entry->tensor, *other = first->tensor;
+  EbbShardBuffer *it = &self->buffers[buffer];
+  const gint64 n = self->layout->n_elements[buffer];
+  const char *op_name = ebb_thread.op_name;
 
-  if (!ebb_dtype_is_floating_point (tensor->view.dtype))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s is %s: only floating-point parameters can be sharded",
-                 entry->name, ebb_dtype_get_name (tensor->view.dtype));
-  else if (!ebb_view_is_contiguous (&tensor->view))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s is not contiguous: make it so first", entry->name);
-  else if (tensor->grad != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s has a gradient: drop it first by ebb_module_zero_grad ()",
-                 entry->name);
-  else if (__atomic_load_n (&tensor->n_uses, __ATOMIC_RELAXED) > 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "%s belongs to a graph whose backward is still to come: shard before the forward", entry->name);
-  else if (tensor->storage->device != other->storage->device)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s is on %s and %s on %s: a unit is on one device", first->name,
-                 ebb_device_get_name (other->storage->device), entry->name,
-                 ebb_device_get_name (tensor->storage->device));
+  ebb_thread.op_name = "all_gather"; /* not the op that runs while this unit is prefetched */
+  if (n == shard->n_elements)
+    it->full = ebb_tensor_alias (shard); /* one rank has it all */
   else
-    return TRUE;
-  return FALSE;
-}
-
-static gboolean
-take_parameters (EbbShardUnit *self,
-                 EbbModule *module,
-                 GError **error)
-{
-  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
-  GArray *entries = g_array_new (TRUE, TRUE, sizeof (EbbShardEntry));
-  Search search = { self, entries, seen };
-  const gboolean ok = search_module (&search, module, "", error);
-
-  self->n_entries = entries->len;
-  self->entries = (EbbShardEntry *) (gpointer) g_array_free (entries, FALSE);
-  self->device = self->n_entries > 0 ? self->entries[0].tensor->storage->device : ebb_device_get_cpu ();
-  for (guint i = 0; ok && i < self->n_entries; i++)
-    if (!check_parameter (&self->entries[i], &self->entries[0], error))
-      return FALSE;
-  return ok;
-}
-
-/* -- the same on all ranks ----------------------------------------------------------------------------------------- */
-
-static EbbAgreeTensors *
-get_state (EbbShardUnit *self,
-           EbbModule *module)
-{
-  EbbAgreeTensors *state = ebb_agree_tensors_new ();
-
-  for (guint i = 0; i < self->n_entries; i++)
-    ebb_agree_tensors_add_parameter (state, self->entries[i].name, self->entries[i].tensor);
-  ebb_agree_tensors_add_buffers (state, module);
-  return state;
-}
-
-/* Fails if the ranks don't shard the same, or if one of them can't, because of @failure, which is then the error
- * here. */
-static gboolean
-check_ranks (EbbShardUnit *self,
-             EbbAgreeTensors *state,
-             gboolean flatten,
-             const GError *failure,
-             GError **error)
-{
-  g_autoptr (GString) text = g_string_new (failure != NULL ? failure->message : NULL);
-  g_autoptr (GError) first = NULL;
-
-  if (failure == NULL)
-    {
-      g_string_append_printf (text, "%s: flatten %d, reshard %d, compute %d, reduce %d, predivide %g, prefetch %d\n",
-                              self->name, flatten, self->reshard, self->lowers ? (int) self->compute_dtype : -1,
-                              self->reduce_dtype, self->predivide, self->prefetch);
-      ebb_agree_tensors_describe (state, text);
-    }
-  /* No rank may wait for one that has given up, so each rank reports its group's error to the replicas. */
-  ebb_agree_same_text (self->group, "the module to shard", text->str, &first);
-  if (failure != NULL)
-    {
-      g_clear_error (&first);
-      first = g_error_copy (failure);
-    }
-  if (self->replicas != NULL)
-    ebb_agree_same_text (self->replicas, "the module to shard", first != NULL ? first->message : text->str,
-                         first == NULL ? &first : NULL);
-  if (first == NULL)
-    return TRUE;
-  g_propagate_error (error, g_steal_pointer (&first));
-  return FALSE;
-}
-
-static gboolean
-synchronize (EbbShardUnit *self,
-             EbbAgreeTensors *state,
-             GError **error)
-{
-  g_autofree char *purpose = g_strdup_printf ("the first values of %s", self->name);
-
-  /* The replicas come first, so that the first rank of each group of shards has the values to send. */
-  return ebb_agree_tensors_broadcast (state, self->replicas, G_MAXUINT64, purpose, error)
-         && ebb_agree_tensors_broadcast (state, self->group, G_MAXUINT64, purpose, error);
-}
-
-/* -- shards -------------------------------------------------------------------------------------------------------- */
-
-static void
-lay_out (EbbShardUnit *self,
-         gboolean flatten)
-{
-  g_autofree const gint64 **shapes = g_new (const gint64 *, self->n_entries + 1);
-  g_autofree guint *n_dims = g_new (guint, self->n_entries + 1);
-  g_autofree guint *classes = g_new (guint, self->n_entries + 1);
-
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      const EbbTensor *tensor = self->entries[i].tensor;
-
-      classes[i] =
-          (guint) tensor->view.dtype << 2 | (tensor->partition != NULL ? 2 : 0) | (tensor->requires_grad ? 0 : 1);
-      shapes[i] = tensor->view.shape;
-      n_dims[i] = (guint) tensor->view.n_dims;
-    }
-  self->layout = ebb_shard_layout_new (ebb_process_group_get_size (self->group), flatten, self->n_entries, shapes,
-                                       n_dims, classes);
-  self->buffers = g_new0 (EbbShardBuffer, self->layout->n_buffers + 1);
-}
-
-/* Copies this rank's elements of a parameter, which stays as it is for now. */
-static gboolean
-make_shard (EbbShardUnit *self,
-            guint i,
-            GError **error)
-{
-  const guint rank = ebb_process_group_get_rank (self->group), number = self->layout->parameters[i].buffer;
-  EbbShardEntry *entry = &self->entries[i];
-  EbbShardBuffer *buffer = &self->buffers[number];
-  EbbDevice *device = self->offload ? ebb_device_get_cpu () : self->device;
-  gint64 shape[EBB_MAX_DIMS], begin, end;
-  guint n_dims;
-
-  if (buffer->shard == NULL)
-    {
-      buffer->shard = ebb_tensor_new_uninitialized (ebb_shard_layout_get_counts (self->layout, number) + rank, 1,
-                                                    entry->tensor->view.dtype, device, error);
-      if (buffer->shard == NULL)
-        return FALSE;
-      ebb_storage_set_purpose (buffer->shard->storage, EBB_PURPOSE_PARAMETER);
-    }
-  n_dims = ebb_shard_layout_get_shape (self->layout, i, rank, shape);
-  entry->shard = ebb_tensor_new_view (buffer->shard->storage, ebb_shard_layout_get_shard_offset (self->layout, i, rank),
-                                      shape, NULL, n_dims, entry->tensor->view.dtype);
-  ebb_shard_layout_get_range (self->layout, i, rank, &begin, &end);
-  return ebb_shard_copy_elements (entry->tensor, begin, end - begin, entry->shard, 0, error);
-}
-
-/* -- making and freeing -------------------------------------------------------------------------------------------- */
-
-static void
-take_options (EbbShardUnit *self,
-              EbbFullyShardOptions *options)
-{
-  EbbDType dtype;
-  g_autoptr (EbbProcessGroup) replicas = NULL;
-
-  g_object_get (options, "reshard-after-forward", &self->reshard, "prefetch", &self->prefetch, "offload",
-                &self->offload, "predivide-factor", &self->predivide, "replicate-group", &replicas, NULL);
-  self->lowers = ebb_fully_shard_options_get_compute_dtype (options, &self->compute_dtype);
-  self->reduce_dtype = ebb_fully_shard_options_get_reduce_dtype (options, &dtype) ? (int) dtype : -1;
-  if (replicas != NULL && ebb_process_group_get_size (replicas) > 1)
-    self->replicas = g_steal_pointer (&replicas);
-}
-
-static gboolean
-shard_parameters (EbbShardUnit *self,
-                  EbbModule *module,
-                  EbbFullyShardOptions *options,
-                  GError **error)
-{
-  gboolean flatten, synchronize_weights;
-  g_autoptr (EbbAgreeTensors) state = NULL;
-  g_autoptr (GError) failure = NULL;
-
-  g_object_get (options, "flatten", &flatten, "synchronize-weights", &synchronize_weights, NULL);
-  take_parameters (self, module, &failure);
-  state = get_state (self, module);
-  if (!check_ranks (self, state, flatten, failure, error)
-      || (synchronize_weights && !synchronize (self, state, error)))
+    it->full = ebb_tensor_new_uninitialized (&n, 1, shard->view.dtype, self->device, error);
+  ebb_thread.op_name = op_name;
+  if (it->full == NULL)
     return FALSE;
-  lay_out (self, flatten);
-  for (guint i = 0; i < self->n_entries; i++)
-    if (!make_shard (self, i, error))
-      return FALSE;
+  ebb_storage_set_purpose (it->full->storage, EBB_PURPOSE_PARAMETER);
+  if (n != shard->n_elements)
+    ebb_timeline_name_tensor (it->full, "%s, unsharded", self->name);
   return TRUE;
 }
 
-EbbShardUnit *
-ebb_shard_unit_new (EbbModule *module,
-                    EbbProcessGroup *group,
-                    EbbFullyShardOptions *options,
-                    GError **error)
+gboolean
+ebb_shard_unit_begin_gather (EbbShardUnit *self,
+                             gboolean lowers,
+                             GError **error)
 {
-  EbbShardUnit *self = g_new0 (EbbShardUnit, 1);
-  g_autofree char *path = ebb_module_get_path (module);
+  const guint n = self->layout->n_buffers;
+  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 1);
+  g_autoptr (GPtrArray) shards = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
   const EbbModes modes = ebb_modes_enter_internal ();
-  gboolean ok;
+  gboolean ok = TRUE;
 
-  self->base.funcs = &ebb_shard_unit_funcs;
-  self->ref_count = 1;
-  self->module = ebb_module_weak_new (module);
-  self->name = *path != '\0' ? g_strdup_printf ("%s (%s)", path, G_OBJECT_TYPE_NAME (module))
-                             : g_strdup (G_OBJECT_TYPE_NAME (module));
-  self->group = g_object_ref (group);
-  self->borrowed = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
-  self->own_order = ebb_shard_order_new (self);
-  take_options (self, options);
-  ok = shard_parameters (self, module, options, error);
+  for (guint i = 0; ok && i < n; i++)
+    {
+      EbbTensor *shard = prepare_shard (self, self->buffers[i].shard, lowers, error);
+
+      if (shard != NULL)
+        g_ptr_array_add (shards, shard);
+      ok = shard != NULL && make_full (self, i, shard, error);
+      if (ok)
+        parts[i] = (EbbCollectivePart){
+          .full = self->buffers[i].full,
+          .shard = shard->n_elements > 0 ? shard : NULL,
+          .counts = ebb_shard_layout_get_counts (self->layout, i),
+        };
+    }
+  if (ok)
+    {
+      g_autofree char *purpose = g_strdup_printf ("gathering %s", self->name);
+
+      self->gathering = ebb_process_group_start (self->group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n, 0,
+                                                 purpose, error);
+    }
   ebb_modes_leave (&modes);
-  if (!ok)
+  if (!ok || self->gathering == NULL)
     {
-      g_prefix_error (error, "sharding %s: ", self->name);
-      ebb_shard_unit_unref (self);
-      return NULL;
+      drop_full (self);
+      g_prefix_error (error, "gathering %s: ", self->name);
+      return FALSE;
     }
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      ebb_tensor_swap_storage (self->entries[i].tensor, self->entries[i].shard);
-      self->entries[i].tensor->owner = &self->base;
-    }
-  return self;
+  for (guint i = 0; i < n; i++)
+    self->gathered_bytes += ebb_tensor_get_n_bytes (self->buffers[i].full);
+  self->n_gathers++;
+  self->state = EBB_SHARD_UNSHARDING;
+  ebb_shard_note_unsharded (self, TRUE);
+  return TRUE;
 }
 
-EbbShardUnit *
-ebb_shard_unit_new_bucket (const EbbParameterOwnerFuncs *funcs,
-                           EbbProcessGroup *replicas,
-                           GArray *entries,
-                           char *name)
+static void
+exchange_gradients (EbbShardUnit *self)
 {
-  EbbShardUnit *self = g_new0 (EbbShardUnit, 1);
-
-  self->base.funcs = funcs;
-  self->ref_count = 1;
-  self->name = name;
-  self->group = ebb_single_group_new ();
-  self->replicas = g_object_ref (replicas);
-  self->borrowed = g_ptr_array_new ();
-  self->own_order = ebb_shard_order_new (self);
-  self->reshard = EBB_RESHARD_ALWAYS;
-  self->reduce_dtype = -1;
-  self->is_in_place = TRUE;
-  self->n_entries = entries->len;
-  self->entries = (EbbShardEntry *) (gpointer) g_array_free (entries, FALSE);
-  self->device = self->entries[0].tensor->storage->device;
-  lay_out (self, FALSE);
   for (guint i = 0; i < self->n_entries; i++)
     {
-      self->entries[i].shard = ebb_tensor_ref (self->entries[i].tensor);
-      self->buffers[i].shard = ebb_tensor_ref (self->entries[i].tensor);
-      self->entries[i].tensor->owner = &self->base;
+      EbbShardEntry *entry = &self->entries[i];
+      EbbTensor *grad = entry->tensor->grad;
+
+      entry->tensor->grad = entry->stashed_grad;
+      entry->stashed_grad = grad;
     }
-  return self;
+}
+
+/* Points the parameters into the full buffers. */
+static void
+use_full (EbbShardUnit *self)
+{
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      const EbbShardParameter *parameter = &self->layout->parameters[i];
+      EbbShardBuffer *it = &self->buffers[parameter->buffer];
+      g_autoptr (EbbTensor) view = NULL;
+
+      it->full->storage->birth = it->shard->storage->birth;
+      it->version = it->full->storage->version = it->shard->storage->version;
+      view = ebb_tensor_new_view (it->full->storage, it->full->offset + parameter->start, parameter->shape, NULL,
+                                  parameter->n_dims, it->full->view.dtype);
+      ebb_tensor_swap_storage (self->entries[i].tensor, view);
+    }
+  exchange_gradients (self);
+  self->state = EBB_SHARD_UNSHARDED;
+}
+
+gboolean
+ebb_shard_unit_finish_gather (EbbShardUnit *self,
+                              GError **error)
+{
+  g_autoptr (EbbWork) work = g_steal_pointer (&self->gathering);
+  const EbbModes modes = ebb_modes_enter_internal ();
+  const gboolean ok = ebb_work_wait (work, error);
+
+  if (ok)
+    use_full (self);
+  ebb_modes_leave (&modes);
+  if (ok)
+    return TRUE;
+  g_prefix_error (error, "gathering %s: ", self->name);
+  drop_full (self);
+  self->state = EBB_SHARD_SHARDED;
+  ebb_shard_note_unsharded (self, FALSE);
+  return FALSE;
+}
+
+/* Pinned memory may have been changed by other programs, which leaves no trace. */
+static gboolean
+cache_is_valid (EbbShardUnit *self)
+{
+  for (guint i = 0; i < self->layout->n_buffers; i++)
+    {
+      const EbbShardBuffer *it = &self->buffers[i];
+
+      if (it->shard->storage->version != it->version || it->full->storage->version != it->version
+          || it->shard->storage->pinned)
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static gboolean
+use_in_place (EbbShardUnit *self)
+{
+  if (!self->is_in_place)
+    return FALSE;
+  exchange_gradients (self);
+  self->state = EBB_SHARD_UNSHARDED;
+  ebb_shard_note_unsharded (self, TRUE);
+  return TRUE;
+}
+
+static gboolean
+use_cache (EbbShardUnit *self)
+{
+  EbbModes modes;
+
+  if (!self->is_cached || !cache_is_valid (self))
+    return FALSE;
+  modes = ebb_modes_enter_internal ();
+  self->is_cached = FALSE;
+  use_full (self);
+  ebb_modes_leave (&modes);
+  ebb_shard_note_unsharded (self, TRUE);
+  return TRUE;
+}
+
+gboolean
+ebb_shard_unit_begin_unshard (EbbShardUnit *self,
+                              GError **error)
+{
+  if (self->n_entries == 0 || self->state != EBB_SHARD_SHARDED)
+    return TRUE;
+  drop_full (self);
+  return ebb_shard_unit_begin_gather (self, self->lowers, error);
+}
+
+gboolean
+ebb_shard_unit_unshard (EbbShardUnit *self,
+                        GError **error)
+{
+  if (G_LIKELY (self->state == EBB_SHARD_UNSHARDED) || self->n_entries == 0 || use_in_place (self)
+      || use_cache (self))
+    return TRUE;
+  return ebb_shard_unit_begin_unshard (self, error) && ebb_shard_unit_finish_gather (self, error);
+}
+
+/* -- resharding ---------------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_shard_unit_reshard_cached (EbbShardUnit *self,
+                               GError **error)
+{
+  if (self->state == EBB_SHARD_SHARDED)
+    return TRUE;
+  if (self->state == EBB_SHARD_UNSHARDING && !ebb_shard_unit_finish_gather (self, error))
+    return FALSE;
+  for (guint i = 0; !self->is_in_place && i < self->n_entries; i++)
+    ebb_tensor_swap_storage (self->entries[i].tensor, self->entries[i].shard);
+  exchange_gradients (self);
+  self->state = EBB_SHARD_SHARDED;
+  self->is_cached = TRUE;
+  ebb_shard_note_unsharded (self, FALSE);
+  return TRUE;
+}
+
+gboolean
+ebb_shard_unit_reshard (EbbShardUnit *self,
+                        GError **error)
+{
+  if (!ebb_shard_unit_reshard_cached (self, error))
+    return FALSE;
+  drop_full (self);
+  return TRUE;
+}
+
+/* -- queries ------------------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_shard_unit_is_used (const EbbShardUnit *self)
+{
+  for (guint i = 0; i < self->n_entries; i++)
+    if (__atomic_load_n (&self->entries[i].tensor->n_uses, __ATOMIC_RELAXED) != 0)
+      return TRUE;
+  return FALSE;
+}
+
+gint64
+ebb_shard_unit_count_elements (const EbbShardUnit *self)
+{
+  gint64 n = 0;
+
+  for (guint i = 0; i < self->n_entries; i++)
+    n += self->layout->parameters[i].n_elements;
+  return n;
+}
+
+/* -- elements ------------------------------------------------------------------------------------------------------ */
+
+static EbbTensor *
+view_elements (EbbTensor *tensor,
+               gint64 begin,
+               gint64 n)
+{
+  return ebb_tensor_new_view (tensor->storage, tensor->offset + begin, &n, NULL, 1, tensor->view.dtype);
+}
+
+gboolean
+ebb_shard_copy_elements (EbbTensor *source,
+                         gint64 source_begin,
+                         gint64 n,
+                         EbbTensor *target,
+                         gint64 target_begin,
+                         GError **error)
+{
+  g_autoptr (EbbTensor) from = view_elements (source, source_begin, n);
+  g_autoptr (EbbTensor) to = view_elements (target, target_begin, n);
+  g_autoptr (EbbTensor) near = NULL;
+  EbbLaunch launch;
+
+  if (n == 0)
+    return TRUE;
+  near = ebb_to_device (from, target->storage->device, error);
+  if (near == NULL)
+    return FALSE;
+  ebb_launch_init (&launch, EBB_KERNEL_COPY);
+  ebb_launch_input (&launch, near);
+  ebb_launch_output (&launch, to);
+  return ebb_launch (target->storage->device, &launch, error);
+}
+
+/* -- freeing units and threads ------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t orphans_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* TRUE if another thread will free the unit, whose last reference was dropped. */
+static gboolean
+leave_to_owner (EbbShardUnit *self)
+{
+  gboolean left = self->is_orphan;
+
+  if (left || self->owner == NULL || self->owner == g_private_get (&threads))
+    return left;
+  pthread_mutex_lock (&orphans_lock);
+  left = self->owner->orphans != NULL;
+  self->is_orphan = left;
+  if (left)
+    g_ptr_array_add (self->owner->orphans, self);
+  pthread_mutex_unlock (&orphans_lock);
+  return left;
 }
 
 EbbShardUnit *
@@ -350,13 +418,54 @@ ebb_shard_unit_ref (EbbShardUnit *self)
 void
 ebb_shard_unit_unref (EbbShardUnit *self)
 {
-  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) == 0 && !ebb_shard_leave_to_owner (self))
-    ebb_shard_unit_free (self);
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) == 0 && !leave_to_owner (self))
+    unit_free (self);
+}
+
+void
+ebb_shard_reduction_free (EbbShardReduction *self)
+{
+  for (guint i = 0; i < self->n_buffers; i++)
+    {
+      g_clear_pointer (&self->full[i], ebb_tensor_unref);
+      g_clear_pointer (&self->shards[i], ebb_tensor_unref);
+    }
+  g_clear_pointer (&self->work, ebb_work_unref);
+  g_clear_pointer (&self->flags, ebb_tensor_unref);
+  g_clear_pointer (&self->flag_shard, ebb_tensor_unref);
+  g_free (self->present);
+  g_free (self->full);
+  g_free (self->shards);
+  g_free (self);
+}
+
+void
+ebb_shard_unit_drop_reduction (EbbShardUnit *self)
+{
+  EbbShardReduction *reduction = g_steal_pointer (&self->reduction);
+
+  if (reduction == NULL)
+    return;
+  ebb_work_wait (reduction->work, NULL);
+  ebb_shard_reduction_free (reduction);
 }
 
 static void
-entry_clear (EbbShardUnit *self,
-             EbbShardEntry *entry)
+forget_unit (EbbShardUnit *self)
+{
+  EbbShardThread *thread = g_private_get (&threads);
+
+  ebb_shard_order_remove (self);
+  self->own_order->root = NULL;
+  g_clear_pointer (&self->own_order, ebb_shard_order_unref);
+  if (thread != NULL)
+    g_ptr_array_remove (thread->forwarded, self);
+  g_clear_pointer (&self->owner, g_atomic_rc_box_release);
+}
+
+void
+ebb_shard_entry_clear (EbbShardUnit *self,
+                       EbbShardEntry *entry)
 {
   if (entry->tensor->owner == &self->base)
     entry->tensor->owner = NULL;
@@ -366,29 +475,10 @@ entry_clear (EbbShardUnit *self,
   g_free (entry->name);
 }
 
-/* Other references to the unit find it without entries. */
-gboolean
-ebb_shard_unit_dissolve (EbbShardUnit *self,
-                         GError **error)
-{
-  if (!ebb_shard_unit_summon (self, error))
-    return FALSE;
-  self->n_summoned = 0;
-  for (guint i = 0; i < self->layout->n_buffers; i++)
-    g_clear_pointer (&self->buffers[i].full, ebb_tensor_unref);
-  if (self->state != EBB_SHARD_SHARDED)
-    ebb_shard_note_unsharded (self, FALSE);
-  self->state = EBB_SHARD_SHARDED;
-  for (guint i = 0; i < self->n_entries; i++)
-    entry_clear (self, &self->entries[i]); /* with the shard's gradient, which doesn't fit the full parameter */
-  self->n_entries = 0;
-  return TRUE;
-}
-
 /* Collectives in flight write to memory that is freed here, so they are waited for. Parameters that somebody else holds
  * stay as this rank's shards. */
-void
-ebb_shard_unit_free (EbbShardUnit *self)
+static void
+unit_free (EbbShardUnit *self)
 {
   ebb_shard_unit_drop_reduction (self);
   if (self->layout != NULL)
@@ -397,9 +487,9 @@ ebb_shard_unit_free (EbbShardUnit *self)
       for (guint i = 0; i < self->layout->n_buffers; i++)
         g_clear_pointer (&self->buffers[i].shard, ebb_tensor_unref);
     }
-  ebb_shard_forget_unit (self);
+  forget_unit (self);
   for (guint i = 0; i < self->n_entries; i++)
-    entry_clear (self, &self->entries[i]);
+    ebb_shard_entry_clear (self, &self->entries[i]);
   g_clear_pointer (&self->layout, ebb_shard_layout_free);
   g_free (self->buffers);
   g_free (self->entries);
@@ -410,4 +500,37 @@ ebb_shard_unit_free (EbbShardUnit *self)
   g_object_unref (self->group);
   g_free (self->name);
   g_free (self);
+}
+
+void
+ebb_shard_free_orphans (EbbShardThread *self,
+                        gboolean ends)
+{
+  GPtrArray *orphans = NULL;
+
+  pthread_mutex_lock (&orphans_lock);
+  if (ends || self->orphans->len > 0)
+    {
+      orphans = g_steal_pointer (&self->orphans);
+      self->orphans = ends ? NULL : g_ptr_array_new ();
+    }
+  pthread_mutex_unlock (&orphans_lock);
+  if (orphans == NULL)
+    return;
+  for (guint i = 0; i < orphans->len; i++)
+    unit_free (g_ptr_array_index (orphans, i));
+  g_ptr_array_unref (orphans);
+}
+
+static void
+thread_free (gpointer data)
+{
+  EbbShardThread *self = data;
+
+  ebb_shard_free_orphans (self, TRUE);
+  g_clear_pointer (&self->last, ebb_shard_order_unref);
+  g_ptr_array_unref (self->unsharded);
+  g_ptr_array_unref (self->forwarded);
+  g_clear_pointer (&self->reducing, ebb_shard_unit_unref);
+  g_atomic_rc_box_release (self);
 }
