@@ -138,9 +138,10 @@ REFUSALS = [(re.compile(text), is_right) for text, is_right in [
     (r"--memory \S+: [0-9.]+ MiB is too little: the training needs at least .*", lambda o, m: "--memory" in o),
     (r"--memory \S+?(, shared by \d+ ranks)?: a budget of [0-9.]+ MiB is too small: the step needs at least .*",
      lambda o, m: "--memory" in o and o.get("--device") == "sim"),
-    (r"\S+: .*(no room for \d+ bytes: \d+ of the \d+ bytes that it may use are taken; raise --store-limit|the host "
-     r"store is full: \d+ bytes asked for, \d+ of \d+ in use(, [^;]*)?; raise --store-limit, or name a "
-     r"--store-fallback)(; no state was saved.*)?", lambda o, m: "--store-limit" in o and "--store-fallback" not in o),
+    (r".*: (disk store in .*: no room for \d+ bytes: \d+ of the \d+ bytes that it may use are taken; raise "
+     r"--store-limit|the host store is full: \d+ bytes asked for, \d+ of \d+ in use(, [^;]*)?; raise --store-limit, or "
+     r"name a --store-fallback)(; no state was saved.*)?",
+     lambda o, m: "--store-limit" in o and "--store-fallback" not in o),
     # Adapters.
     (r"--lora \d+: lora: the target \"\S+\" matches no linear layer of this Gpt; it has .*",
      lambda o, m: "--lora-targets" in o),
@@ -336,8 +337,8 @@ class Run:
 
 
 def get_kind(failure):
-    """What failures have in common that are the same: what is said, but for numbers and names of options."""
-    return re.sub(r"rank \d+( of \d+)?: |\d+|with other \[.*?\]", "", failure)[:160]
+    """What failures have in common that are the same: what is said, but for numbers, paths, and names of options."""
+    return re.sub(r"/\S+|rank \d+( of \d+)?: |\d+|with other \[.*?\]", "", failure)[:160]
 
 
 def differ(one, other, exact):
@@ -625,11 +626,15 @@ class Matrix:
             except Refused as refused:
                 least = re.search(r"together need --memory ([0-9.]+)MiB", str(refused)) \
                     or re.search(r"needs at least ([0-9.]+) MiB", str(refused))
+                if least is None:  # the store is full
+                    raise
                 options["--memory"] = f"{float(least[1]) * rng.choice([1, 1, 1.1, 1.5]):.3f}MiB"
         elif options["--memory"] == "auto" and not {"--allow", "--checkpoint"} & options.keys():
             del options["--memory"]
             options["--checkpoint"] = "auto"
-        planned = Run(self, program, options)
+        # Steps that planning tries may keep more in a store than the training does.
+        may_be_full = "--store-limit" in options and "--store-fallback" not in options
+        planned = Run(self, program, options, may_be_refused=may_be_full)
         if "plan" not in planned.report:
             raise Failure(f"has no plan: {planned.shown}")
         configs = [run.report["config"] for run in (straight, planned)]
