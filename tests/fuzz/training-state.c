@@ -5,7 +5,7 @@
 #include "nn/state/training-state-private.h"
 #include "nn/module.h"
 #include "nn/optim/optimizer-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "tensor/util/json-scanner-private.h"
 
 #include <glib/gstdio.h>
 
