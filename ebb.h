@@ -100,6 +100,7 @@
 #include "offload/disk/store.h"
 #include "offload/host/store.h"
 #include "offload/keep-store.h"
+#include "offload/kinds/store-kinds.h"
 #include "offload/partitioned/store.h"
 
 #include "wrap/checkpoint/options.h"

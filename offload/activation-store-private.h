@@ -122,6 +122,9 @@ void ebb_activation_store_set_spills (EbbActivationStore *self,
 void ebb_activation_store_count_held (EbbActivationStore *self,
                                       gint64 n_bytes);
 
+/* Whether a kind of store has functions of its own for reserved rooms. */
+gboolean ebb_activation_store_can_reserve (const EbbActivationStoreClass *klass);
+
 /* The tensor that this thread packs, while the put of a store or of one behind it runs. */
 typedef struct
 {

@@ -205,6 +205,12 @@ ebb_activation_store_real_put_at (EbbActivationStore *self,
   return NULL;
 }
 
+gboolean
+ebb_activation_store_can_reserve (const EbbActivationStoreClass *klass)
+{
+  return klass->reserve != ebb_activation_store_real_reserve && klass->put_at != ebb_activation_store_real_put_at;
+}
+
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
 /* The fallback is under the lock. */

@@ -87,7 +87,10 @@ apply (const OptionChange *change,
        OptionRow *row)
 {
   if (change->help != NULL)
-    row->help = row->help_on_ranks = change->help;
+    {
+      row->help = row->help_on_ranks = change->help;
+      row->get_help = NULL;
+    }
   if (change->metavar != NULL)
     row->metavar = change->metavar;
   if (change->fallback != NULL)
@@ -168,6 +171,8 @@ option_table_init (OptionState *self,
         apply (change, row);
       if (row->get_names != NULL)
         row->names = row->get_names ();
+      if (row->get_help != NULL)
+        row->help = row->get_help ();
       option_table_set (self, row, row->is_common && row->kind == OPTION_FLAG ? "0" : NULL);
     }
 }

@@ -39,6 +39,7 @@ typedef struct
   const char *shown;    /* the default in the help, where it is another text; "": none */
   const char *help;
   const char *help_on_ranks;              /* of a program on ranks; NULL: the same */
+  const char *(*get_help) (void);         /* the help, where it lists what is another's; else NULL */
   gint64 least, most;                     /* of an integer that is given */
   const char *const *names;               /* the values that a text may have */
   const char *const *(*get_names) (void); /* the same, where they are another's; else NULL */

@@ -49,16 +49,6 @@ G_DEFINE_FINAL_TYPE_WITH_CODE (EbbContiguousStore,
 
 /* -- as a store ---------------------------------------------------------------------------------------------------- */
 
-/* Whether a kind of store has functions of its own for that. */
-static gboolean
-can_reserve (EbbActivationStore *store)
-{
-  const EbbActivationStoreClass *klass = EBB_ACTIVATION_STORE_GET_CLASS (store);
-  const EbbActivationStoreClass *base = g_type_class_peek (EBB_TYPE_ACTIVATION_STORE);
-
-  return klass->reserve != base->reserve && klass->put_at != base->put_at;
-}
-
 static gboolean
 check (EbbContiguousStore *self,
        GError **error)
@@ -70,7 +60,7 @@ check (EbbContiguousStore *self,
           "contiguous store: n-checkpoints is 0; it must be the number of tensors of a kind that are kept at once");
       return FALSE;
     }
-  if (self->next != NULL && !can_reserve (self->next))
+  if (self->next != NULL && !ebb_activation_store_can_reserve (EBB_ACTIVATION_STORE_GET_CLASS (self->next)))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                    "contiguous store: next is an %s, which can't reserve a room; it must be a store that can, such as "

@@ -26,6 +26,13 @@ const same = (grads, what) => check(grads.join(';') === expected, `${what}: the 
     const store = new Ebb.HostStore({byte_limit: 1e9, when_full: 'spill', fallback: disk, prefetch: 2});
     check(store.byte_limit === 1e9 && store.when_full === Ebb.WhenFull.SPILL, 'settings are properties');
     check(store.fallback === disk && store.prefetch === 2, 'settings are properties');
+    const names = Ebb.store_kind_get_names();
+    check(names.includes('keep') && names.includes('contiguous+disk'), `the kinds of stores are ${names}`);
+    const front = Ebb.make_store('contiguous+disk', {n_checkpoints: 3, folder: '/tmp'});
+    check(front instanceof Ebb.ContiguousStore && front.n_checkpoints === 3, 'a store by its name');
+    check(front.get_next() instanceof Ebb.DiskStore && front.get_next().folder === '/tmp', 'the store behind it');
+    checkFails(() => Ebb.make_store('hosts'), 'store kind hosts', 'one of keep, host');
+    checkFails(() => new Ebb.ContiguousStore({n_checkpoints: 0}), 'n-checkpoints is 0');
     check(new Ebb.HostStore().when_full === Ebb.WhenFull.WAIT, 'a store without settings');
     checkFails(() => new Ebb.HostStore({when_full: 'never'}), 'when_full', "'never'", "'wait', 'spill' or 'error'");
     checkFails(() => store.set_filter(3), 'set_filter', 'function of (tensor, op)');

@@ -46,6 +46,18 @@ class Making(StoreTestCase):
         self.assertEqual((store.when_full, store.prefetch), (Ebb.WhenFull.ERROR, 0))
         self.assertIsNone(store.get_fallback())
 
+    def test_a_kind_is_known_by_its_name(self):
+        self.assertIn("contiguous+host", Ebb.store_kind_get_names())
+        store = Ebb.make_store("contiguous+host", n_checkpoints=3, byte_limit=1 << 30, when_full="spill", prefetch=2)
+        self.assertIsInstance(store, Ebb.ContiguousStore)
+        self.assertEqual((store.n_checkpoints, store.prefetch), (3, 2))
+        self.assertEqual((store.next.byte_limit, store.next.when_full), (1 << 30, Ebb.WhenFull.SPILL))
+        for words, call in (("store kind hosts: it must be one of keep, host, disk", lambda: Ebb.make_store("hosts")),
+                            ("store kind keep: it has no setting byte-limit",
+                             lambda: Ebb.make_store("keep", byte_limit=1)),
+                            ("byte-limit is -1: it must be a guint64", lambda: Ebb.make_store("host", byte_limit=-1))):
+            self.assertRaisesRegex(Ebb.Error, words, call)
+
     def test_a_mistake_names_what_is_right(self):
         loop = Ebb.HostStore()
         for error, words, call in (

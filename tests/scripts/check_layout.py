@@ -20,7 +20,7 @@ SUBFOLDERS = {
                "autograd", "ops"],
     "nn": [".", "files", "layers", "optim", "data", "data/tokenizer", "state", "models", "models/folder"],
     "dist": ["group", ".", "thread", "mpi", "nccl", "tensor-parallel"],
-    "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned"],
+    "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned", "kinds"],
     "wrap": [".", "shard", "shard/state", "checkpoint", "lora", "plan/chain", "plan", "plan/planner",
              "compat"],
 }

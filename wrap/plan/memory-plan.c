@@ -4,8 +4,7 @@
 
 #include "tensor/util/json-scanner-private.h"
 #include "nn/module-private.h"
-#include "offload/disk/store.h"
-#include "offload/host/store.h"
+#include "offload/kinds/store-kinds-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
 #include "wrap/checkpoint/options-private.h"
@@ -20,13 +19,6 @@
 #include <string.h>
 
 G_DEFINE_FINAL_TYPE (EbbMemoryPlan, ebb_memory_plan, G_TYPE_OBJECT)
-
-G_DEFINE_ENUM_TYPE (EbbMemoryPlace,
-                    ebb_memory_place,
-                    G_DEFINE_ENUM_VALUE (EBB_MEMORY_PLACE_DEVICE, "device"),
-                    G_DEFINE_ENUM_VALUE (EBB_MEMORY_PLACE_HOST, "host"),
-                    G_DEFINE_ENUM_VALUE (EBB_MEMORY_PLACE_DISK, "disk"),
-                    G_DEFINE_ENUM_VALUE (EBB_MEMORY_PLACE_PARTITIONED, "partitioned"))
 
 const char *const ebb_memory_place_names[EBB_N_MEMORY_PLACES] = { "device", "host", "disk", "partitioned" };
 
@@ -138,10 +130,8 @@ ensure_store (EbbMemoryPlan *self,
 {
   if (place == EBB_MEMORY_PLACE_DEVICE || self->stores[place] != NULL)
     return TRUE;
-  if (place == EBB_MEMORY_PLACE_HOST)
-    self->stores[place] = ebb_host_store_new ();
-  else if (place == EBB_MEMORY_PLACE_DISK)
-    self->stores[place] = ebb_disk_store_new (NULL, error);
+  if (place != EBB_MEMORY_PLACE_PARTITIONED)
+    self->stores[place] = ebb_store_kind_make_at (place, error);
   else
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                  "the plan divides inputs among ranks, and has no store for that: set a partitioned store by "

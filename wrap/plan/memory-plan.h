@@ -8,32 +8,11 @@
 #include "dist/group/process-group.h"
 #include "nn/module.h"
 #include "nn/state/training-state.h"
+#include "offload/kinds/store-kinds.h"
 #include "tensor/autograd/saved-tensor.h"
 #include "wrap/plan/estimate.h"
 
 G_BEGIN_DECLS
-
-/**
- * EbbMemoryPlace:
- * @EBB_MEMORY_PLACE_DEVICE: where it is
- * @EBB_MEMORY_PLACE_HOST: in host memory
- * @EBB_MEMORY_PLACE_DISK: on the disk
- * @EBB_MEMORY_PLACE_PARTITIONED: divided among the ranks that have the same tensors
- *
- * Where a plan keeps what a block's backward will need.
- */
-typedef enum
-{
-  EBB_MEMORY_PLACE_DEVICE,
-  EBB_MEMORY_PLACE_HOST,
-  EBB_MEMORY_PLACE_DISK,
-  EBB_MEMORY_PLACE_PARTITIONED
-} EbbMemoryPlace;
-
-#define EBB_TYPE_MEMORY_PLACE (ebb_memory_place_get_type ())
-
-EBB_AVAILABLE_IN_ALL
-GType ebb_memory_place_get_type (void);
 
 #define EBB_TYPE_MEMORY_PLAN (ebb_memory_plan_get_type ())
 

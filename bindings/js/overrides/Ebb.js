@@ -3,7 +3,7 @@
 // Functions keep the names and the order of arguments of C; what C wants and JavaScript can leave out has defaults. The
 // garbage collector sees a few bytes where a tensor holds megabytes: Ebb.tidy () and tensor.dispose () free it early.
 
-const {GIRepository, GLib, GObject} = imports.gi;
+const {Gio, GIRepository, GLib, GObject} = imports.gi;
 const {addModels} = imports.overrides.EbbModels;
 
 let scope = null; // tensors made inside the innermost Ebb.tidy (), or null
@@ -29,8 +29,11 @@ function _init() {
 
     // -- constructors: what may fail happens in GInitable, which GJS does not call by itself
 
+    const stores = new Set(Ebb.store_kind_get_names().map(kind => Ebb.store_kind_get_gtype(kind)));
+    const storeClasses = [...stores].filter(type => GObject.type_is_a(type, Gio.Initable))
+        .map(type => Ebb[GObject.type_name(type).replace('Ebb', '')]);
     for (const Class of [Ebb.Module, Ebb.TextDataset, Ebb.DocumentDataset, Ebb.MaskedDataset,
-        Ebb.BpeTokenizer, Ebb.DiskStore, Ebb.PartitionedStore]) {
+        Ebb.BpeTokenizer, Ebb.PartitionedStore, ...storeClasses]) {
         Class.prototype._init = function (...args) {
             GObject.Object.prototype._init.apply(this, args);
             this.init(null);
@@ -328,6 +331,11 @@ function _init() {
         if (typeof policy === 'string' && !Object.hasOwn(whenFull, policy))
             throw new TypeError(`when_full: ${_show(policy)}: must be 'wait', 'spill' or 'error'`);
         GObject.Object.prototype._init.call(this, {when_full: whenFull[policy] ?? policy, ...others});
+    };
+    // A store of one of the kinds that Ebb.store_kind_get_names () lists: Ebb.make_store ('contiguous', {grow: true}).
+    Ebb.make_store = function (kind, settings = {}) {
+        return Ebb.store_kind_make(kind, Object.keys(settings).map(name => name.replaceAll('_', '-')),
+            Object.values(settings));
     };
     // Has fn (tensor, op) asked about each tensor that would be stored; null: all are.
     const setFilter = Ebb.ActivationStore.prototype.set_filter;

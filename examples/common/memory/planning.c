@@ -144,8 +144,7 @@ set_store (const Trainer *trainer,
   EbbSavedTensorHooks *store = store_for_plan (trainer->options, trainer->store);
 
   if (store != NULL)
-    ebb_memory_plan_set_store (
-        plan, trainer->options->store_kind == STORE_DISK ? EBB_MEMORY_PLACE_DISK : EBB_MEMORY_PLACE_HOST, store);
+    ebb_memory_plan_set_store (plan, ebb_store_kind_get_place (trainer->options->store), store);
 }
 
 /* Ranks look at their interrupts together, after each plan. */

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* The options of the programs that train: names, help, defaults, ranges, and the fields that take their values. */
 #include "common/options/options.h"
+#include "common/train/store.h"
 
 #define MAX_THREADS 1024
 #define MAX_RANKS 1024
@@ -12,10 +13,6 @@ static const char *const bases[] = { "auto", "int8", "nf4", NULL };
 static const char *const checkpoints[] = { "none", "selective", "full", "auto", NULL };
 static const char *const decayed[] = { "matrices", "all", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
-static const char *const stores[] = { "keep", "host", "disk",
-                                      "contiguous", "contiguous+host", "contiguous+disk",
-                                      NULL };
-static const char *const fallbacks[] = { "none", "keep", "host", "disk", NULL };
 static const char *const backends[] = { "auto", "single", "thread", "mpi", "nccl", NULL };
 static const char *const shards[] = { "full", "none", "hybrid", NULL };
 static const char *const reshards[] = { "auto", "always", "never", NULL };
@@ -178,16 +175,14 @@ const OptionRow gpt_options[] = {
     SAVED,
     .help = "Activation checkpointing per block: none, selective, full, or auto: the fastest plan that the --memory "
             "holds; on a terminal the run ends with a report" },
-  { OPTION_TEXT, "store", AT (store), BASIC, .metavar = "KIND", .fallback = "keep", .names = stores, SAVED,
-    .help = "Where saved activations wait for backward: keep: in place; host; disk; contiguous: in one buffer on the "
-            "device; contiguous+host; contiguous+disk. Blocks of a plan use a host or disk store where that is "
-            "faster" },
+  { OPTION_TEXT, "store", AT (store), BASIC, .metavar = "KIND", .fallback = "keep",
+    .get_names = ebb_store_kind_get_names, SAVED, .get_help = store_get_help },
   { OPTION_PATH, "store-folder", AT (store_folder), .metavar = "DIR", .shown = "the system's temporary folder",
     .help = "Folder of the disk store's file" },
   { OPTION_SIZE, "store-limit", SIZE_AT (store_limit), .metavar = "SIZE", .shown = "0",
     .help = "Limit of the bytes in the store, with or without a unit: 1.5GiB, 1500MB; 0: no limit" },
-  { OPTION_TEXT, "store-fallback", AT (store_fallback), .metavar = "KIND", .fallback = "none", .names = fallbacks,
-    .help = "Store for activations that the first store has no room for or can't write: none, keep, host, disk" },
+  { OPTION_TEXT, "store-fallback", AT (store_fallback), .metavar = "KIND", .fallback = "none",
+    .get_names = store_get_fallback_names, .get_help = store_get_fallback_help },
   { OPTION_INT, "prefetch", AT (prefetch), .metavar = "N", .fallback = "1", ANY_INT,
     .help = "Fetch activations from the store this many blocks ahead of backward" },
   { OPTION_SIZE, "memory", SIZE_AT (memory), BASIC, .metavar = "SIZE", .shown = "0", .names = budgets,

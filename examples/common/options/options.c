@@ -262,7 +262,6 @@ find_kinds (Options *self,
   const gboolean all_known = self->resume == NULL || self->saved_taken;
 
   self->checkpoint_kind = (CheckpointKind) OPTION_CHOICE (self, checkpoint);
-  self->store_kind = (StoreKind) OPTION_CHOICE (self, store);
   if (!(program_may_shard (self->program) ? rank_options_check (self, all_known, error)
                                           : rank_options_check_alone (self, error)))
     return FALSE;

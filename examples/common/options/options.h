@@ -23,16 +23,6 @@ typedef enum
   CHECKPOINT_AUTO /* as the plan for the memory says */
 } CheckpointKind;
 
-typedef enum
-{
-  STORE_KEEP,
-  STORE_HOST,
-  STORE_DISK,
-  STORE_CONTIGUOUS,
-  STORE_CONTIGUOUS_HOST,
-  STORE_CONTIGUOUS_DISK
-} StoreKind;
-
 struct _Options
 {
   OptionState state; /* first */
@@ -78,7 +68,6 @@ struct _Options
   gboolean step_in_backward, estimate;
   int threads, prefetch;
   CheckpointKind checkpoint_kind;
-  StoreKind store_kind;
 
   /* files */
   char *model, *load, *save, *save_best, *resume, *plan;

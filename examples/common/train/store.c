@@ -8,24 +8,114 @@
 
 /* -- options ------------------------------------------------------------------------------------------------------- */
 
+#define KEEP "keep" /* the kind that stands for no store */
+
+typedef gboolean (*KindFunc) (const char *kind);
+
+static gboolean
+has_folder (const char *kind)
+{
+  return ebb_store_kind_has_setting (kind, "folder");
+}
+
+static gboolean
+has_limit (const char *kind)
+{
+  return ebb_store_kind_has_setting (kind, "byte-limit");
+}
+
+/* Stores to which plans move tensors. One that stands in front of another has parts of fixed sizes. */
+static gboolean
+takes_any_size (const char *kind)
+{
+  return ebb_store_kind_get_place (kind) != EBB_MEMORY_PLACE_DEVICE && strchr (kind, '+') == NULL;
+}
+
+static gboolean
+may_be_fallback (const char *kind)
+{
+  return strcmp (kind, KEEP) == 0 || takes_any_size (kind);
+}
+
+/* The kinds of one store for which @func is true. */
+static char *
+join_kinds (KindFunc func,
+            const char *separator)
+{
+  GString *text = g_string_new (NULL);
+
+  for (const char *const *kind = ebb_store_kind_get_names (); *kind != NULL; kind++)
+    if (strchr (*kind, '+') == NULL && func (*kind))
+      g_string_append_printf (text, "%s%s", text->len > 0 ? separator : "", *kind);
+  return g_string_free (text, FALSE);
+}
+
+const char *
+store_get_help (void)
+{
+  g_autofree char *moving = join_kinds (takes_any_size, " or ");
+  g_autoptr (GString) text = g_string_new ("Where saved activations wait for backward");
+
+  for (const char *const *kind = ebb_store_kind_get_names (); *kind != NULL; kind++)
+    {
+      const char *summary = ebb_store_kind_get_summary (*kind);
+
+      g_string_append_printf (text, "%s%s", kind == ebb_store_kind_get_names () ? ": " : "; ", *kind);
+      if (summary != NULL)
+        g_string_append_printf (text, ": %s", summary);
+    }
+  g_string_append_printf (text, ". Blocks of a plan use a %s store where that is faster", moving);
+  return g_intern_string (text->str);
+}
+
+const char *const *
+store_get_fallback_names (void)
+{
+  static char **names;
+  g_autofree char *kinds = NULL;
+  g_autofree char *all = NULL;
+
+  if (g_once_init_enter (&names))
+    {
+      kinds = join_kinds (may_be_fallback, " ");
+      all = g_strconcat ("none ", kinds, NULL);
+      g_once_init_leave (&names, g_strsplit (all, " ", -1));
+    }
+  return (const char *const *) names;
+}
+
+const char *
+store_get_fallback_help (void)
+{
+  g_autofree char *names = g_strjoinv (", ", (char **) store_get_fallback_names ());
+  g_autofree char *text =
+      g_strdup_printf ("Store for activations that the first store has no room for or can't write: %s", names);
+
+  return g_intern_string (text);
+}
+
+gboolean
+store_is_used (const Options *options)
+{
+  return strcmp (options->store, KEEP) != 0;
+}
+
 gboolean
 store_has_file (const Options *options)
 {
-  return options->store_kind == STORE_DISK || options->store_kind == STORE_CONTIGUOUS_DISK
-         || strcmp (options->store_fallback, "disk") == 0;
-}
-
-/* A contiguous store has parts of fixed sizes. */
-static gboolean
-takes_any_size (const Options *options)
-{
-  return options->store_kind == STORE_HOST || options->store_kind == STORE_DISK;
+  return has_folder (options->store) || has_folder (options->store_fallback);
 }
 
 static gboolean
-has_limit (const Options *options)
+refuse_kind (const Options *options,
+             const char *option,
+             const char *value,
+             KindFunc func,
+             GError **error)
 {
-  return options->store_kind != STORE_KEEP && options->store_kind != STORE_CONTIGUOUS;
+  g_autofree char *kinds = join_kinds (func, " or ");
+
+  return options_refuse (error, "--%s %s: it needs --store %s, not %s", option, value, kinds, options->store);
 }
 
 gboolean
@@ -33,14 +123,11 @@ store_check (const Options *options,
              GError **error)
 {
   if (options->store_folder != NULL && !store_has_file (options))
-    return options_refuse (error, "--store-folder %s: it needs --store disk, not %s", options->store_folder,
-                           options->store);
-  if (options->store_limit > 0 && !has_limit (options))
-    return options_refuse (error, "--store-limit %s: it needs --store host or disk, not %s", options->store_limit_text,
-                           options->store);
-  if (strcmp (options->store_fallback, "none") != 0 && !takes_any_size (options))
-    return options_refuse (error, "--store-fallback %s: it needs --store host or disk, not %s",
-                           options->store_fallback, options->store);
+    return refuse_kind (options, "store-folder", options->store_folder, has_folder, error);
+  if (options->store_limit > 0 && !has_limit (options->store))
+    return refuse_kind (options, "store-limit", options->store_limit_text, has_limit, error);
+  if (strcmp (options->store_fallback, "none") != 0 && !takes_any_size (options->store))
+    return refuse_kind (options, "store-fallback", options->store_fallback, takes_any_size, error);
   if (strcmp (options->store_fallback, options->store) == 0)
     return options_refuse (error, "--store-fallback %s: it must be another store than --store",
                            options->store_fallback);
@@ -54,92 +141,68 @@ store_for_plan (const Options *options,
   const gboolean wraps =
       options->checkpoint_kind == CHECKPOINT_SELECTIVE || options->checkpoint_kind == CHECKPOINT_FULL;
 
-  return options_have_plan (options) && !wraps && takes_any_size (options) ? store : NULL;
+  return options_have_plan (options) && !wraps && takes_any_size (options->store) ? store : NULL;
 }
 
 gboolean
 store_leaves (const Options *options,
               EbbDevice *device)
 {
-  switch (options->store_kind)
-    {
-    case STORE_DISK:
-    case STORE_CONTIGUOUS_DISK:
-      return TRUE;
-    case STORE_HOST:
-    case STORE_CONTIGUOUS_HOST:
-      return device != ebb_device_get_cpu ();
-    default:
-      return FALSE;
-    }
+  const EbbMemoryPlace place = ebb_store_kind_get_place (options->store);
+
+  return place == EBB_MEMORY_PLACE_DISK || (place == EBB_MEMORY_PLACE_HOST && device != ebb_device_get_cpu ());
 }
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
-static EbbSavedTensorHooks *
-make_disk_store (const Options *options,
-                 gboolean limited,
-                 GError **error)
-{
-  EbbSavedTensorHooks *store = ebb_disk_store_new (options->store_folder, error);
+#define N_SETTINGS 5
 
-  if (store != NULL && limited && options->store_limit > 0)
-    g_object_set (store, "byte-limit", (guint64) options->store_limit, NULL);
-  return store;
+typedef struct
+{
+  const char *names[N_SETTINGS + 1];
+  GValue values[N_SETTINGS];
+  guint n;
+} Settings;
+
+/* NULL: stores of @kind don't have it. */
+static GValue *
+add_setting (Settings *self,
+             const char *kind,
+             const char *name,
+             GType type)
+{
+  if (!ebb_store_kind_has_setting (kind, name))
+    return NULL;
+  self->names[self->n] = name;
+  return g_value_init (&self->values[self->n++], type);
 }
 
-/* A tensor without room goes to the fallback at once: nothing else would make room. */
+/* A tensor without room goes to the fallback at once: nothing else would make room. With full checkpointing each block
+ * keeps one input. What else is kept is of several sizes, of each as many as the model happens to have. */
 static EbbSavedTensorHooks *
-make_host_store (const Options *options,
-                 gboolean limited)
+make_kind (const Options *options,
+           const char *kind,
+           guint64 limit,
+           GError **error)
 {
-  EbbSavedTensorHooks *store = ebb_host_store_new ();
+  Settings settings = { 0 };
+  EbbSavedTensorHooks *store;
+  GValue *value;
 
-  g_object_set (store, "when-full", EBB_WHEN_FULL_SPILL, NULL);
-  if (limited && options->store_limit > 0)
-    g_object_set (store, "byte-limit", (guint64) options->store_limit, NULL);
+  if ((value = add_setting (&settings, kind, "folder", G_TYPE_STRING)) != NULL)
+    g_value_set_string (value, options->store_folder);
+  if (limit > 0 && (value = add_setting (&settings, kind, "byte-limit", G_TYPE_UINT64)) != NULL)
+    g_value_set_uint64 (value, limit);
+  if ((value = add_setting (&settings, kind, "when-full", EBB_TYPE_WHEN_FULL)) != NULL)
+    g_value_set_enum (value, EBB_WHEN_FULL_SPILL);
+  if ((value = add_setting (&settings, kind, "n-checkpoints", G_TYPE_UINT)) != NULL)
+    g_value_set_uint (value, (guint) options->layers);
+  if ((value = add_setting (&settings, kind, "grow", G_TYPE_BOOLEAN)) != NULL)
+    g_value_set_boolean (value, options->checkpoint_kind != CHECKPOINT_FULL);
+  store = ebb_store_kind_make (kind, settings.names, settings.values, settings.n, error);
+  while (settings.n > 0)
+    g_value_unset (&settings.values[--settings.n]);
   return store;
-}
-
-/* With full checkpointing each block keeps one input. What else is kept is of several sizes, of each as many as the
- * model happens to have. */
-static EbbSavedTensorHooks *
-make_contiguous_store (const Options *options,
-                       EbbSavedTensorHooks *next,
-                       GError **error)
-{
-  EbbSavedTensorHooks *store = ebb_contiguous_store_new (
-      (guint) options->layers, next != NULL ? EBB_ACTIVATION_STORE (next) : NULL, error);
-
-  if (store != NULL)
-    g_object_set (store, "grow", options->checkpoint_kind != CHECKPOINT_FULL, NULL);
-  return store;
-}
-
-static EbbSavedTensorHooks *
-make_store (const Options *options,
-            GError **error)
-{
-  g_autoptr (EbbSavedTensorHooks) next = NULL;
-
-  switch (options->store_kind)
-    {
-    case STORE_HOST:
-      return make_host_store (options, TRUE);
-    case STORE_DISK:
-      return make_disk_store (options, TRUE, error);
-    case STORE_CONTIGUOUS:
-      return make_contiguous_store (options, NULL, error);
-    case STORE_CONTIGUOUS_HOST:
-      next = make_host_store (options, TRUE);
-      return make_contiguous_store (options, next, error);
-    case STORE_CONTIGUOUS_DISK:
-      next = make_disk_store (options, TRUE, error);
-      return next != NULL ? make_contiguous_store (options, next, error) : NULL;
-    case STORE_KEEP:
-    default:
-      return ebb_keep_store_new ();
-    }
 }
 
 /* FALSE with an error if it can't be made. */
@@ -150,14 +213,9 @@ add_fallback (EbbSavedTensorHooks *store,
 {
   g_autoptr (EbbSavedTensorHooks) fallback = NULL;
 
-  if (strcmp (options->store_fallback, "keep") == 0)
-    fallback = ebb_keep_store_new ();
-  else if (strcmp (options->store_fallback, "host") == 0)
-    fallback = make_host_store (options, FALSE);
-  else if (strcmp (options->store_fallback, "disk") == 0)
-    fallback = make_disk_store (options, FALSE, error);
-  else
+  if (strcmp (options->store_fallback, "none") == 0)
     return TRUE;
+  fallback = make_kind (options, options->store_fallback, 0, error);
   if (fallback == NULL)
     return FALSE;
   return ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback), error);
@@ -170,7 +228,7 @@ partition (EbbSavedTensorHooks *store,
            EbbProcessGroup *tensor_ranks,
            GError **error)
 {
-  EbbActivationStore *next = options->store_kind != STORE_KEEP ? EBB_ACTIVATION_STORE (store) : NULL;
+  EbbActivationStore *next = store_is_used (options) ? EBB_ACTIVATION_STORE (store) : NULL;
   EbbSavedTensorHooks *front;
 
   if (!options->ranks.partition)
@@ -187,7 +245,7 @@ store_make (const Options *options,
             EbbProcessGroup *tensor_ranks,
             GError **error)
 {
-  g_autoptr (EbbSavedTensorHooks) store = make_store (options, error);
+  g_autoptr (EbbSavedTensorHooks) store = make_kind (options, options->store, options->store_limit, error);
 
   if (store == NULL)
     {
@@ -221,15 +279,6 @@ store_add_json (EbbSavedTensorHooks *store,
   json_builder_add_value (builder, g_steal_pointer (&node));
 }
 
-/* Buffers on the device itself need no copies to the host. */
-static gboolean
-stays_on_device (const Options *options,
-                 EbbDevice *device)
-{
-  return options->store_kind == STORE_CONTIGUOUS
-         || (options->store_kind == STORE_CONTIGUOUS_HOST && !store_leaves (options, device));
-}
-
 static char *
 describe_spilled (EbbActivationStore *self,
                   const Options *options)
@@ -253,9 +302,9 @@ describe_moves (EbbActivationStore *self,
   double moving, waited;
   GString *text;
 
-  if (put == 0 || !(store_leaves (options, device) || stays_on_device (options, device)))
+  if (put == 0 || !EBB_ACTIVATION_STORE_GET_CLASS (self)->moves (self, device))
     return g_strdup_printf ("Store (%s): no activation was moved%s", options->store, spilled);
-  if (stays_on_device (options, device))
+  if (!store_leaves (options, device)) /* buffers on the device itself need no copies to the host */
     return g_strdup_printf ("Store (%s): %.1f MiB of activations at one time; %.1f MiB copied within the memory of %s",
                             options->store, peak, put, ebb_device_get_name (device));
   ebb_activation_store_get_chain_seconds (self, &moving, &waited);
@@ -288,5 +337,5 @@ store_describe (EbbSavedTensorHooks *store,
 {
   if (EBB_IS_PARTITIONED_STORE (store))
     return describe_partition (EBB_PARTITIONED_STORE (store), options, device);
-  return options->store_kind != STORE_KEEP ? describe_moves (EBB_ACTIVATION_STORE (store), options, device) : NULL;
+  return store_is_used (options) ? describe_moves (EBB_ACTIVATION_STORE (store), options, device) : NULL;
 }

@@ -7,9 +7,16 @@
 
 G_BEGIN_DECLS
 
+/* The help of --store, and the names and the help of --store-fallback, from the library's kinds of stores. */
+const char *store_get_help (void);
+const char *const *store_get_fallback_names (void);
+const char *store_get_fallback_help (void);
+
 /* Looks up the names, and checks that the options fit together. */
 gboolean store_check (const Options *options,
                       GError **error);
+/* Whether there is a store: not with --store keep. */
+gboolean store_is_used (const Options *options);
 /* The store that the options describe, behind a partitioned one over @tensor_ranks with --partition. @tensor_ranks may
  * be NULL without it. */
 EbbSavedTensorHooks *store_make (const Options *options,

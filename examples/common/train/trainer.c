@@ -493,7 +493,7 @@ compute_loss (Trainer *self,
               GError **error)
 {
   gboolean lowered = strcmp (self->options->dtype, "bf16") == 0;
-  gboolean offloads = self->options->store_kind != STORE_KEEP
+  gboolean offloads = store_is_used (self->options)
                       && (self->options->checkpoint_kind == CHECKPOINT_NONE
                           || self->options->checkpoint_kind == CHECKPOINT_AUTO)
                       && store_for_plan (self->options, self->store) == NULL;

@@ -3,6 +3,7 @@
 #include "common/train/wrapping.h"
 
 #include "common/train/model.h"
+#include "common/train/store.h"
 
 #include <string.h>
 
@@ -18,7 +19,7 @@ wrapping_apply (EbbModule *model,
     return TRUE;
   how = options->checkpoint_kind == CHECKPOINT_SELECTIVE ? ebb_checkpoint_options_new_selective ()
                                                          : ebb_checkpoint_options_new ();
-  if (options->store_kind != STORE_KEEP || options->ranks.partition)
+  if (store_is_used (options) || options->ranks.partition)
     ebb_checkpoint_options_set_store (how, store);
   return ebb_checkpoint_wrap_each (model, EBB_TYPE_BLOCK, how, error);
 }

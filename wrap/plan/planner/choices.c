@@ -2,8 +2,7 @@
 /* Finds what each block of a model may do within a plan, by dry steps. */
 #include "wrap/plan/planner/choices-private.h"
 
-#include "offload/disk/store.h"
-#include "offload/host/store.h"
+#include "offload/kinds/store-kinds-private.h"
 #include "tensor/error-private.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/plan/estimate-private.h"
@@ -225,15 +224,19 @@ ebb_plan_find_place (EbbDevice *device,
                      EbbMemoryPlace *place,
                      GError **error)
 {
-  if (store == NULL || EBB_IS_HOST_STORE (store))
-    *place = device->backend->host_memory ? EBB_MEMORY_PLACE_DEVICE : EBB_MEMORY_PLACE_HOST;
-  else if (EBB_IS_DISK_STORE (store))
-    *place = EBB_MEMORY_PLACE_DISK;
-  else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "a plan moves what blocks keep to a host store or a disk store, not to an %s",
-                 G_OBJECT_TYPE_NAME (store));
-  return store == NULL || EBB_IS_HOST_STORE (store) || EBB_IS_DISK_STORE (store);
+  g_autofree char *known = NULL;
+
+  *place = store != NULL ? ebb_store_kind_find_place (store) : EBB_MEMORY_PLACE_HOST;
+  if (*place == EBB_MEMORY_PLACE_DEVICE)
+    {
+      known = ebb_store_kind_join_moving (" store or a ");
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "a plan moves what blocks keep to a %s store, not to an %s", known, G_OBJECT_TYPE_NAME (store));
+      return FALSE;
+    }
+  if (*place == EBB_MEMORY_PLACE_HOST && device->backend->host_memory)
+    *place = EBB_MEMORY_PLACE_DEVICE;
+  return TRUE;
 }
 
 static void

@@ -207,7 +207,7 @@ for _name in _ebb_tensor_ranks.__all__:
     _export(_name, getattr(_ebb_tensor_ranks, _name))
 for _name in _ebb_ranks.__all__:
     _export(_name, getattr(_ebb_ranks, _name))
-for _name in ("offload_wrapper", "offload_wrap_each", "save_on_host"):
+for _name in ("make_store", "offload_wrapper", "offload_wrap_each", "save_on_host"):
     _export(_name, getattr(_ebb_stores, _name))
 for _name in _ebb_parallel.__all__:
     _export(_name, getattr(_ebb_parallel, _name))

@@ -17,6 +17,7 @@ _wrap_each = guard(Ebb.offload_wrap_each)
 _get_store = Ebb.offload_get_store
 _set_filter, _set_fallback = Ebb.ActivationStore.set_filter, Ebb.ActivationStore.set_fallback
 _report = Ebb.ActivationStore.report
+_make = guard(Ebb.store_kind_make)
 
 
 def _settings(cls):
@@ -73,6 +74,15 @@ class ActivationStore(Ebb.ActivationStore):
 
 
 add_attributes(ActivationStore)
+
+
+def make_store(kind, **settings):
+    """A store of a kind known by name, as the programs' --store: `ebb.make_store("contiguous+host", n_checkpoints=12)`.
+
+    kind: one of ebb.store_kind_get_names(). settings: those of its classes, ebb.ContiguousStore() and ebb.HostStore();
+    of two stores, the one in front takes each setting that it has, and the one behind takes the others.
+    """
+    return _make(kind, [name.replace("_", "-") for name in settings], list(settings.values()))
 
 
 # -- where modules and regions put what backward needs ----------------------------------------------------------------
