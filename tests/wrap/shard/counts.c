@@ -451,8 +451,8 @@ check_prefetch (EbbProcessGroup *group,
           step (gpt);
           ebb_module_zero_grad (gpt);
           json = ebb_shard_report_json (gpt);
-          for (const char *at = json; (at = strstr (at, "\"prefetches\": ")) != NULL; at++)
-            n_prefetches += (guint) g_ascii_strtoull (at + strlen ("\"prefetches\": "), NULL, 10);
+          for (const char *at = json; (at = strstr (at, "\"prefetches\":")) != NULL; at++)
+            n_prefetches += (guint) g_ascii_strtoull (at + strlen ("\"prefetches\":"), NULL, 10);
           g_test_message ("%s: %u", nesting_names[nesting], n_prefetches);
           /* The first forward doesn't know yet; the report sums over steps. */
           g_assert_cmpuint (n_prefetches, ==, i == 0 ? N_LAYERS : N_LAYERS + 3 * N_LAYERS);

@@ -637,8 +637,8 @@ check_report (EbbProcessGroup *group,
   text = ebb_shard_report (sharded);
   json = ebb_shard_report_json (sharded);
   g_assert_nonnull (strstr (text, "0 (EbbLinear)"));
-  g_assert_nonnull (strstr (json, "\"gathers\": 2"));
-  g_assert_nonnull (strstr (json, "\"elements\": 144"));
+  g_assert_nonnull (strstr (json, "\"gathers\":2"));
+  g_assert_nonnull (strstr (json, "\"elements\":144"));
   return TRUE;
 }
 
