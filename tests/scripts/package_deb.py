@@ -63,6 +63,7 @@ class PackageDeb(unittest.TestCase):
         committed = self.read_version()
         self.assertRegex(committed, rf"^{re.escape(released)}\+git\d{{14}}\.[0-9a-f]+$")
         self.assertEqual(self.read_version(), committed)
+        self.assertEqual(self.read_version(GIT_TEST_ASSUME_DIFFERENT_OWNER="1"), committed)  # another user's folder
         self.write("debian/new-file", "A change\n")
         changed = self.read_version()
         if shutil.which("dpkg"):
