@@ -114,12 +114,20 @@ class Replacing(OutputsTest):
         for _ in range(2):
             done = self.train("--save", "m/")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
+        config = json.loads(pathlib.Path(self.path("m/config.json")).read_bytes())
+        del config["layer_norm_epsilon"]  # as if an older version had written fewer keys
+        self.write("m/config.json", json.dumps(config))
+        self.assertEqual(self.train("--save", "m/").returncode, 0)
         other = "its config.json is not this model's: name a new or an empty folder, or replace it by --overwrite\n"
         self.check("--save", "m", other, "--width", 32)
         self.check("--save-best", "m", other, "--width", 48, "--eval", 0.2)
         self.check("--save", "m", other, "--layers", 2, "--ranks", 2, program="fsdp_gpt")
         self.check("--save", "m", other, program="train_bert")
         self.assertEqual(self.train("--save", "m", program="train_bert").returncode, 0)
+        os.mkdir(self.path("notes"))
+        self.write("notes/index.json", '{"mine": true}')
+        self.check("--save", "notes", "it is a folder with files that are not a model's")
+        shutil.rmtree(self.path("notes"))
         os.mkdir(self.path("notes"))
         self.write("notes/a.txt", "mine")
         self.check("--save", "notes", "it is a folder with files that are not a model's")
@@ -132,6 +140,11 @@ class Replacing(OutputsTest):
         for more in [], ["--lora", 2]:
             for _ in range(2):
                 self.succeed("finetune", *words, *more, "--save", "tuned" + "".join(map(str, more)))
+        path = pathlib.Path(self.path("tuned--lora2/adapter_config.json"))
+        path.write_text(json.dumps({key: value for key, value in json.loads(path.read_bytes()).items()
+                                    if key != "use_dora"}), encoding="utf-8")
+        self.succeed("finetune", *words, "--lora", 2, "--save", "tuned--lora2")
+        self.assertIn("use_dora", json.loads(path.read_bytes()))
         self.check("--save", "tuned--lora2", "its adapter_config.json is not this adapter's", *words, "--lora", 3,
                    program="finetune")
         self.check("--save", "tuned", "it is a folder with files that are not an adapter's", *words, "--lora", 3,

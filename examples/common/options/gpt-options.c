@@ -225,7 +225,8 @@ const OptionRow gpt_options[] = {
     .help = "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives "
             "the sizes that you don't" },
   { OPTION_PATH, "save", AT (save), BASIC, WRITTEN, .metavar = "FILE|DIR/",
-    .help = "Write the weights to FILE at the end, or a model's folder, with config.json and tokenizer, to DIR/" },
+    .help = "Write the weights to FILE at the end, replacing it, or a model's folder, with config.json and tokenizer, "
+            "to DIR/" },
   { OPTION_PATH, "save-best", AT (save_best), WRITTEN, .metavar = "FILE|DIR/",
     .help = "Write the weights to FILE or DIR/ whenever the loss of --eval is the least so far" },
   { OPTION_FLAG, "overwrite", AT (overwrite), WRITTEN,

@@ -3,6 +3,7 @@
 #include "common/train/output.h"
 
 #include "common/command.h"
+#include "common/read-file.h"
 #include "common/train/model.h"
 #include "common/train/store.h"
 #include "common/written-file.h"
@@ -39,11 +40,25 @@ is_old_state (const char *name)
   return g_pattern_match_simple ("state-*.safetensors", name) && !is_part (name);
 }
 
+/* Whether an index.json is that of a state: other programs have files of this name too. */
+static gboolean
+is_index (const char *folder,
+          const char *name)
+{
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+  char start[64] = "";
+
+  if (strcmp (name, "index.json") == 0)
+    read_start (path, start, sizeof start - 1);
+  return strstr (start, "\"ebb-sharded-state\"") != NULL;
+}
+
 /* What a training writes beside the model, if it is interrupted before it writes that. Hidden files are no model's. */
 static gboolean
-is_of_training (const char *name)
+is_of_training (const char *folder,
+                const char *name)
 {
-  return *name == '.' || is_part (name) || is_old_state (name) || strcmp (name, "index.json") == 0
+  return *name == '.' || is_part (name) || is_old_state (name) || is_index (folder, name)
          || g_pattern_match_simple ("index-*.json", name) || strcmp (name, "steps.jsonl") == 0
          || g_str_has_prefix (name, "events.out.");
 }
@@ -68,19 +83,50 @@ is_free (const char *path)
   const char *name;
 
   while (folder != NULL && (name = g_dir_read_name (folder)) != NULL)
-    if (!is_of_training (name))
+    if (!is_of_training (path, name))
       return FALSE;
   return TRUE;
 }
 
+/* Whether the adapter's configuration has all values that are there: a later version may have more keys. */
 static gboolean
-has_same_values (const char *path,
-                 const char *config)
+has_values_of (JsonObject *ours,
+               JsonObject *there)
 {
-  g_autoptr (JsonNode) there = option_table_read_json (path);
-  g_autoptr (JsonNode) ours = json_from_string (config, NULL);
+  static const char *const needed[] = { "peft_type", "r", "target_modules" };
+  JsonObjectIter iter;
+  const char *key;
+  JsonNode *value;
 
-  return there != NULL && ours != NULL && json_node_equal (there, ours);
+  for (guint i = 0; i < G_N_ELEMENTS (needed); i++)
+    if (!json_object_has_member (there, needed[i]))
+      return FALSE;
+  json_object_iter_init (&iter, there);
+  while (json_object_iter_next (&iter, &key, &value))
+    if (!json_object_has_member (ours, key) || !json_node_equal (value, json_object_get_member (ours, key)))
+      return FALSE;
+  return TRUE;
+}
+
+/* Whether the configuration in a folder is that of the model or adapter. */
+static gboolean
+is_own (const Options *options,
+        EbbModule *model,
+        const char *path,
+        const char *config)
+{
+  g_autoptr (JsonNode) ours = json_from_string (config, NULL);
+  g_autoptr (JsonNode) there = NULL;
+  g_autofree char *text = NULL;
+  gsize size;
+
+  if (options_have_adapter (options))
+    {
+      there = option_table_read_json (path);
+      return there != NULL && has_values_of (json_node_get_object (ours), json_node_get_object (there));
+    }
+  text = ebb_read_file (path, READ_JSON_MAX_SIZE, &size, NULL);
+  return text != NULL && ebb_model_check_config (model, model_get_saved_dtype (options), text, NULL);
 }
 
 static gboolean
@@ -102,7 +148,7 @@ check_replaced (const Options *options,
     {
       config = is_adapter ? ebb_lora_make_config (model, NULL, error)
                           : ebb_model_make_config (model, model_get_saved_dtype (options), error);
-      if (config == NULL || has_same_values (file, config))
+      if (config == NULL || is_own (options, model, file, config))
         return config != NULL;
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
                    "--%s %s: its %s is not this %s's: name a new or an empty folder, or replace it by --overwrite",

@@ -59,6 +59,12 @@ char *ebb_model_make_config (EbbModule *model,
                              GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_model_check_config (EbbModule *model,
+                                 int dtype,
+                                 const char *config,
+                                 GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_model_save_full (EbbModule *model,
                               const char *folder,
                               int dtype,

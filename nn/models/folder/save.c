@@ -323,24 +323,27 @@ set_dtype (const Saving *saving,
 static EbbJson *
 make_document (EbbModule *model,
                const EbbArchitecture *architecture,
+               const EbbJson *document,
                GError **error)
 {
-  const EbbModelOrigin *origin = ebb_model_get_origin (model);
-  const EbbJson *document = origin != NULL ? origin->document : NULL;
   g_autoptr (EbbGptConfig) gpt = EBB_IS_GPT (model) ? ebb_gpt_get_config (EBB_GPT (model)) : NULL;
   g_autoptr (EbbBertConfig) bert = EBB_IS_BERT (model) ? ebb_bert_get_config (EBB_BERT (model)) : NULL;
 
   return ebb_config_write (architecture, document, gpt != NULL ? (gconstpointer) gpt : bert, error);
 }
 
-/* Owned; NULL with an error. */
+/* Writes the model over @before, a config.json; NULL: that of its own folder. Owned; NULL with an error. */
 static char *
 make_config (const Saving *saving,
              EbbModule *model,
+             const EbbJson *before,
              GError **error)
 {
   const EbbModelTokenizer *tokenizer = ebb_model_get_tokenizer (model);
-  g_autoptr (EbbJson) document = make_document (model, saving->map->architecture, error);
+  const EbbModelOrigin *origin = ebb_model_get_origin (model);
+  const EbbJson *own = origin != NULL ? origin->document : NULL;
+  g_autoptr (EbbJson) document =
+      make_document (model, saving->map->architecture, before != NULL ? before : own, error);
   GString *text;
 
   if (document == NULL)
@@ -365,7 +368,7 @@ begin (Saving *saving,
        const char *folder,
        GError **error)
 {
-  g_autofree char *config = make_config (saving, model, error);
+  g_autofree char *config = make_config (saving, model, NULL, error);
 
   return config != NULL
          && ebb_atomic_folder_open (&saving->folder, folder, EBB_CONFIG_FILE, ebb_model_get_replaced_files (model),
@@ -601,14 +604,33 @@ ebb_model_save (EbbModule *model,
   return ebb_model_save_full (model, folder, EBB_MODEL_KEEP_DTYPE, 0, error);
 }
 
+static char *
+describe_over (EbbModule *model,
+               int dtype,
+               const EbbJson *before,
+               GError **error)
+{
+  const EbbArchitecture *architecture;
+  g_autoptr (EbbWeightMap) map = NULL;
+  Saving saving = { .dtype = dtype };
+
+  if (!check_dtype ("", dtype, error) || (save_check != NULL && !save_check (model, error))
+      || (architecture = ebb_model_find_architecture (model, error)) == NULL)
+    return NULL;
+  saving.map = map = ebb_weight_map_new_from_module (architecture, model);
+  return ebb_weight_map_check_quantized (map, error)
+                 && ebb_weight_map_describe_quantized (map, model, find_main_dtype (&saving), error)
+             ? make_config (&saving, model, before, error)
+             : NULL;
+}
+
 /**
  * ebb_model_make_config:
  * @model: an #EbbGpt or an #EbbBert with full parameters
  * @dtype: the #EbbDType of the weights, f32 or bf16, or %EBB_MODEL_KEEP_DTYPE for that of the parameters
  * @error: return location for an error
  *
- * Describes a model as the `config.json` that ebb_model_save_full() would write. A folder whose `config.json` has the
- * same values is one of this model, which a program may replace.
+ * Describes a model as the `config.json` that ebb_model_save_full() would write.
  *
  * Returns: (transfer full) (nullable): JSON; %NULL with @error set
  */
@@ -617,20 +639,81 @@ ebb_model_make_config (EbbModule *model,
                        int dtype,
                        GError **error)
 {
-  const EbbArchitecture *architecture;
-  g_autoptr (EbbWeightMap) map = NULL;
-  Saving saving = { .dtype = dtype };
-
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
 
-  if (!check_dtype ("", dtype, error) || (save_check != NULL && !save_check (model, error))
-      || (architecture = ebb_model_find_architecture (model, error)) == NULL)
-    return NULL;
-  saving.map = map = ebb_weight_map_new_from_module (architecture, model);
-  return ebb_weight_map_check_quantized (map, error)
-                 && ebb_weight_map_describe_quantized (map, model, find_main_dtype (&saving), error)
-             ? make_config (&saving, model, error)
-             : NULL;
+  return describe_over (model, dtype, NULL, error);
+}
+
+/* A config.json is the model's if the model would write each of its values, and would change nothing of it. Keys that
+ * it lacks and whose values go without saying are no difference: an older version may not have written them. */
+static const char *
+find_changed_key (const EbbJson *there,
+                  const EbbJson *ours,
+                  const EbbJson *over)
+{
+  for (gsize i = 0; i < there->n_items; i++)
+    {
+      const EbbJson *value = ebb_json_get (ours, there->items[i].key);
+      g_autofree char *line = ebb_json_to_line (&there->items[i]);
+      g_autofree char *own = value != NULL ? ebb_json_to_line (value) : NULL;
+
+      if (g_strcmp0 (line, own) != 0)
+        return there->items[i].key;
+    }
+  for (gsize i = 0; i < over->n_items; i++)
+    if (ebb_json_get (there, over->items[i].key) == NULL)
+      return over->items[i].key;
+  return NULL;
+}
+
+/**
+ * ebb_model_check_config:
+ * @model: an #EbbGpt or an #EbbBert with full parameters
+ * @dtype: the #EbbDType of the weights, f32 or bf16, or %EBB_MODEL_KEEP_DTYPE for that of the parameters
+ * @config: the text of a folder's `config.json`
+ * @error: return location for an error
+ *
+ * Checks that a `config.json` describes this model, as one that an earlier ebb_model_save_full() of the same model
+ * wrote, also of an older version that wrote fewer keys: a program may replace such a folder.
+ *
+ * Returns: %TRUE if it does; %FALSE with @error set to %EBB_ERROR_STATE, which names a key, or to why the model has no
+ *   `config.json`
+ */
+gboolean
+ebb_model_check_config (EbbModule *model,
+                        int dtype,
+                        const char *config,
+                        GError **error)
+{
+  g_autoptr (EbbJson) there = NULL;
+  g_autoptr (EbbJson) ours = NULL;
+  g_autoptr (EbbJson) over = NULL;
+  g_autofree char *text = NULL;
+  g_autofree char *written = NULL;
+  const char *key;
+
+  if (!EBB_MAY_BEGIN (error, model, config))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (model), FALSE);
+
+  text = describe_over (model, dtype, NULL, error);
+  there = text != NULL ? ebb_json_parse (config, strlen (config), EBB_CONFIG_FILE, error) : NULL;
+  if (there == NULL)
+    return FALSE;
+  ours = ebb_json_parse (text, strlen (text), EBB_CONFIG_FILE, error);
+  if (there->kind != EBB_JSON_OBJECT)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s is no object", EBB_CONFIG_FILE);
+      return FALSE;
+    }
+  written = describe_over (model, dtype, there, error);
+  over = written != NULL ? ebb_json_parse (written, strlen (written), EBB_CONFIG_FILE, error) : NULL;
+  if (over == NULL)
+    return FALSE;
+  key = find_changed_key (there, ours, over);
+  if (key != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: \"%s\" is not this model's", EBB_CONFIG_FILE, key);
+  return key == NULL;
 }

@@ -443,8 +443,55 @@ a_config_is_that_of_the_saved_folder (void)
         g_assert_true (ebb_model_save_full (model, folder, dtype, 0, &error));
         saved = test_folder_read (folder, "config.json");
         g_assert_cmpstr (config, ==, saved);
+        g_assert_true (ebb_model_check_config (model, dtype, saved, &error));
+        g_assert_no_error (error);
         test_remove_tree (folder);
       }
+}
+
+/* A key that goes without saying may be missing, as in what an older version wrote; no other may, nor be another. */
+static void
+a_config_without_a_default_is_the_models (void)
+{
+  static const struct
+  {
+    const char *from, *to; /* NULL: all */
+    gboolean fits;
+  } cases[] = {
+    { "\"layer_norm_epsilon\": 1e-05,", "", TRUE },
+    { "\"layer_norm_epsilon\": 1e-05,", "\"layer_norm_epsilon\": 1e-06,", FALSE },
+    { "\"architectures\"", "\"mine\"", FALSE },
+    { "\"n_layer\"", "\"other\"", FALSE },
+    { "\"model_type\"", "\"new\": 1, \"model_type\"", FALSE },
+    { NULL, "{\"mine\": true}", FALSE },
+    { NULL, "{}", FALSE },
+    { NULL, "[]", FALSE },
+    { NULL, "{", FALSE },
+  };
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+  g_autoptr (EbbModule) model = NULL;
+  g_autofree char *ours = NULL;
+  g_autoptr (GError) failure = NULL;
+
+  config->vocab = 50;
+  config->context = 8;
+  config->width = 8;
+  config->heads = 2;
+  config->layers = 1;
+  model = EBB_MODULE (ebb_gpt_new (config, &failure));
+  ours = ebb_model_make_config (model, EBB_MODEL_KEEP_DTYPE, &failure);
+  g_assert_no_error (failure);
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (GString) text = g_string_new (cases[i].from != NULL ? ours : cases[i].to);
+      g_autoptr (GError) error = NULL;
+
+      if (cases[i].from != NULL)
+        g_assert_cmpuint (g_string_replace (text, cases[i].from, cases[i].to, 0), ==, 1);
+      if (ebb_model_check_config (model, EBB_MODEL_KEEP_DTYPE, text->str, &error) != cases[i].fits)
+        g_error ("%s", text->str);
+      g_assert_true ((error == NULL) == cases[i].fits);
+    }
 }
 
 int
@@ -455,6 +502,7 @@ main (int argc,
 
   test_init (&argc, &argv);
   test_scratch_begin ();
+  g_test_add_func ("/model-folder/config-without-a-default", a_config_without_a_default_is_the_models);
   g_test_add_func ("/model-folder/other-files-stay", other_files_stay_where_a_model_is_replaced);
   g_test_add_func ("/model-folder/folder-without-a-model-gets-one", a_folder_without_a_model_gets_one);
   g_test_add_func ("/model-folder/failed-save-changes-nothing", a_save_that_fails_changes_nothing);
