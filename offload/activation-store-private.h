@@ -223,7 +223,7 @@ EbbTensor *ebb_activation_store_real_get (EbbActivationStore *self,
 void ebb_activation_store_real_prefetch (EbbActivationStore *self,
                                          EbbHandle *handle);
 
-/* settings.c */
+/* settings */
 void ebb_activation_store_dispose_settings (EbbActivationStore *self);
 /* Asks the filter; FALSE, with @error set if that failed. */
 gboolean ebb_activation_store_passes_filter (EbbActivationStore *self,
@@ -241,7 +241,7 @@ EbbActivationStore *ebb_activation_store_ref_behind (EbbActivationStore *self,
 /* @self and all stores behind it, each once, with references. */
 GPtrArray *ebb_activation_store_get_chain (EbbActivationStore *self);
 
-/* in-flight.c */
+/* sources in flight */
 /* A put begins: sources whose time has come are freed. */
 gboolean ebb_activation_store_begin_put (EbbActivationStore *self,
                                          GError **error);

@@ -121,30 +121,6 @@ ebb_activation_store_get_bytes_spilled (EbbActivationStore *self)
 
 /* -- seconds ------------------------------------------------------------------------------------------------------- */
 
-/**
- * ebb_activation_store_count_seconds:
- * @self: a store
- * @moving: seconds that moving bytes has taken
- * @waited: how long of them computing, or the thread that asked, stood waiting
- *
- * Adds to the counters; for kinds of stores.
- */
-void
-ebb_activation_store_count_seconds (EbbActivationStore *self,
-                                    double moving,
-                                    double waited)
-{
-  EbbActivationStorePrivate *priv;
-
-  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
-
-  priv = PRIVATE (self);
-  ebb_activation_store_lock (self);
-  priv->counters.moving += moving;
-  priv->counters.waited += waited;
-  ebb_activation_store_unlock (self);
-}
-
 /* All of them as they were at one time, with the transfers that are done by now. */
 static EbbStoreCounters
 take_snapshot (EbbActivationStore *self)

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/activation-store-private.h"
+#include "offload/shared-block-private.h"
 
+#include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -89,7 +90,7 @@ wrapper_clear (EbbStoredBlock *self)
 
 static const EbbStoredBlockFuncs foreign = { sizeof (Wrapper), wrapper_get, wrapper_prefetch, wrapper_clear };
 static const EbbStoredBlockFuncs spilled = { sizeof (Wrapper), get_spilled, prefetch_spilled, wrapper_clear };
-static const EbbStoredBlockFuncs in_place = { sizeof (Wrapper), get_in_place, NULL, wrapper_clear };
+static const EbbStoredBlockFuncs in_place_funcs = { sizeof (Wrapper), get_in_place, NULL, wrapper_clear };
 static const EbbStoredBlockFuncs foreign_room = { sizeof (Wrapper), NULL, NULL, wrapper_clear };
 
 static EbbStoredBlock *
@@ -231,7 +232,7 @@ ebb_activation_store_put_block (EbbActivationStore *self,
   n_bytes = ebb_tensor_get_n_bytes (block);
   birth = block->storage->birth;
   if (!EBB_ACTIVATION_STORE_GET_CLASS (self)->moves (self, block->storage->device))
-    return count (wrap (self, &in_place, ebb_handle_new (block)), birth, n_bytes, 0);
+    return count (wrap (self, &in_place_funcs, ebb_handle_new (block)), birth, n_bytes, 0);
   if (!ebb_activation_store_begin_put (self, error))
     return NULL;
   handle = put (self, block, &why);
@@ -519,4 +520,541 @@ stored_block_clear (gpointer data)
   if (self->funcs->clear != NULL)
     self->funcs->clear (self);
   g_object_unref (self->store);
+}
+
+/* -- shared blocks ------------------------------------------------------------------------------------------------- */
+
+/* The memory that a store answers for, the memory that it brought back, and the blocks that backward will ask for next.
+ */
+
+/* A view that covers less than this part of its storage is stored alone. */
+#define SMALL_PART 8
+
+/* Ties a block to the memory that it was brought back into, without keeping that memory. */
+struct _EbbRestored
+{
+  int ref_count; /* of the block, and of the storage */
+  pthread_mutex_t lock;
+  EbbStorage *storage; /* under the lock; NULL: it is gone */
+  guint version;       /* of the storage, when it came */
+  EbbDevice *device;
+  EbbMemoryAccount *account; /* of the storage, which holds it */
+  void *data;
+  gsize size;
+  gsize offset; /* bytes of the storage before the block */
+};
+
+static __thread EbbPacking packing __attribute__ ((tls_model ("initial-exec")));
+
+/* -- which memory -------------------------------------------------------------------------------------------------- */
+
+/* Which part of its storage stands for @tensor. */
+static void
+key_init (EbbSharedBlockKey *key,
+          EbbTensor *tensor,
+          gboolean in_place)
+{
+  const gsize element = ebb_dtype_get_size (tensor->view.dtype), size = tensor->storage->size;
+  gint64 last = 0;
+
+  *key = (EbbSharedBlockKey){ .birth = tensor->storage->birth, .end = size, .in_place = in_place };
+  if (in_place)
+    return;
+  key->version = tensor->storage->version;
+  for (int i = 0; i < tensor->view.n_dims; i++)
+    last += (tensor->view.shape[i] - 1) * tensor->view.strides[i];
+  if ((gsize) (last + 1) * element < size / SMALL_PART || size % element != 0)
+    {
+      key->start = (gsize) tensor->offset * element;
+      key->end = key->start + (gsize) (last + 1) * element;
+    }
+}
+
+guint
+ebb_shared_block_hash (gconstpointer key)
+{
+  const EbbSharedBlockKey *self = key;
+
+  return (guint) ((self->birth * 31 + self->start * 17 + self->end) * 0x9e3779b97f4a7c15 >> 32);
+}
+
+gboolean
+ebb_shared_block_equal (gconstpointer a,
+                        gconstpointer b)
+{
+  const EbbSharedBlockKey *one = a, *other = b;
+
+  return one->birth == other->birth && one->start == other->start && one->end == other->end
+         && one->version == other->version && one->in_place == other->in_place && one->is_apart == other->is_apart
+         && one->call == other->call;
+}
+
+/* -- in and out ---------------------------------------------------------------------------------------------------- */
+
+static gsize
+get_size (const EbbSharedBlock *self)
+{
+  return self->key.end - self->key.start;
+}
+
+static void
+restored_unref (EbbRestored *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  pthread_mutex_destroy (&self->lock);
+  g_free (self);
+}
+
+static void
+shared_block_free (EbbSharedBlock *self)
+{
+  g_clear_pointer (&self->restored, restored_unref);
+  g_clear_pointer (&self->held, ebb_storage_unref);
+  g_clear_pointer (&self->stored, ebb_handle_unref);
+  g_object_unref (self->store);
+  g_free (self);
+}
+
+/* The block that already holds @tensor, with one more user. A part may lie in a block of the full storage. */
+static EbbSharedBlock *
+find (EbbActivationStore *store,
+      const EbbSharedBlockKey *key,
+      gsize storage_size)
+{
+  GHashTable *blocks = ebb_activation_store_peek (store)->blocks;
+  EbbSharedBlockKey full = *key;
+  EbbSharedBlock *self;
+
+  full.start = 0;
+  full.end = storage_size;
+  ebb_activation_store_lock (store);
+  self = g_hash_table_lookup (blocks, &full);
+  if (self == NULL)
+    self = g_hash_table_lookup (blocks, key);
+  if (self != NULL)
+    self->n_users++;
+  ebb_activation_store_unlock (store);
+  return self;
+}
+
+/* Into the list of the blocks that were moved; under the lock. */
+static void
+link_last (EbbSharedBlock *self,
+           EbbActivationStorePrivate *priv)
+{
+  self->previous = priv->last;
+  *(priv->last != NULL ? &priv->last->next : &priv->first) = self;
+  priv->last = self;
+}
+
+static void
+unlink (EbbSharedBlock *self,
+        EbbActivationStorePrivate *priv)
+{
+  *(self->previous != NULL ? &self->previous->next : &priv->first) = self->next;
+  *(self->next != NULL ? &self->next->previous : &priv->last) = self->previous;
+}
+
+static void
+add (EbbSharedBlock *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+
+  ebb_activation_store_lock (self->store);
+  if (!g_hash_table_contains (priv->blocks, self))
+    g_hash_table_add (priv->blocks, self);
+  if (!self->key.in_place)
+    link_last (self, priv);
+  else
+    {
+      priv->counters.held += get_size (self);
+      priv->counters.peak = MAX (priv->counters.peak, priv->counters.held);
+    }
+  ebb_activation_store_unlock (self->store);
+}
+
+const EbbPacking *
+ebb_activation_store_get_packing (void)
+{
+  return &packing;
+}
+
+void
+ebb_activation_store_note_sharded (void)
+{
+  packing.is_sharded = TRUE;
+}
+
+static gboolean
+put_memory (EbbSharedBlock *self,
+            EbbTensor *tensor,
+            GError **error)
+{
+  const gsize element = ebb_dtype_get_size (self->dtype);
+  const gint64 n = (gint64) (get_size (self) / element);
+  const EbbPacking outer = packing;
+  g_autoptr (EbbTensor) bytes =
+      ebb_tensor_new_view (tensor->storage, (gint64) (self->key.start / element), &n, NULL, 1, self->dtype);
+
+  packing = (EbbPacking){ self->store, tensor, FALSE };
+  self->stored = ebb_activation_store_put_block (self->store, bytes, error);
+  self->is_sharded = packing.is_sharded;
+  packing = outer;
+  self->group = ebb_activation_store_get_group (self->store);
+  return self->stored != NULL;
+}
+
+EbbSharedBlock *
+ebb_shared_block_enter (EbbActivationStore *store,
+                        EbbTensor *tensor,
+                        GError **error)
+{
+  const gboolean in_place = !EBB_ACTIVATION_STORE_GET_CLASS (store)->moves (store, tensor->storage->device);
+  const gboolean shards = ebb_activation_store_peek (store)->shards;
+  EbbSharedBlockKey key;
+  EbbSharedBlock *self;
+
+  key_init (&key, tensor, in_place);
+  key.is_apart = shards && (tensor->is_local_shard || ebb_save_has_hint (EBB_SAVE_HINT_RESULT));
+  key.call = shards && !in_place ? ebb_modes.call : 0;
+  self = find (store, &key, tensor->storage->size);
+  if (self != NULL)
+    return self;
+  self = g_new0 (EbbSharedBlock, 1);
+  *self = (EbbSharedBlock){ .key = key,
+                            .store = g_object_ref (store),
+                            .device = tensor->storage->device,
+                            .dtype = tensor->view.dtype,
+                            .n_users = 1 };
+  if (in_place || put_memory (self, tensor, error))
+    {
+      add (self);
+      return self;
+    }
+  shared_block_free (self);
+  return NULL;
+}
+
+void
+ebb_shared_block_leave (EbbSharedBlock *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+  gboolean last;
+
+  ebb_activation_store_lock (self->store);
+  last = --self->n_users == 0;
+  if (last)
+    {
+      for (guint i = 0; i < EBB_N_LATEST; i++)
+        if (priv->latest[i] == self)
+          priv->latest[i] = NULL;
+      if (g_hash_table_lookup (priv->blocks, self) == self)
+        g_hash_table_remove (priv->blocks, self);
+      if (!self->key.in_place)
+        unlink (self, priv);
+      else
+        priv->counters.held -= get_size (self);
+    }
+  ebb_activation_store_unlock (self->store);
+  if (last)
+    shared_block_free (self);
+}
+
+/* -- bringing back ------------------------------------------------------------------------------------------------- */
+
+/* In place of the storage's own way to free its memory. */
+static void
+restored_free (gpointer data)
+{
+  EbbRestored *self = data;
+
+  pthread_mutex_lock (&self->lock);
+  __atomic_store_n (&self->storage, NULL, __ATOMIC_RELAXED);
+  pthread_mutex_unlock (&self->lock);
+  ebb_device_free_uncounted (self->device, self->data, self->size, self->account);
+  restored_unref (self);
+}
+
+/* Memory that only @tensor holds is tied to the block. It counts as pinned, so that nothing is computed into it in
+ * place: another view of it may still be wanted. */
+static void
+tie (EbbSharedBlock *self,
+     EbbTensor *tensor)
+{
+  EbbStorage *storage = tensor->storage;
+  EbbRestored *restored, *old;
+
+  if (storage->destroy != NULL || storage->data == NULL || !ebb_tensor_is_unshared (tensor))
+    return;
+  restored = g_new0 (EbbRestored, 1);
+  *restored = (EbbRestored){ .ref_count = 2,
+                             .storage = storage,
+                             .version = storage->version,
+                             .device = storage->device,
+                             .account = storage->account,
+                             .data = storage->data,
+                             .size = storage->size,
+                             .offset = (gsize) tensor->offset * ebb_dtype_get_size (tensor->view.dtype) };
+  pthread_mutex_init (&restored->lock, NULL);
+  storage->destroy = restored_free;
+  storage->destroy_data = restored;
+  storage->pinned = TRUE;
+  ebb_activation_store_lock (self->store);
+  old = self->restored;
+  self->restored = restored;
+  ebb_activation_store_unlock (self->store);
+  g_clear_pointer (&old, restored_unref);
+}
+
+/* A reference to @storage, unless its last one is just going. */
+static gboolean
+try_ref (EbbStorage *storage)
+{
+  int n = __atomic_load_n (&storage->ref_count, __ATOMIC_RELAXED);
+
+  while (n > 0)
+    if (__atomic_compare_exchange_n (&storage->ref_count, &n, n + 1, TRUE, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+      return TRUE;
+  return FALSE;
+}
+
+/* Whether a tensor that was brought back still lives differs from rank to rank, so the store holds it until it has
+ * brought two others: a checkpoint may ask for the same tensor twice, first to recompute. */
+static EbbStorage *
+find_held (EbbSharedBlock *self,
+           gsize *offset)
+{
+  EbbStorage *storage = NULL;
+
+  ebb_activation_store_lock (self->store);
+  if (self->held != NULL && self->held->version == self->held_version)
+    {
+      storage = ebb_storage_ref (self->held);
+      *offset = self->held_offset;
+    }
+  ebb_activation_store_unlock (self->store);
+  return storage;
+}
+
+/* Takes @self out of the blocks that are held; returns its storage, to be released outside of the lock. */
+static EbbStorage *
+release (EbbSharedBlock *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+
+  for (guint i = 0; i < EBB_N_LATEST; i++)
+    if (priv->latest[i] == self)
+      priv->latest[i] = NULL;
+  return g_steal_pointer (&self->held);
+}
+
+/* Before memory is taken for @self: it and the oldest one are held no longer. Blocks that are freed leave their slots
+ * empty, so that which one is the oldest doesn't depend on them. */
+static void
+make_space (EbbSharedBlock *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+  EbbStorage *own, *old = NULL;
+  EbbSharedBlock *oldest;
+
+  ebb_activation_store_lock (self->store);
+  own = release (self);
+  oldest = priv->latest[priv->n_brought % EBB_N_LATEST];
+  if (oldest != NULL)
+    old = release (oldest);
+  ebb_activation_store_unlock (self->store);
+  g_clear_pointer (&own, ebb_storage_unref);
+  g_clear_pointer (&old, ebb_storage_unref);
+}
+
+static void
+hold (EbbSharedBlock *self,
+      EbbStorage *storage,
+      gsize offset)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+
+  make_space (self); /* another thread may have taken it */
+  ebb_activation_store_lock (self->store);
+  if (priv->latest[priv->n_brought % EBB_N_LATEST] == NULL)
+    {
+      priv->latest[priv->n_brought % EBB_N_LATEST] = self;
+      self->held = ebb_storage_ref (storage);
+      self->held_offset = offset;
+      self->held_version = storage->version;
+    }
+  priv->n_brought++;
+  ebb_activation_store_unlock (self->store);
+}
+
+static EbbStorage *
+find_restored (EbbSharedBlock *self,
+               gsize *offset)
+{
+  EbbRestored *changed = NULL;
+  EbbStorage *storage = NULL;
+
+  ebb_activation_store_lock (self->store);
+  if (self->restored != NULL)
+    {
+      pthread_mutex_lock (&self->restored->lock);
+      if (self->restored->storage != NULL && try_ref (self->restored->storage))
+        storage = self->restored->storage;
+      pthread_mutex_unlock (&self->restored->lock);
+    }
+  if (storage != NULL)
+    {
+      *offset = self->restored->offset;
+      if (storage->version != self->restored->version) /* by a caller that got it: no longer what was stored */
+        changed = g_steal_pointer (&self->restored);
+    }
+  ebb_activation_store_unlock (self->store);
+  if (changed != NULL)
+    {
+      restored_unref (changed);
+      g_clear_pointer (&storage, ebb_storage_unref);
+    }
+  return storage;
+}
+
+static EbbTensor *
+bring (EbbSharedBlock *self,
+       GError **error)
+{
+  const gsize size = get_size (self);
+  EbbTensor *tensor = ebb_activation_store_get_block (self->store, self->stored, error);
+
+  if (tensor == NULL
+      || (tensor->storage->device == self->device && tensor->view.dtype == self->dtype
+          && ebb_tensor_get_n_bytes (tensor) == size && ebb_view_is_contiguous (&tensor->view)))
+    return tensor;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
+               "get of %s gave %" G_GUINT64_FORMAT " bytes of %s on %s: it must give the %" G_GSIZE_FORMAT
+               " bytes of %s on %s that were put, contiguous",
+               G_OBJECT_TYPE_NAME (self->store), (guint64) ebb_tensor_get_n_bytes (tensor),
+               ebb_dtype_get_name (tensor->view.dtype), ebb_device_get_name (tensor->storage->device), size,
+               ebb_dtype_get_name (self->dtype), ebb_device_get_name (self->device));
+  ebb_tensor_unref (tensor);
+  return NULL;
+}
+
+static gboolean
+is_away (EbbSharedBlock *self)
+{
+  const gboolean is_here =
+      self->is_sharded ? self->held != NULL
+                       : self->restored != NULL && __atomic_load_n (&self->restored->storage, __ATOMIC_RELAXED) != NULL;
+
+  return !is_here && !self->is_coming;
+}
+
+static void
+expect (EbbSharedBlock *self,
+        GPtrArray *expected)
+{
+  if (!is_away (self))
+    return;
+  self->n_users++;
+  self->is_coming = TRUE;
+  g_ptr_array_add (expected, self);
+}
+
+/* Sharded blocks are expected with one another, and only inside of one outermost module call: which others live differs
+ * from rank to rank. Where no call was open a block is alone. */
+static gboolean
+goes_with (const EbbSharedBlock *self,
+           const EbbSharedBlock *other)
+{
+  if (self->is_sharded != other->is_sharded)
+    return FALSE;
+  return !self->is_sharded || (self->key.call != 0 && self->key.call == other->key.call);
+}
+
+/* The blocks that were put together with @self, and in the groups just before it; under the lock. */
+static void
+find_expected (EbbSharedBlock *self,
+               guint n_groups,
+               GPtrArray *expected)
+{
+  guint64 group = self->group;
+
+  for (EbbSharedBlock *block = self->next; block != NULL && block->group == group; block = block->next)
+    if (goes_with (self, block))
+      expect (block, expected);
+  for (EbbSharedBlock *block = self->previous; block != NULL; block = block->previous)
+    {
+      if (!goes_with (self, block))
+        continue;
+      if (block->group != group && n_groups-- == 0)
+        return;
+      group = block->group;
+      expect (block, expected);
+    }
+}
+
+/* Backward runs the other way: the blocks that were put before @self come next. */
+static void
+prefetch (EbbSharedBlock *self)
+{
+  const guint n_groups = EBB_READ (ebb_activation_store_peek (self->store)->prefetch);
+  g_autoptr (GPtrArray) expected = NULL;
+
+  if (n_groups == 0)
+    return;
+  expected = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shared_block_leave);
+  ebb_activation_store_lock (self->store);
+  find_expected (self, n_groups, expected);
+  ebb_activation_store_unlock (self->store);
+  for (guint i = 0; i < expected->len; i++)
+    {
+      EbbSharedBlock *block = g_ptr_array_index (expected, i);
+
+      ebb_activation_store_prefetch_block (self->store, block->stored);
+    }
+}
+
+static EbbStorage *
+bring_storage (EbbSharedBlock *self,
+               gsize *offset,
+               GError **error)
+{
+  g_autoptr (EbbTensor) brought = NULL;
+  EbbStorage *storage;
+
+  ebb_activation_store_lock (self->store);
+  self->is_coming = FALSE;
+  ebb_activation_store_unlock (self->store);
+  if (self->is_sharded)
+    make_space (self);
+  brought = bring (self, error);
+  if (brought == NULL)
+    return NULL;
+  *offset = (gsize) brought->offset * ebb_dtype_get_size (self->dtype);
+  tie (self, brought);
+  storage = ebb_storage_ref (brought->storage);
+  if (self->is_sharded)
+    hold (self, storage, *offset);
+  prefetch (self);
+  return storage;
+}
+
+EbbTensor *
+ebb_shared_block_get_view (EbbSharedBlock *self,
+                           const EbbView *view,
+                           gsize offset,
+                           GError **error)
+{
+  gsize before = 0;
+  EbbStorage *storage = self->is_sharded ? find_held (self, &before) : find_restored (self, &before);
+  EbbTensor *tensor;
+
+  if (storage == NULL)
+    storage = bring_storage (self, &before, error);
+  if (storage == NULL)
+    return NULL;
+  tensor = ebb_tensor_new_view (storage, (gint64) ((before + offset) / ebb_dtype_get_size (view->dtype)), view->shape,
+                                view->strides, (guint) view->n_dims, view->dtype);
+  ebb_storage_unref (storage);
+  return tensor;
 }
