@@ -179,6 +179,59 @@ ebb_frame_leave_backward (EbbCheckpointFrame *self)
     ebb_backward_call_after_node (node_is_done, g_object_ref (self));
 }
 
+void
+ebb_frame_drop_unpacked (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->inputs->len; i++)
+    g_clear_pointer (&ebb_frame_input (self, i)->unpacked, ebb_tensor_unref);
+}
+
+void
+ebb_frame_drop_values (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->slots->len; i++)
+    ebb_slot_clear (ebb_frame_slot (self, i));
+}
+
+static gboolean
+backward_ended (gpointer data,
+                GError **error)
+{
+  EbbCheckpointFrame *self = data;
+  gboolean ok = ebb_frame_end_backward (self, error);
+
+  self->at_end = FALSE;
+  if (!self->target->options->retain_recomputed)
+    ebb_frame_drop_values (self);
+  ebb_frame_drop_unpacked (self);
+  g_object_unref (self);
+  return ok;
+}
+
+void
+ebb_frame_call_at_end (EbbCheckpointFrame *self)
+{
+  if (self->at_end || !ebb_modes.in_backward)
+    return;
+  self->at_end = TRUE;
+  ebb_backward_call_at_end (backward_ended, g_object_ref (self));
+}
+
+/* The mark would not do: two frames have the same one if nothing was made between them. */
+guint64
+ebb_frame_take_number (void)
+{
+  static guint64 last;
+
+  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
+}
+
+EbbDeterminismCheck
+ebb_frame_get_check (EbbCheckpointFrame *self)
+{
+  return self->target->options->determinism_check;
+}
+
 /* -- counters and training flags of modules ------------------------------------------------------------------------ */
 
 typedef struct

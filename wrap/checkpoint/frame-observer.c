@@ -75,22 +75,6 @@ static gboolean before_op (EbbOpObserver *observer,
                            gboolean *cached,
                            GError **error);
 
-/* The frames open inside @self take it for a fresh result too, though its storage is older. */
-void
-ebb_frame_note_cached (EbbCheckpointFrame *self,
-                       guint64 birth)
-{
-  for (EbbOpObserver *observer = ebb_modes.observers; observer != NULL; observer = observer->outer)
-    if (observer->before == before_op)
-      {
-        EbbCheckpointFrame *frame = ((EbbFrameObserver *) observer)->frame;
-
-        g_array_append_val (frame->cached, birth);
-        if (frame == self)
-          return;
-      }
-}
-
 static void
 note_touch (EbbOpObserver *observer,
             const void *data)

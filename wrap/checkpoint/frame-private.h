@@ -195,10 +195,6 @@ void ebb_frame_observer_init (EbbCheckpointFrame *self);
 void ebb_frame_note_draw (EbbCheckpointFrame *self,
                           EbbGenerator *generator);
 void ebb_frame_clear_draw (gpointer draw);
-/* @self and the frames inside it take a storage of this birth for a fresh result. */
-void ebb_frame_note_cached (EbbCheckpointFrame *self,
-                            guint64 birth);
-
 /* Puts the generators of @draws, of EbbDraw, back to where they were. */
 void ebb_frame_put_back_generators (GArray *draws);
 
@@ -227,13 +223,12 @@ gboolean ebb_frame_begin_backward (EbbCheckpointFrame *self,
 void ebb_frame_leave_backward (EbbCheckpointFrame *self);
 gboolean ebb_frame_end_backward (EbbCheckpointFrame *self,
                                  GError **error);
-
-/* frame.c */
-/* Numbers the run of one forward or recompute: ebb_modes.frame. */
-guint64 ebb_frame_take_number (void);
-void ebb_frame_drop_values (EbbCheckpointFrame *self);
-EbbDeterminismCheck ebb_frame_get_check (EbbCheckpointFrame *self);
 /* Drops what was recomputed or unpacked when the backward pass of this thread ends. */
 void ebb_frame_call_at_end (EbbCheckpointFrame *self);
+void ebb_frame_drop_values (EbbCheckpointFrame *self);
+void ebb_frame_drop_unpacked (EbbCheckpointFrame *self);
+/* Numbers the run of one forward or recompute: ebb_modes.frame. */
+guint64 ebb_frame_take_number (void);
+EbbDeterminismCheck ebb_frame_get_check (EbbCheckpointFrame *self);
 
 G_END_DECLS

@@ -201,6 +201,22 @@ refuse (const EbbSavedResult *result,
   return FALSE;
 }
 
+/* The frames open inside @self take it for a fresh result too, though its storage is older. */
+static void
+note_cached (EbbCheckpointFrame *self,
+             guint64 birth)
+{
+  for (EbbOpObserver *observer = ebb_modes.observers; observer != NULL; observer = observer->outer)
+    if (observer->before == self->observer.base.before)
+      {
+        EbbCheckpointFrame *frame = ((EbbFrameObserver *) observer)->frame;
+
+        g_array_append_val (frame->cached, birth);
+        if (frame == self)
+          return;
+      }
+}
+
 /* A size without memory. */
 static gboolean
 restore_placeholder (const EbbSavedResult *result,
@@ -235,7 +251,7 @@ restore_result (EbbCheckpointFrame *self,
     return refuse (result, call, error);
   ebb_tensor_unref (call->outputs[i]);
   call->outputs[i] = ebb_tensor_alias (tensor);
-  ebb_frame_note_cached (self, tensor->storage->birth);
+  note_cached (self, tensor->storage->birth);
   return TRUE;
 }
 

@@ -53,15 +53,6 @@ drop_rematerializations (EbbArgs *result,
     }
 }
 
-/* The mark would not do: two frames have the same one if nothing was made between them. */
-guint64
-ebb_frame_take_number (void)
-{
-  static guint64 last;
-
-  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
-}
-
 /* The thread's slot of checkpointing with the inside flag of @outer; what the forward has disabled stays so. */
 static gpointer
 leave_slot (const EbbModes *outer)
@@ -368,39 +359,7 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
   return ebb_slot_take (slot, self->target->options->retain_recomputed, error);
 }
 
-EbbDeterminismCheck
-ebb_frame_get_check (EbbCheckpointFrame *self)
-{
-  return self->target->options->determinism_check;
-}
-
 /* -- end of backward ----------------------------------------------------------------------------------------------- */
-
-static void drop_unpacked (EbbCheckpointFrame *self);
-
-static gboolean
-backward_ended (gpointer data,
-                GError **error)
-{
-  EbbCheckpointFrame *self = data;
-  gboolean ok = ebb_frame_end_backward (self, error);
-
-  self->at_end = FALSE;
-  if (!self->target->options->retain_recomputed)
-    ebb_frame_drop_values (self);
-  drop_unpacked (self);
-  g_object_unref (self);
-  return ok;
-}
-
-void
-ebb_frame_call_at_end (EbbCheckpointFrame *self)
-{
-  if (self->at_end || !ebb_modes.in_backward)
-    return;
-  self->at_end = TRUE;
-  ebb_backward_call_at_end (backward_ended, g_object_ref (self));
-}
 
 static void
 packed_free (gpointer data)
@@ -425,20 +384,6 @@ packed_free (gpointer data)
   g_object_unref (self);
 }
 
-static void
-drop_unpacked (EbbCheckpointFrame *self)
-{
-  for (guint i = 0; i < self->inputs->len; i++)
-    g_clear_pointer (&ebb_frame_input (self, i)->unpacked, ebb_tensor_unref);
-}
-
-void
-ebb_frame_drop_values (EbbCheckpointFrame *self)
-{
-  for (guint i = 0; i < self->slots->len; i++)
-    ebb_slot_clear (ebb_frame_slot (self, i));
-}
-
 /* No node will ask any more. */
 static void
 release_all (EbbCheckpointFrame *self)
@@ -447,7 +392,7 @@ release_all (EbbCheckpointFrame *self)
   ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
   ebb_checkpoint_savings_subtract (self->target->savings, self->dropped_bytes);
   self->saved_bytes = self->dropped_bytes = 0;
-  drop_unpacked (self);
+  ebb_frame_drop_unpacked (self);
   ebb_frame_drop_values (self);
   ebb_frame_drop_results (self, 0);
   for (guint i = 0; i < self->inputs->len; i++)

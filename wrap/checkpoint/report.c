@@ -3,6 +3,7 @@
 #include "wrap/checkpoint/report.h"
 
 #include "wrap/checkpoint/stack-private.h"
+#include "wrap/checkpoint/wrapper.h"
 #include "wrap/checkpoint/target-private.h"
 #include "tensor/util/json-writer-private.h"
 
@@ -145,6 +146,23 @@ typedef void (*TargetFunc) (EbbModule *module,
                             const char *path,
                             EbbCheckpointTally *tally,
                             gpointer user_data);
+
+/**
+ * ebb_checkpoint_get_n_recomputes:
+ * @module: a wrapped module
+ *
+ * Returns: how often the forward behind its outermost wrapper was run again; all chunks of a stack together
+ */
+guint64
+ebb_checkpoint_get_n_recomputes (EbbModule *module)
+{
+  g_autoptr (EbbCheckpointStats) stats = NULL;
+
+  g_return_val_if_fail (EBB_IS_MODULE (module), 0);
+
+  stats = ebb_checkpoint_get_stats (module);
+  return stats != NULL ? stats->n_recomputes : 0;
+}
 
 /* A stack's chunks, which have no module of their own. */
 static void

@@ -282,21 +282,6 @@ ebb_checkpoint_wrap_block (EbbModule *stack,
   return TRUE;
 }
 
-gboolean
-ebb_checkpoint_stack_is_wrapped (EbbModule *stack)
-{
-  return ebb_stack_get_interceptor_data (stack) != NULL;
-}
-
-gboolean
-ebb_checkpoint_stack_unwrap (EbbModule *stack)
-{
-  if (!ebb_checkpoint_stack_is_wrapped (stack))
-    return FALSE;
-  ebb_stack_set_interceptor (stack, NULL, NULL, NULL);
-  return TRUE;
-}
-
 GPtrArray *
 ebb_checkpoint_stack_get_segments (EbbModule *module)
 {

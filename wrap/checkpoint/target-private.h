@@ -94,7 +94,7 @@ void ebb_checkpoint_savings_note_backward (EbbCheckpointSavings *savings);
 void ebb_checkpoint_savings_judge (EbbCheckpointSavings *savings,
                                    EbbModule *module);
 
-/* wrapper.c: TRUE if this thread runs plain forwards: without gradients, or with checkpointing disabled. */
+/* mode.c: TRUE if this thread runs plain forwards: without gradients, or with checkpointing disabled. */
 gboolean ebb_checkpoint_is_plain (void);
 
 G_END_DECLS

@@ -4,21 +4,11 @@
 
 #include "nn/layers/module-list.h"
 #include "tensor/error-private.h"
-#include "tensor/thread-private.h"
 #include "wrap/checkpoint/stack-private.h"
-#include "wrap/checkpoint/report.h"
 #include "wrap/checkpoint/frame-private.h"
 #include "wrap/checkpoint/options-private.h"
 
 /* Wrapping installs an interceptor on the module, which owns it. The interceptor has a weak reference to the module. */
-
-guint ebb_checkpoint_slot;
-
-gboolean
-ebb_checkpoint_is_plain (void)
-{
-  return ebb_modes.no_grad || GPOINTER_TO_UINT (ebb_modes.slots[ebb_checkpoint_slot]) >= EBB_CHECKPOINT_DISABLED;
-}
 
 static EbbArgs *
 checkpointed_forward (EbbModule *module,
@@ -226,79 +216,6 @@ ebb_checkpoint (EbbCheckpointFunc func,
   return result;
 }
 
-/* -- where am I ---------------------------------------------------------------------------------------------------- */
-
-static void
-count_disabled (int delta)
-{
-  gpointer *slot = &ebb_modes.slots[ebb_checkpoint_slot];
-
-  *slot = GSIZE_TO_POINTER (GPOINTER_TO_SIZE (*slot) + (gsize) (delta * (int) EBB_CHECKPOINT_DISABLED));
-}
-
-/**
- * ebb_push_checkpointing_disabled:
- *
- * Makes wrapped modules that this thread calls run their plain forward, until ebb_pop_checkpointing_disabled().
- */
-void
-ebb_push_checkpointing_disabled (void)
-{
-  count_disabled (1);
-}
-
-/**
- * ebb_pop_checkpointing_disabled:
- *
- * Undoes the last ebb_push_checkpointing_disabled() of this thread.
- */
-void
-ebb_pop_checkpointing_disabled (void)
-{
-  g_return_if_fail (GPOINTER_TO_UINT (ebb_modes.slots[ebb_checkpoint_slot]) >= EBB_CHECKPOINT_DISABLED);
-
-  count_disabled (-1);
-}
-
-/**
- * ebb_is_checkpointing:
- *
- * Returns: %TRUE inside the forward of a wrapped module, whose backward will run it again
- */
-gboolean
-ebb_is_checkpointing (void)
-{
-  return (GPOINTER_TO_UINT (ebb_modes.slots[ebb_checkpoint_slot]) & EBB_CHECKPOINT_INSIDE) != 0;
-}
-
-/**
- * ebb_is_recomputing:
- *
- * Returns: %TRUE inside a forward that repeats an earlier one, where side effects must not happen again
- */
-gboolean
-ebb_is_recomputing (void)
-{
-  return ebb_modes.recomputing > 0;
-}
-
-/**
- * ebb_checkpoint_get_n_recomputes:
- * @module: a wrapped module
- *
- * Returns: how often the forward behind its outermost wrapper was run again; all chunks of a stack together
- */
-guint64
-ebb_checkpoint_get_n_recomputes (EbbModule *module)
-{
-  g_autoptr (EbbCheckpointStats) stats = NULL;
-
-  g_return_val_if_fail (EBB_IS_MODULE (module), 0);
-
-  stats = ebb_checkpoint_get_stats (module);
-  return stats != NULL ? stats->n_recomputes : 0;
-}
-
 /* -- the property of modules --------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -331,6 +248,5 @@ register_property (void)
 {
   static const EbbActivationCheckpointingFuncs funcs = { ebb_checkpoint_is_wrapped, set_activation_checkpointing };
 
-  ebb_checkpoint_slot = ebb_modes_register_slot (NULL, NULL);
   ebb_module_set_activation_checkpointing_funcs (&funcs);
 }
