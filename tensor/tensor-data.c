@@ -459,6 +459,18 @@ ebb_tensor_is_parameter (EbbTensor *tensor)
 }
 
 /**
+ * ebb_tensor_is_buffer:
+ * @tensor: a tensor
+ *
+ * Returns: %TRUE once the tensor was registered as a buffer of a module
+ */
+gboolean
+ebb_tensor_is_buffer (EbbTensor *tensor)
+{
+  return tensor->is_buffer;
+}
+
+/**
  * ebb_tensor_is_leaf:
  * @tensor: a tensor
  *

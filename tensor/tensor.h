@@ -162,6 +162,9 @@ EBB_AVAILABLE_IN_ALL
 gboolean ebb_tensor_is_parameter (EbbTensor *tensor);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_is_buffer (EbbTensor *tensor);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_tensor_is_leaf (EbbTensor *tensor);
 
 EBB_AVAILABLE_IN_ALL

@@ -38,7 +38,14 @@ class Parameter(metaclass=_ParameterType):
         self.requires_grad = requires_grad
 
 
-class Buffer:
+class _BufferType(type):
+    """Has isinstance() tell the buffers of modules, which are tensors."""
+
+    def __instancecheck__(cls, value):
+        return type.__instancecheck__(cls, value) or isinstance(value, Tensor) and value.is_buffer()
+
+
+class Buffer(metaclass=_BufferType):
     """Marks a tensor that is to become a buffer: it is saved with the module and moves with it, but is not trained."""
 
     __slots__ = ("tensor", "persistent")
@@ -296,7 +303,7 @@ class Module(Ebb.Module):
     def _register(self, name, value):
         _refuse_name(type(self), name, True)
         kind, _ = _find(self, name)
-        wanted = "parameter" if type(value) is Parameter else "buffer" if isinstance(value, Buffer) else "child"
+        wanted = "parameter" if type(value) is Parameter else "buffer" if type(value) is Buffer else "child"
         if kind is not None and kind != wanted:
             _REMOVERS[kind](self, name)
         if wanted == "parameter":
@@ -350,7 +357,7 @@ class Module(Ebb.Module):
         if tensor is None:
             _register_buffer(self, name, None, False)
         else:
-            self._register(name, tensor if isinstance(tensor, Buffer) else Buffer(tensor, persistent))
+            self._register(name, tensor if type(tensor) is Buffer else Buffer(tensor, persistent))
 
     def register_child(self, name, module):
         """The same as an attribute that is a module; None removes it."""
