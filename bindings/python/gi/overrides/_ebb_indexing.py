@@ -116,7 +116,7 @@ def _read_by_slice(tensor, dim, key):
         raise ValueError(f"a slice's step is {step}: it must be 1 or more; flip() reverses a dimension")
     if start == 0 and stop == size and step == 1:
         return tensor
-    return _slice(tensor, dim, start, max(start, stop), step)
+    return _slice(tensor, dim, start, stop, step)
 
 
 def _read_by_number(tensor, dim, key):
