@@ -148,6 +148,8 @@ class Generation(TestCase):
         rows = apply([messages, messages[:1]], return_dict=True, padding=True)
         self.assertEqual(rows.tokens.tolist()[0], apply(messages))
         self.assertEqual(rows.mask.tolist()[1].count(True), len(apply(messages[:1])))
+        rows = apply([messages, messages[:1]], return_dict=True, padding=True, padding_side="left")
+        self.assertFalse(rows.mask.tolist()[1][0])
         self.assertEqual(apply([messages, messages[:1]], tokenize=False)[0], text)
         self.assertEqual(len(apply(messages, max_length=5)), 5)
 

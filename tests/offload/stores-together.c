@@ -328,6 +328,7 @@ a_fallback_that_leads_back_is_refused (void)
 {
   g_autoptr (EbbActivationStore) host = as_store (ebb_host_store_new ());
   g_autoptr (EbbActivationStore) keep = as_store (ebb_keep_store_new ());
+  g_autoptr (EbbActivationStore) outer = as_store (ebb_keep_store_new ());
   g_autoptr (EbbActivationStore) contiguous = new_contiguous (g_object_ref (host));
   g_autofree char *report = NULL;
 
@@ -335,6 +336,8 @@ a_fallback_that_leads_back_is_refused (void)
   refuse_fallback (host, contiguous);
   g_assert_true (ebb_activation_store_set_fallback (keep, contiguous, NULL));
   refuse_fallback (host, keep);
+  g_assert_true (ebb_activation_store_set_fallback (outer, keep, NULL));
+  refuse_fallback (host, outer);
   g_test_expect_message ("Ebb", G_LOG_LEVEL_WARNING, "*leads back*");
   g_object_set (host, "fallback", keep, NULL);
   g_test_assert_expected_messages ();

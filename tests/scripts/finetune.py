@@ -279,6 +279,13 @@ class Finetune(unittest.TestCase):
         self.assertLess(done["best_step"], 9)
         self.assertEqual(self.measure("--adapter", "best"), done["best_loss"])
 
+    def test_the_base_is_no_best_adapter(self):
+        done = self.run_program("--model", MODEL, "--data", "chats.jsonl", *WORDS, *LORA, "--steps", 2, "--eval", 0.2,
+                                "--save", "best", EBB_GPT_JOB_FAULT="0:forward:1:error")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("Held out: loss ", done.stdout)
+        self.assertFalse(os.path.exists(self.path("best")))
+
     def test_a_resumed_training_writes_what_its_first_run_had_no_name_for(self):
         """The first run has the best loss, and no --save."""
         words = [*LORA, "--eval", "chats.jsonl", "--eval-every", 1, "--schedule", "constant"]
@@ -303,6 +310,8 @@ class Finetune(unittest.TestCase):
         lines = self.read("log", "steps.jsonl")
         self.train("--steps", 0, "--resume", "state", "--log", "log", model=None)
         self.assertEqual(self.read("log", "steps.jsonl"), lines)
+        self.train("--steps", 0, "--resume", "state", "--log", "new", model=None)
+        self.assertEqual([json.loads(line)["step"] for line in self.read("new", "steps.jsonl").splitlines()], [5])
 
     def test_a_resumed_training_warms_up_once(self):
         """Of more steps the warm-up would be longer."""
@@ -388,6 +397,16 @@ class Finetune(unittest.TestCase):
             for line, (step, scalars) in zip(lines, events, strict=True):
                 self.assertEqual(line["step"], step)
                 self.assertAlmostEqual(line["loss"], scalars["train/loss"], places=5)
+
+    def test_steps_of_two_bytes_stay_in_a_resumed_log(self):
+        with open(self.path("text.txt"), "w", encoding="utf-8") as file:
+            file.write("Line: the quick brown fox.\n" * 9)
+        for steps in 129, 130:
+            done = self.run_program("--data", "text.txt", "--steps", steps, "--layers", 1, "--width", 8, "--heads", 1,
+                                    "--context", 8, "--batch", 1, "--threads", 1, "--quiet", "--schedule", "constant",
+                                    "--resume", "state", "--log", "log", program="train_gpt")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual([step for step, _ in self.read_log_events("log")], list(range(1, 131)))
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 

@@ -137,6 +137,8 @@ class Generate(unittest.TestCase):
         self.assertEqual(first, EXPECTED["answer"]["tokens"])
         self.assertEqual(again, first)
         self.assertNotEqual(second, first)
+        _, longest = self.generate("--chat", "--system", EXPECTED["system"], text="\n".join(lines[:2]) + "\n")
+        self.assertEqual(report["cache_bytes"], longest["cache_bytes"])
 
     def test_ctrl_c_stops_an_answer_and_not_the_program(self):
         pid, terminal = pty.fork()

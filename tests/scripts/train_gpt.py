@@ -540,7 +540,7 @@ class Output(TrainGptTest):
                 self.assertIn(f"train_gpt: {option[0]} web/: its config.json is not this model's: name a new or an "
                               "empty folder, or replace it by --overwrite\n", done.stderr.decode())
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "web"))), ["config.json", "src"])
-        self.train("--steps", 1, "--resume", "both")
+        self.train("--steps", 1, "--resume", "both", "--log", "both")
         for _ in range(2):
             self.train("--steps", 2, "--resume", "both", "--log", "both", "--save", "both/")
         self.assertIn("model.safetensors", os.listdir(os.path.join(self.folder, "both")))

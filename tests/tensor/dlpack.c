@@ -82,6 +82,29 @@ strides_come_along (void)
   g_assert_cmpfloat (get_element (back, 2, 0), ==, 3);
 }
 
+/* As PyTorch's pin_memory () has it: DLPack's device of type 3. */
+static void
+pinned_memory_is_the_hosts (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) tensor = make_numbers (), back = NULL;
+  const gint32 pinned = 3;
+  guint64 address;
+
+  if (!test_device_is_cpu ())
+    {
+      g_test_skip ("no host memory is pinned for it");
+      return;
+    }
+  address = ebb_tensor_to_dlpack (tensor, &error);
+  g_assert_no_error (error);
+  memcpy ((char *) (gsize) address + sizeof (gpointer), &pinned, sizeof pinned);
+  back = ebb_tensor_new_from_dlpack (address, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_tensor_get_device (back) == test_device ());
+  g_assert_cmpfloat (get_element (back, 1, 2), ==, 6);
+}
+
 static void
 refuses_what_it_cannot_share (void)
 {
@@ -115,6 +138,7 @@ main (int argc,
   test_init (&argc, &argv);
   g_test_add_func ("/dlpack/comes-back", comes_back);
   g_test_add_func ("/dlpack/strides-come-along", strides_come_along);
+  g_test_add_func ("/dlpack/pinned-memory-is-the-hosts", pinned_memory_is_the_hosts);
   g_test_add_func ("/dlpack/refuses-what-it-cannot-share", refuses_what_it_cannot_share);
   g_test_add_func ("/dlpack/destructors-need-both-functions", destructors_need_both_functions);
   return g_test_run ();

@@ -230,6 +230,22 @@ batch_norm_learns_its_statistics (void)
 }
 
 static void
+batch_norm_without_statistics_takes_the_batchs (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) norm = g_initable_new (EBB_TYPE_BATCH_NORM1D, NULL, &error, "num-features", 2,
+                                               "track-running-stats", FALSE, NULL);
+  g_autoptr (EbbTensor) x = test_floats ((float[]){ 1, 10, 3, 30 }, 2, 2, -1);
+  g_autoptr (EbbTensor) expected = test_floats ((float[]){ -1, -1, 1, 1 }, 2, 2, -1);
+  g_autoptr (EbbTensor) in_evaluation = NULL;
+
+  g_assert_no_error (error);
+  ebb_module_set_training (norm, FALSE);
+  in_evaluation = call (norm, x);
+  test_assert_near (in_evaluation, expected, 1e-5);
+}
+
+static void
 dropout_is_for_training (void)
 {
   g_autoptr (EbbModule) dropout = ebb_dropout_new (0.25, NULL);
@@ -551,6 +567,8 @@ main (int argc, char **argv)
   g_test_add_func ("/layers/embedding-picks-rows", embedding_picks_rows);
   g_test_add_func ("/layers/norms-start-as-plain-norms", norms_start_as_plain_norms);
   g_test_add_func ("/layers/batch-norm-learns-its-statistics", batch_norm_learns_its_statistics);
+  g_test_add_func ("/layers/batch-norm-without-statistics-takes-the-batchs",
+                   batch_norm_without_statistics_takes_the_batchs);
   g_test_add_func ("/layers/dropout-is-for-training", dropout_is_for_training);
   g_test_add_func ("/layers/activations-are-their-ops", activations_are_their_ops);
   g_test_add_func ("/layers/a-list-is-not-called", a_list_is_not_called);

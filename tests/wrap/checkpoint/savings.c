@@ -83,6 +83,22 @@ blocks_of_a_deep_model_are_not (void)
   g_assert_cmpuint (messages->len, ==, 0);
 }
 
+/* Less than a mebibyte in all. */
+static void
+a_toy_is_not (void)
+{
+  g_autoptr (EbbTensor) large = ebb_zeros ((const gint64[]){ 220, 1024 }, 2, EBB_DTYPE_F32, NULL, NULL);
+  g_autoptr (EbbModule) chain = test_chain_new (ebb_linear_new (8, 8, TRUE, NULL), ebb_tanh_new (), NULL);
+  g_autoptr (GError) error = NULL;
+
+  ebb_memory_reset_peaks (test_device ());
+  g_assert_nonnull (large);
+  g_assert_true (ebb_checkpoint_wrap_each (chain, EBB_TYPE_TANH, NULL, &error));
+  for (guint i = 0; i < 3; i++)
+    take_step (chain);
+  g_assert_cmpuint (messages->len, ==, 0);
+}
+
 static gboolean
 step (EbbModule *module,
       gpointer data,
@@ -153,6 +169,7 @@ main (int argc,
   g_log_set_writer_func (note, NULL, NULL);
   g_test_add_func ("/savings/small-modules-are-named-once", small_modules_are_named_once);
   g_test_add_func ("/savings/blocks-of-a-deep-model-are-not", blocks_of_a_deep_model_are_not);
+  g_test_add_func ("/savings/a-toy-is-not", a_toy_is_not);
   g_test_add_func ("/savings/nothing-is-said-before-a-backward", nothing_is_said_before_a_backward);
   g_test_add_func ("/savings/wrappers-of-a-plan-are-not-judged", wrappers_of_a_plan_are_not_judged);
   return g_test_run ();
