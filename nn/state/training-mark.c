@@ -51,20 +51,6 @@ typedef struct
   guint64 seed, offset;
 } Generator;
 
-struct _EbbTrainingMark
-{
-  GArray *parameters; /* of Parameter, each once */
-  GHashTable *seen;   /* the same tensors */
-  guint64 grad_bytes; /* of the gradients that there were */
-  GArray *buffers;    /* of Buffer */
-  GArray *slots;      /* of Slot: the optimizer's */
-  GArray *generators; /* of Generator */
-  EbbArgs *named;     /* generators of this thread's tracker; NULL: none */
-  gint64 position, n_steps;
-  double grad_scale;
-  EbbTensor *grad_factor;
-};
-
 static Version
 get_version (const EbbTensor *tensor)
 {
@@ -302,19 +288,6 @@ ebb_training_state_mark (EbbTrainingState *self,
   else
     ebb_training_mark_free (mark);
   return ok;
-}
-
-void
-ebb_training_mark_free (EbbTrainingMark *self)
-{
-  g_array_unref (self->parameters);
-  g_hash_table_unref (self->seen);
-  g_array_unref (self->buffers);
-  g_array_unref (self->slots);
-  g_array_unref (self->generators);
-  g_clear_pointer (&self->named, ebb_args_unref);
-  g_clear_pointer (&self->grad_factor, ebb_tensor_unref);
-  g_free (self);
 }
 
 guint64

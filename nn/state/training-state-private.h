@@ -60,6 +60,21 @@ gboolean ebb_training_state_check_base (EbbTrainingState *self,
 
 /* -- training-state.c */
 
+/* Where a training stood before a step; training-mark.c says what the elements of its arrays are. */
+struct _EbbTrainingMark
+{
+  GArray *parameters; /* each once */
+  GHashTable *seen;   /* the same tensors */
+  guint64 grad_bytes; /* of the gradients that there were */
+  GArray *buffers;
+  GArray *slots; /* of the optimizer */
+  GArray *generators;
+  EbbArgs *named; /* generators of this thread's tracker; NULL: none */
+  gint64 position, n_steps;
+  double grad_scale;
+  EbbTensor *grad_factor;
+};
+
 void ebb_training_mark_free (EbbTrainingMark *mark);
 /* Of the gradients that were there at the mark; after a rewind they aren't. */
 guint64 ebb_training_state_get_marked_grad_bytes (EbbTrainingState *self);

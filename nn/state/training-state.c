@@ -356,6 +356,19 @@ ebb_training_state_add_generator (EbbTrainingState *self,
   g_hash_table_insert (self->generators, g_strdup (name), g_object_ref (generator));
 }
 
+void
+ebb_training_mark_free (EbbTrainingMark *self)
+{
+  g_array_unref (self->parameters);
+  g_hash_table_unref (self->seen);
+  g_array_unref (self->buffers);
+  g_array_unref (self->slots);
+  g_array_unref (self->generators);
+  g_clear_pointer (&self->named, ebb_args_unref);
+  g_clear_pointer (&self->grad_factor, ebb_tensor_unref);
+  g_free (self);
+}
+
 static void
 ebb_training_state_finalize (GObject *object)
 {
