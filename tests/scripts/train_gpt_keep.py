@@ -111,6 +111,12 @@ class Keep(unittest.TestCase):
             self.check(lines, report, rf"step {step}: the training took [\d.]+ MiB more than its budget of [\d.]+ MiB; "
                        r"it (was planned again|goes on with the plan that needs least), whose peak is [\d.]+ MiB")
 
+    def test_what_planning_took_is_no_fault_of_the_training(self):
+        budget = self.plain["rss_peak_bytes"] + (16 << 20)
+        lines, report = self.train("--memory", budget, EBB_GPT_JOB_FAULT="0:plan:1:surge")
+        self.check(lines, report)
+        self.assertGreater(report["rss_peak_bytes"], budget)
+
     def test_a_plan_that_goes_on_shows_the_budget_that_is_left(self):
         budget = self.plain["rss_peak_bytes"] + (16 << 20)
         lines, report = self.train("--memory", budget, EBB_GPT_JOB_FAULT="0:forward:1:grow")

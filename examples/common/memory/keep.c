@@ -182,13 +182,14 @@ plan_again (Keep *self,
   return TRUE;
 }
 
-/* By how many bytes the promise was broken: on the CPU that of the process, elsewhere that of the device's tensors. */
+/* The bytes by which the training exceeds the promise: on the CPU that of the process, elsewhere that of the device's
+ * tensors. */
 static guint64
 get_too_much (const Trainer *trainer)
 {
   g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (trainer->device);
   const gboolean on_cpu = trainer->device == ebb_device_get_cpu ();
-  const guint64 peak = on_cpu ? (guint64) rank_table_get_rss_peak () : ebb_memory_stats_get_peak_total (stats);
+  const guint64 peak = on_cpu ? (guint64) rank_table_get_training_rss_peak () : ebb_memory_stats_get_peak_total (stats);
   const guint64 promised = on_cpu ? trainer->budget : trainer->limit;
 
   return peak > promised ? peak - promised : 0;

@@ -4,6 +4,8 @@
 
 #include "common/interrupt.h"
 #include "common/memory/concessions.h"
+#include "common/ranks/fault.h"
+#include "common/report/rank-table.h"
 #include "common/train/output.h"
 #include "common/train/store.h"
 
@@ -477,7 +479,7 @@ record_unplanned (Planning *self,
 
 /* Peaks are those of the training, not of measuring kernels. */
 static void
-reset_peaks (const Options *options)
+begin_training (const Options *options)
 {
   EbbDevice *device = ebb_device_get (options->device, NULL);
 
@@ -499,6 +501,8 @@ find_file (Planning *self,
   if (self->ranks != NULL && !ranks_exchange (self->ranks, &own, 1, all, error))
     return FALSE;
   *is_there = (all != NULL ? all[0] : own) != 0;
+  ebb_memory_trim (NULL);
+  rank_table_begin_training ();
   return TRUE;
 }
 
@@ -549,7 +553,8 @@ planning_init (Planning *self,
   if (ok && options_have_plan (options) && options->steps > 0)
     {
       ok = concessions_take (options, ranks != NULL ? ranks->size : 1, attempt, self, &self->taken, &failure);
-      reset_peaks (options);
+      ok = ok && fault_meet (ranks, "plan", 1, &failure);
+      begin_training (options);
     }
   if (ok)
     return TRUE;

@@ -27,6 +27,13 @@ grow (void)
   return TRUE;
 }
 
+static gboolean
+surge (void)
+{
+  g_free (memset (g_malloc (GROWTH), 1, GROWTH));
+  return TRUE;
+}
+
 /* Keeps one more tensor. */
 static gboolean
 leak (GError **error)
@@ -62,6 +69,8 @@ meet (const char *wanted,
     return run_op (error);
   if (g_str_has_suffix (wanted, ":grow"))
     return grow ();
+  if (g_str_has_suffix (wanted, ":surge"))
+    return surge ();
   g_set_error (error, EBB_ERROR, g_str_has_suffix (wanted, ":memory") ? EBB_ERROR_NO_MEMORY : EBB_ERROR_STATE,
                "a failure was asked for, at %s", here);
   return FALSE;

@@ -139,7 +139,8 @@ get_owner (const Trainer *trainer)
   return trainer->ranks != NULL && trainer->ranks->size > 1 ? " of rank 0" : "";
 }
 
-/* What the promise of --memory is about, and the promise: bytes of the process on the CPU, elsewhere of the device. */
+/* What the promise of --memory is about, and the promise: bytes of the process on the CPU since the training began,
+ * elsewhere of the device. */
 static gboolean
 append_budget (GString *line,
                guint columns,
@@ -148,7 +149,8 @@ append_budget (GString *line,
                gboolean roomy)
 {
   const gboolean on_cpu = trainer->device == ebb_device_get_cpu ();
-  const double peak = on_cpu ? (double) rank_table_get_rss_peak () : (double) ebb_memory_stats_get_peak_total (stats);
+  const double peak =
+      on_cpu ? (double) rank_table_get_training_rss_peak () : (double) ebb_memory_stats_get_peak_total (stats);
 
   return trainer->plan == NULL || trainer->budget == 0
          || append_figure (line, columns, "%s%.0f of %.0f MiB", roomy ? "  memory " : " ", peak / MIB,

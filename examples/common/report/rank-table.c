@@ -2,7 +2,10 @@
 /* Gathers and prints what each rank used and sent. */
 #include "common/report/rank-table.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MIB (1024.0 * 1024.0)
 #define MOST_ROWS 32
@@ -35,8 +38,41 @@ static const char *const collective_names[EBB_N_COLLECTIVES] = { "all_reduce", "
                                                                  "broadcast", "all_to_all", "send", "recv",
                                                                  "barrier" };
 
+/* The peak of resident bytes before the training began. Ranks that are threads share it. */
+static gint64 peak_before;
+static pthread_mutex_t peak_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void
+rank_table_begin_training (void)
+{
+  static const char forget_peak[] = "5"; /* of all bits, proc(5) */
+  int fd;
+
+  pthread_mutex_lock (&peak_lock);
+  peak_before = MAX (peak_before, rank_table_get_training_rss_peak ());
+  fd = open ("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+  if (fd >= 0)
+    {
+      if (write (fd, forget_peak, strlen (forget_peak)) < 0)
+        g_debug ("/proc/self/clear_refs: %s", g_strerror (errno)); /* the peak goes on from planning's */
+      close (fd);
+    }
+  pthread_mutex_unlock (&peak_lock);
+}
+
 gint64
 rank_table_get_rss_peak (void)
+{
+  gint64 before;
+
+  pthread_mutex_lock (&peak_lock);
+  before = peak_before;
+  pthread_mutex_unlock (&peak_lock);
+  return MAX (before, rank_table_get_training_rss_peak ());
+}
+
+gint64
+rank_table_get_training_rss_peak (void)
 {
   g_autofree char *status = NULL;
   const char *line;

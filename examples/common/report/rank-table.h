@@ -31,5 +31,8 @@ void rank_table_add_json (const RankTable *self,
                           JsonBuilder *builder);
 /* The most memory that this process ever had resident, libraries included; 0 if the system does not say. */
 gint64 rank_table_get_rss_peak (void);
+/* The same since rank_table_begin_training (), where the system can forget a peak. */
+gint64 rank_table_get_training_rss_peak (void);
+void rank_table_begin_training (void);
 
 G_END_DECLS
