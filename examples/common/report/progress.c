@@ -375,6 +375,15 @@ print_lost (Progress *self)
                    is_adapter ? "it" : "them");
 }
 
+static const char *
+get_checkpoint (const Trainer *trainer)
+{
+  const CheckpointKind kind = trainer->options->checkpoint_kind;
+
+  return trainer->plan != NULL && (kind == CHECKPOINT_NONE || kind == CHECKPOINT_AUTO) ? "by the plan"
+                                                                                       : trainer->options->checkpoint;
+}
+
 void
 progress_begin (Progress *self)
 {
@@ -392,7 +401,7 @@ progress_begin (Progress *self)
                  trainer->n_parameters);
   progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d thread%s on %s",
                  ebb_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
-                 options->checkpoint, options->threads, options->threads == 1 ? "" : "s",
+                 get_checkpoint (trainer), options->threads, options->threads == 1 ? "" : "s",
                  ebb_device_get_name (trainer->device));
   print_documents (self);
   print_tuning (self);
