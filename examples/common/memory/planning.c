@@ -237,6 +237,15 @@ make_least (Trainer *trainer,
                                     error);
 }
 
+/* A budget that rounds to 0.0 MiB is mostly a number whose unit was forgotten: it is named in bytes. */
+static char *
+describe_budget (const Planning *self)
+{
+  if (self->budget < MIB / 20)
+    return g_strdup_printf ("%" G_GUINT64_FORMAT " byte%s", self->budget, self->budget == 1 ? "" : "s");
+  return g_strdup_printf ("%.1f MiB", (double) self->budget / MIB);
+}
+
 /* The plan that needs least, or a faster plan for the same tensors. Where even the least is too much, the error says
  * what would do: the figures of the plan that needs least, which are always the same. */
 static EbbMemoryPlan *
@@ -246,6 +255,7 @@ plan_least (Planning *self,
 {
   g_autoptr (EbbMemoryPlan) least = make_least (trainer, error), faster = NULL;
   guint64 extent, peak, other_extent, other_peak;
+  g_autofree char *budget = describe_budget (self);
   GError *failure = NULL;
   double own;
 
@@ -267,9 +277,9 @@ plan_least (Planning *self,
   self->is_too_little = TRUE;
   own = (double) (self->own + OWN_VARIES) / MIB + count_mib (self, count_libraries (trainer, extent));
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-               "%.1f MiB is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, "
-               "the program itself %.1f)",
-               (double) self->budget / MIB, ceil ((count_mib (self, extent) + own) * 10) / 10,
+               "%s is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, the "
+               "program itself %.1f)",
+               budget, ceil ((count_mib (self, extent) + own) * 10) / 10,
                self->n_here > 1 ? " of its ranks" : "", count_mib (self, peak), count_mib (self, extent - peak), own);
   return NULL;
 }
@@ -412,6 +422,7 @@ check_plan (Planning *self,
   const Options *options = trainer->options;
   g_autoptr (EbbMemoryPlan) plan = NULL;
   guint64 peak, extent;
+  g_autofree char *budget = NULL;
 
   if (!find_own_bytes (self, trainer, error))
     return FALSE;
@@ -426,6 +437,7 @@ check_plan (Planning *self,
     return FALSE;
   self->is_from_file = TRUE;
   self->limit = get_bytes (plan, "budget-bytes");
+  budget = describe_budget (self);
   self->heap = MAX (self->limit, extent);
   extent = (extent + count_libraries (trainer, extent)) * self->n_here + self->own;
   self->is_too_little = peak > self->limit || (self->budget > 0 && extent > self->budget + OWN_VARIES);
@@ -437,8 +449,8 @@ check_plan (Planning *self,
   else if (self->is_too_little)
     g_set_error (
         error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-        "--plan %s: with it a training needs %.1f MiB, and --memory is %.1f MiB: remove the file to plan again",
-        options->plan, (double) extent / MIB, (double) self->budget / MIB);
+        "--plan %s: with it a training needs %.1f MiB, and --memory is %s: remove the file to plan again",
+        options->plan, (double) extent / MIB, budget);
   else
     {
       if (self->budget > 0)

@@ -149,13 +149,17 @@ fail_least (const Planner *planner,
 {
   const EbbProbeStep *least = planner->least_step;
   g_autoptr (GString) parts = g_string_new (NULL);
+  /* A budget that rounds to 0.0 MiB is mostly a number whose unit was forgotten. */
+  g_autofree char *shown = budget < MIB / 20
+                               ? g_strdup_printf ("%" G_GUINT64_FORMAT " byte%s", budget, budget == 1 ? "" : "s")
+                               : g_strdup_printf ("%.1f MiB", (double) budget / MIB);
 
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
     if (least->purposes[i] > 0)
       g_string_append_printf (parts, "%s%s %.1f", parts->len > 0 ? ", " : "", ebb_purpose_get_name ((EbbPurpose) i),
                               (double) least->purposes[i] / MIB);
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-               "a budget of %.1f MiB is too small: the step needs at least %.1f MiB (%s)", (double) budget / MIB,
+               "a budget of %s is too small: the step needs at least %.1f MiB (%s)", shown,
                ceil ((double) least->peak / MIB * 10) / 10, parts->str);
 }
 
