@@ -100,6 +100,22 @@ class Budgets(MemoryTest):
         enough = int((float(found[1]) + 1) * (1 << 20))  # what the program itself takes varies by some pages
         self.check(self.train("--memory", enough), enough)
 
+    def test_kernels_are_timed_within_the_budget(self):
+        """The report's peak of resident bytes is that of planning, too."""
+        budget = 50 << 20
+        done = self.run_program("--context", 256, "--batch", 8, "--memory", budget, "--allow",
+                                "micro-batches,8bit-moments", "--report", "timed.json", EBB_COST_FILE="")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, ", checkpoint by the plan, ")
+        with open(self.path("timed.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual(report["corrections"], [])
+        self.assertLessEqual(report["rss_peak_bytes"], budget)
+
+    def test_a_budget_without_a_unit_is_bytes(self):
+        self.refuse("--memory 1: 1 byte is too little: the training needs at least", "--memory", 1)
+        self.refuse("--memory 50: a budget of 50 bytes is too small: the step needs at least", *SIM, "--memory", 50)
+
     def test_a_hard_limit_of_address_space_is_kept(self):
         """ulimit -v: neither planning nor training maps more than the budget beside what an idle process maps."""
         idle = map_idle(PROGRAM, self.path("text.txt"))
@@ -237,6 +253,16 @@ class Allowed(MemoryTest):
         self.assertEqual(report["losses"], self.train(*SIM, "--micro-batch", 8)["losses"])
         self.refuse("--step-in-backward and --micro-batch 4: parts that are summed", "--step-in-backward",
                     "--micro-batch", 4, status=2)
+
+    def test_the_least_is_that_of_what_is_allowed(self):
+        """Steps in backward, which are tried last, need more than a batch in parts."""
+        allowed = ["--dropout", 0, "--allow", "micro-batches,step-in-backward"]
+        done = self.run_program("--memory", "40MiB", *allowed)
+        least = re.search(r"the training needs at least ([\d.]+) MiB", done.stderr)
+        self.assertTrue(least, done.stderr)
+        fewer = int((float(least[1]) - 3) * (1 << 20))
+        self.refuse("is too little", "--memory", fewer, *allowed)
+        self.assertGreater(self.train("--memory", fewer + (4 << 20), *allowed)["config"]["micro_batch"], 0)
 
     def test_logits_in_smaller_chunks(self):
         """A vocabulary that takes most of the memory."""

@@ -162,7 +162,7 @@ typedef struct
   ConcessionAttempt attempt;
   gpointer data;
   Place place;
-  gboolean is_too_little; /* as the last attempt said */
+  guint64 needed; /* as the last attempt said */
 } Search;
 
 static gboolean
@@ -171,7 +171,7 @@ try (Search *self,
 {
   g_autoptr (GError) failure = NULL;
 
-  if (self->attempt (self->options, self->data, &self->is_too_little, &failure))
+  if (self->attempt (self->options, self->data, &self->needed, &failure))
     return TRUE;
   if (error != NULL)
     g_propagate_error (error, g_steal_pointer (&failure));
@@ -247,12 +247,13 @@ would_all_do (Search *self,
 
 /* Tries one concession more after the other until one fits: those of @named, then the others where @and_others, for
  * which those of @named have been tried by themselves; steps in backward are last. Returns those that are taken; 0 if
- * none is enough, with @error unless @and_others. */
+ * none is enough. @error: that of the attempt that needs least, of @least bytes and those before it. */
 static guint
 climb (Search *self,
        const Untouched *untouched,
        guint named,
        gboolean and_others,
+       guint64 least,
        GError **error)
 {
   guint taken = 0;
@@ -277,9 +278,15 @@ climb (Search *self,
         continue;
       if (try (self, &failure))
         return drop_needless (self, untouched, taken);
+      if (self->needed > least)
+        {
+          g_error_free (failure);
+          continue;
+        }
+      least = self->needed;
       g_clear_error (error);
       g_propagate_error (error, failure);
-      if (!self->is_too_little)
+      if (least == 0)
         return 0;
     }
   return 0;
@@ -387,19 +394,19 @@ concessions_take (Options *options,
   search.place = (Place){ device != NULL ? ebb_device_get_loss_chunk (device) : 0, (int) n_ranks };
   if (try (&search, &failure))
     return TRUE;
-  if (!search.is_too_little)
+  if (search.needed == 0)
     {
       g_propagate_error (error, g_steal_pointer (&failure));
       return FALSE;
     }
   untouched_init (&untouched, options); /* a resumed training has the options of its state by now */
-  taken = climb (&search, &untouched, named, FALSE, &failure);
+  taken = climb (&search, &untouched, named, FALSE, search.needed, &failure);
   if (taken != 0)
     {
       *taken_names = name_all (taken);
       return TRUE;
     }
-  taken = search.is_too_little ? climb (&search, &untouched, named, TRUE, &last) : 0;
+  taken = search.needed > 0 ? climb (&search, &untouched, named, TRUE, G_MAXUINT64, &last) : 0;
   enough = name_all (taken);
   if (taken != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, enough);

@@ -8,10 +8,11 @@
 
 G_BEGIN_DECLS
 
-/* Whether the options fit as they are. *@is_too_little: they don't, and others may. */
+/* Whether the options fit as they are. *@needed: the bytes in which they would fit, if known, else G_MAXUINT64; 0: the
+ * failure has another reason, and other options don't help. */
 typedef gboolean (*ConcessionAttempt) (Options *options,
                                        gpointer data,
-                                       gboolean *is_too_little,
+                                       guint64 *needed,
                                        GError **error);
 
 /* Refuses what --allow can't name. */
@@ -24,8 +25,8 @@ gboolean concessions_check (const Options *options,
 gboolean concessions_may_take (const Options *options,
                                const char *name);
 /* Changes the options until they fit, as --allow says. *@taken_names: of what was changed, owned by the caller; NULL:
- * nothing. FALSE with the error of the last attempt that --allow permits, and with the names of concessions that would
- * have been enough. */
+ * nothing. FALSE with the error of the attempt that needs least of those that --allow permits, and with the names of
+ * concessions that would have been enough. */
 gboolean concessions_take (Options *options,
                            guint n_ranks,
                            ConcessionAttempt attempt,

@@ -274,7 +274,7 @@ plan_least (Planning *self,
     return g_steal_pointer (&faster);
   if (extent <= self->heap)
     return g_steal_pointer (&least);
-  self->is_too_little = TRUE;
+  self->needed = (extent + count_libraries (trainer, extent)) * self->n_here + self->own + OWN_VARIES;
   own = (double) (self->own + OWN_VARIES) / MIB + count_mib (self, count_libraries (trainer, extent));
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                "%s is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, the "
@@ -341,9 +341,10 @@ plan_for_device (Planning *self,
   if (plan == NULL && g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
     {
       least = make_least (trainer, NULL);
-      self->is_too_little = least != NULL && get_bytes (least, "least-bytes") > self->limit;
+      self->needed = least != NULL && get_bytes (least, "least-bytes") > self->limit ? get_bytes (least, "least-bytes")
+                                                                                     : 0;
     }
-  if (self->is_too_little && self->n_here > 1)
+  if (self->needed > 0 && self->n_here > 1)
     add_least_budget (self, get_bytes (least, "least-bytes"), error);
   return plan;
 }
@@ -421,8 +422,8 @@ check_plan (Planning *self,
 {
   const Options *options = trainer->options;
   g_autoptr (EbbMemoryPlan) plan = NULL;
-  guint64 peak, extent;
   g_autofree char *budget = NULL;
+  guint64 peak, extent;
 
   if (!find_own_bytes (self, trainer, error))
     return FALSE;
@@ -431,22 +432,23 @@ check_plan (Planning *self,
              : ebb_memory_plan_load (trainer->model, options->plan, error);
   if (plan != NULL)
     set_store (trainer, plan);
-  self->is_too_little = plan != NULL && !check_changes (plan, options, error);
-  if (plan == NULL || self->is_too_little || !measure (trainer, plan, &peak, &extent, error)
+  self->needed = plan != NULL && !check_changes (plan, options, error) ? G_MAXUINT64 : 0;
+  if (plan == NULL || self->needed > 0 || !measure (trainer, plan, &peak, &extent, error)
       || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
     return FALSE;
   self->is_from_file = TRUE;
-  self->limit = get_bytes (plan, "budget-bytes");
   budget = describe_budget (self);
+  self->limit = get_bytes (plan, "budget-bytes");
   self->heap = MAX (self->limit, extent);
   extent = (extent + count_libraries (trainer, extent)) * self->n_here + self->own;
-  self->is_too_little = peak > self->limit || (self->budget > 0 && extent > self->budget + OWN_VARIES);
+  if (peak > self->limit || (self->budget > 0 && extent > self->budget + OWN_VARIES))
+    self->needed = MAX (peak, extent);
   if (peak > self->limit)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                  "--plan %s: with it a step of this training needs %.1f MiB, and it was made for %.1f MiB: remove the "
                  "file to plan again",
                  options->plan, (double) peak / MIB, (double) self->limit / MIB);
-  else if (self->is_too_little)
+  else if (self->needed > 0)
     g_set_error (
         error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
         "--plan %s: with it a training needs %.1f MiB, and --memory is %s: remove the file to plan again",
@@ -489,7 +491,8 @@ record_unplanned (Planning *self,
   return TRUE;
 }
 
-/* Peaks are those of the training, not of measuring kernels. */
+/* Peaks are those of the training, not of measuring kernels and dry steps, and the training begins with a trimmed heap.
+ */
 static void
 begin_training (const Options *options)
 {
@@ -498,6 +501,8 @@ begin_training (const Options *options)
   if (device != NULL)
     ebb_memory_reset_peaks (device);
   ebb_memory_reset_peaks (NULL);
+  ebb_memory_trim (NULL);
+  rank_table_begin_training ();
 }
 
 /* Whether there is a plan to read; on ranks the first one reads it. */
@@ -513,8 +518,6 @@ find_file (Planning *self,
   if (self->ranks != NULL && !ranks_exchange (self->ranks, &own, 1, all, error))
     return FALSE;
   *is_there = (all != NULL ? all[0] : own) != 0;
-  ebb_memory_trim (NULL);
-  rank_table_begin_training ();
   return TRUE;
 }
 
@@ -522,7 +525,7 @@ find_file (Planning *self,
 static gboolean
 attempt (Options *options,
          gpointer data,
-         gboolean *is_too_little,
+         guint64 *needed,
          GError **error)
 {
   Planning *self = data;
@@ -530,7 +533,7 @@ attempt (Options *options,
   gboolean has_file, ok;
 
   planning_clear (self); /* of an earlier attempt */
-  self->is_too_little = *is_too_little = FALSE;
+  self->needed = *needed = 0;
   if (!find_file (self, options, &has_file, error))
     return FALSE;
   if (!has_file && options->memory == 0 && !options->memory_is_auto)
@@ -544,7 +547,7 @@ attempt (Options *options,
   ebb_pop_dry_run ();
   if (self->ranks != NULL)
     ranks_forget_models (self->ranks);
-  *is_too_little = self->is_too_little;
+  *needed = self->needed;
   return ok;
 }
 

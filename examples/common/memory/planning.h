@@ -22,7 +22,7 @@ typedef struct
   char *json;                   /* the plan; NULL: there is none */
   char *text;                   /* the same as a table */
   char *taken;                  /* of what --allow names; NULL: nothing */
-  gboolean is_too_little;       /* the last attempt failed as no plan does for these options, with which others may */
+  guint64 needed;               /* the last attempt failed since its options need so much, as an attempt says; or 0 */
   gboolean is_from_file;        /* the plan is that of --plan */
   EbbMemoryTimeline *unplanned; /* of a step without the plan, by a dry run, for --memory-timeline; or NULL */
 } Planning;
