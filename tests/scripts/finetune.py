@@ -5,6 +5,7 @@ open, ranks train the same, and --log has each step once.
 import glob
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -192,6 +193,19 @@ class Finetune(unittest.TestCase):
             self.assertEqual(self.read("rest", "adapter_model.safetensors"),
                              self.read("whole", "adapter_model.safetensors"))
             shutil.rmtree(self.path("state"))
+
+    def test_the_least_is_that_of_what_is_allowed(self):
+        """All is, by default: a batch in parts needs less than the steps in backward that are tried last."""
+        words = ["--model", MODEL, "--data", "chats.jsonl", "--context", 192, "--batch", 16, "--threads", 1]
+        needs = {}
+        for allow in [], ["--allow", "none"]:
+            done = self.run_program(*words, *allow, "--memory", "20MiB")
+            found = re.search(r"the training needs at least ([\d.]+) MiB", done.stderr)
+            self.assertTrue(found, done.stderr)
+            needs[len(allow)] = float(found[1])
+            done = self.run_program(*words, *allow, "--estimate")
+            self.assertEqual("with what --allow includes it may need less" in done.stdout, not allow, done.stdout)
+        self.assertLess(needs[0], needs[2] - 6)
 
     def test_a_resumed_adapter_is_planned(self):
         """A dry run has no weights; the training that it plans checks them against those of the first run."""

@@ -354,6 +354,14 @@ find_named (char **names)
 }
 
 gboolean
+concessions_are_allowed (const Options *options)
+{
+  g_auto (GStrv) allowed = list_allowed (options);
+
+  return find_named (allowed) != 0;
+}
+
+gboolean
 concessions_check (const Options *options,
                    GError **error)
 {

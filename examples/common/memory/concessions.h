@@ -24,6 +24,8 @@ gboolean concessions_check (const Options *options,
 /* Whether --allow permits it; a program that tunes has all permitted where that isn't given. */
 gboolean concessions_may_take (const Options *options,
                                const char *name);
+/* Whether --allow permits anything that a search takes. */
+gboolean concessions_are_allowed (const Options *options);
 /* Changes the options until they fit, as --allow says. *@taken_names: of what was changed, owned by the caller; NULL:
  * nothing. FALSE with the error of the attempt that needs least of those that --allow permits, and with the names of
  * concessions that would have been enough. */

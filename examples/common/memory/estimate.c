@@ -2,6 +2,7 @@
 /* The memory and the time of a training, from a dry run of its step. */
 #include "common/memory/estimate.h"
 
+#include "common/memory/concessions.h"
 #include "common/memory/memory-timeline.h"
 #include "common/memory/planning.h"
 #include "common/report/progress.h"
@@ -157,7 +158,7 @@ print_need (const Options *options,
             round_up (need->tensors * n_here), round_up (need->gaps * n_here), round_up (need->own));
   else if (n_here > 1)
     printf (": %.1f of each rank", round_up (need->tensors));
-  printf (".\n");
+  printf ("%s.\n", concessions_are_allowed (options) ? "; with what --allow includes it may need less" : "");
 }
 
 static void
