@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Marks a number that was not given; none of them is in range. */
 #define NO_INT G_MININT
@@ -128,7 +129,7 @@ join_rows (const OptionRow *rows)
 #define AT(member) .place = G_STRUCT_OFFSET (OptionState, member), .is_common = TRUE, .is_basic = TRUE, .shown = ""
   static const OptionRow common[] = {
     { OPTION_GROUP, "help", .metavar = "Help:" },
-    { OPTION_PATH, "config", AT (config), .metavar = "FILE",
+    { OPTION_PATH, "config", AT (config), .is_read = TRUE, .metavar = "FILE",
       .help =
           "Take the options that the command line leaves out from FILE: a JSON object of options, or a report, "
           "whose options that name a file to write are not taken" },
@@ -684,6 +685,51 @@ check_text (const OptionRow *row,
   return TRUE;
 }
 
+/* Refuses @written if @row names the same file to read. */
+static gboolean
+check_input (const OptionState *self,
+             const OptionRow *row,
+             const OptionRow *written,
+             const struct stat *target,
+             GError **error)
+{
+  char *one[] = { NULL, NULL };
+  char **inputs = one;
+  struct stat input;
+
+  if (option_row_is_list (row))
+    inputs = OPTION_FIELD (char **, self, row);
+  else
+    one[0] = OPTION_FIELD (char *, self, row);
+  for (; inputs != NULL && *inputs != NULL; inputs++)
+    if (stat (*inputs, &input) == 0 && input.st_dev == target->st_dev && input.st_ino == target->st_ino)
+      return options_refuse (error, "--%s %s: it is the file of --%s %s, which is only read: name another file",
+                             written->name, OPTION_FIELD (char *, self, written), row->name, *inputs);
+  return TRUE;
+}
+
+/* Checks that no file to write is one that the same run reads, except weights that it trains further. Folders may be
+ * both. */
+static gboolean
+check_outputs (const OptionState *self,
+               GError **error)
+{
+  for (guint i = 0; self->rows[i].name != NULL; i++)
+    {
+      const OptionRow *written = &self->rows[i];
+      struct stat target;
+
+      if (!written->is_written || written->kind != OPTION_PATH || !self->given[i]
+          || stat (OPTION_FIELD (char *, self, written), &target) != 0 || !S_ISREG (target.st_mode))
+        continue;
+      for (guint j = 0; self->rows[j].name != NULL; j++)
+        if (self->rows[j].is_read && self->given[j] && !(written->is_trained && self->rows[j].is_trained)
+            && !check_input (self, &self->rows[j], written, &target, error))
+          return FALSE;
+    }
+  return TRUE;
+}
+
 gboolean
 option_table_check (const OptionState *self,
                     GError **error)
@@ -707,5 +753,5 @@ option_table_check (const OptionState *self,
       if (!ok)
         return FALSE;
     }
-  return TRUE;
+  return check_outputs (self, error);
 }

@@ -53,6 +53,7 @@ typedef struct
   gboolean is_read;    /* it may name files or folders that a run reads: reports have their full paths */
   gboolean is_made;    /* it names a file that a run writes if it is missing: then it is not taken from reports */
   gboolean is_written; /* it names a file that a run writes, or goes with one: not taken from reports */
+  gboolean is_trained; /* it names weights that are trained further, or those that are written: they may be one file */
 } OptionRow;
 
 /* How an option of a program differs from its row. */

@@ -2,6 +2,9 @@
 /* Checks before the work that files can be written, and writes them whole or not at all. */
 #include "common/written-file.h"
 
+#include "common/option-table.h"
+#include "common/read-file.h"
+
 #include <ebb/ebb.h>
 
 #include <errno.h>
@@ -78,20 +81,82 @@ try_folder (const char *option,
   return TRUE;
 }
 
+/* A file in safetensors begins with the size of a JSON object, in 8 bytes, and that object. */
+static gboolean
+are_weights (const char *begin,
+             gsize n,
+             goffset size)
+{
+  guint64 n_header;
+
+  if (n < 9)
+    return FALSE;
+  memcpy (&n_header, begin, sizeof n_header);
+  return memcmp (begin, "GGUF", 4) == 0 || (begin[8] == '{' && GUINT64_FROM_LE (n_header) <= (guint64) size);
+}
+
+/* Reports of all programs have the options that took effect. */
+static gboolean
+is_report (const char *path)
+{
+  g_autoptr (JsonNode) root = option_table_read_json (path);
+  JsonNode *config = root != NULL ? json_object_get_member (json_node_get_object (root), "config") : NULL;
+
+  return config != NULL && JSON_NODE_HOLDS_OBJECT (config)
+         && json_object_has_member (json_node_get_object (config), "device")
+         && json_object_has_member (json_node_get_object (config), "threads");
+}
+
+/* Whether the option would write such a file as is there. Nothing of an empty file is lost. */
+static gboolean
+is_of_kind (const char *path,
+            goffset size,
+            WrittenKind kind)
+{
+  char begin[1024] = "";
+  const gsize n = read_start (path, begin, sizeof begin - 1);
+
+  switch (kind)
+    {
+    case WRITTEN_WEIGHTS:
+      return size == 0 || are_weights (begin, n, size);
+    case WRITTEN_REPORT:
+      return size == 0 || is_report (path);
+    case WRITTEN_TRACE:
+      return size == 0 || (*begin == '{' && strstr (begin, "\"traceEvents\":[") != NULL);
+    case WRITTEN_PICTURE:
+      return size == 0 || (*begin == '<' && strstr (begin, ">Memory over a training step</title>") != NULL);
+    case WRITTEN_ANY:
+    default:
+      return TRUE;
+    }
+}
+
 gboolean
 written_file_check (const char *option,
                     const char *path,
+                    WrittenKind kind,
                     GError **error)
 {
   g_autofree char *folder = NULL;
+  static const char *const names[] = { "", "weights", "a report", "a trace", "a memory timeline" };
   struct stat status;
+  gboolean exists;
 
   if (path == NULL)
     return TRUE;
-  if (stat (path, &status) == 0 && !S_ISREG (status.st_mode))
+  exists = stat (path, &status) == 0;
+  if (exists && !S_ISREG (status.st_mode))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--%s %s: it is %s, it must be a file or not be there", option, path,
                    S_ISDIR (status.st_mode) ? "a folder" : "a device, pipe or socket");
+      return FALSE;
+    }
+  if (exists && !is_of_kind (path, status.st_size, kind))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
+                   "--%s %s: the file there is not %s: name another file, or replace it by --overwrite", option, path,
+                   names[kind]);
       return FALSE;
     }
   folder = g_path_get_dirname (path);

@@ -45,6 +45,8 @@ check_sources (const Options *self,
     return options_refuse (error, "--system: it needs --chat");
   if (self->no_thinking && !self->chat)
     return options_refuse (error, "--no-thinking: it needs --chat");
+  if (self->overwrite && self->report == NULL)
+    return options_refuse (error, "--overwrite: it needs --report");
   return TRUE;
 }
 

@@ -16,7 +16,7 @@ typedef struct
   char *prompt, *file, *batch, *system, *report;
   char **stop;  /* NULL: none */
   char **words; /* arguments that are no options: the prompt */
-  gboolean chat, no_thinking, no_cache;
+  gboolean chat, no_thinking, no_cache, overwrite;
   int tokens, min_tokens, top_k, no_repeat_ngram, threads;
   double temperature, top_p, min_p, repetition_penalty;
   gint64 seed;

@@ -63,7 +63,9 @@ static const OptionRow rows[] = {
 
   { OPTION_GROUP, "files", .metavar = "Files:" },
   { OPTION_PATH, "report", AT (report), BASIC, .is_written = TRUE, .metavar = "FILE",
-    .help = "Write texts, tokens, speed and memory to FILE as JSON" },
+    .help = "Write texts, tokens, speed and memory to FILE as JSON; replaces a report there" },
+  { OPTION_FLAG, "overwrite", AT (overwrite), .is_written = TRUE,
+    .help = "Let --report replace a file that is no report. A file that the run reads is never replaced" },
   { .name = NULL },
 };
 /* clang-format on */

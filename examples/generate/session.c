@@ -112,7 +112,8 @@ session_open (Session *self,
   *self = (Session){ .options = options };
   self->prompts = g_ptr_array_new_with_free_func (g_free);
   self->results = g_ptr_array_new_with_free_func (g_object_unref);
-  if (!written_file_check ("report", options->report, error) || !model_path_check (options->model, TRUE, error))
+  if (!written_file_check ("report", options->report, options->overwrite ? WRITTEN_ANY : WRITTEN_REPORT, error)
+      || !model_path_check (options->model, TRUE, error))
     return FALSE;
   if (options->threads > 0)
     ebb_set_num_threads (options->threads);

@@ -132,7 +132,8 @@ class Replacing(OutputsTest):
         self.write("notes/a.txt", "mine")
         self.check("--save", "notes", "it is a folder with files that are not a model's")
         self.assertIn("a.txt", self.files("notes"))
-        self.refuse(2, "--overwrite: it needs --save or --save-best", "train_gpt", "--data", "text.txt", "--overwrite")
+        self.refuse(2, "--overwrite: it needs --save, --save-best, or another option", "train_gpt",
+                    "--data", "text.txt", "--overwrite")
 
     def test_tuned_models_and_adapters_replace_themselves_alone(self):
         self.write("lines.jsonl", '{"text": "The sea is wide."}\n' * 9)
@@ -156,6 +157,46 @@ class Replacing(OutputsTest):
         self.check("--save", "small", "its config.json is not this model's", *merging, program="finetune")
         self.check("--save", "tuned--lora2", "it is a folder with files that are not a model's", *merging,
                    program="finetune")
+
+    def test_inputs_and_other_files_are_not_replaced(self):
+        kinds = [("--save", "o"), ("--report", "o"), ("--profile", "o"), ("--stream-trace", "o"),
+                 ("--memory-timeline", "o.svg")]
+        words = ["--data", "text.txt", *SIZES, "--steps", 2, "--quiet"]
+        text = pathlib.Path(self.path("text.txt"))
+        os.link(text, self.path("o"))
+        os.symlink("text.txt", self.path("o.svg"))
+        before = text.read_bytes()
+        for option, name in kinds:
+            self.refuse(2, f"{option} {name}: it is the file of --data text.txt, which is only read: name another file",
+                        "train_gpt", *words, option, name, "--overwrite")
+        self.write("lines.jsonl", '{"text": "The sea is wide."}\n')
+        self.write("c", '{"steps": 1}')
+        for inputs, name in (["--eval", "lines.jsonl"], "lines.jsonl"), (["--config", "c"], "c"):
+            self.refuse(2, f"--report {name}: it is the file of {' '.join(inputs)}", "train_gpt", *words, *inputs,
+                        "--report", name)
+        tuning = ["--model", MODEL, "--data", "lines.jsonl", "--context", 16, "--steps", 1, "--quiet"]
+        self.refuse(2, "it is the file of --data lines.jsonl", "finetune", *tuning, "--report", "lines.jsonl")
+        telling = ["--model", MODEL, "--tokens", 1, "--file", "c"]
+        self.refuse(2, "it is the file of --file c", "generate", *telling, "--report", "c")
+        self.assertEqual(text.read_bytes(), before)
+        os.remove(self.path("o.svg"))
+        for option, name in kinds:
+            pathlib.Path(self.path("o")).unlink(missing_ok=True)
+            self.write(name, '{"a": 1}\n' * 9)
+            self.refuse(1, f"{option} {name}: the file there is not ", "train_gpt", *words, option, name)
+            if option != "--stream-trace":  # the CPU has none
+                self.succeed("train_gpt", *words, option, name, "--overwrite")
+                self.succeed("train_gpt", *words, option, name)
+        self.write("r", "mine")
+        self.refuse(1, "--report r: the file there is not a report", "train_gpt", *words, "--estimate", "--report", "r")
+        os.remove(self.path("r"))
+        self.succeed("generate", *telling, "--report", "r")
+        self.succeed("generate", *telling, "--report", "r")
+        self.write("r", "mine")
+        self.refuse(1, "--report r: the file there is not a report", "generate", *telling, "--report", "r")
+        self.refuse(1, "--report r: the file there is not a report", "finetune", *tuning, "--report", "r", "--save",
+                    "t")
+        self.succeed("generate", *telling, "--report", "r", "--overwrite")
 
     def test_a_training_that_keeps_nothing_is_said_before_its_first_step(self):
         said = "The trained weights will not be kept: --save FILE writes them\n"

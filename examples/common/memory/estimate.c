@@ -6,6 +6,7 @@
 #include "common/memory/memory-timeline.h"
 #include "common/memory/planning.h"
 #include "common/report/progress.h"
+#include "common/train/output.h"
 #include "common/written-file.h"
 
 #include <math.h>
@@ -267,8 +268,12 @@ estimate_run (Options *options,
 {
   g_autoptr (EbbMemoryEstimate) estimate = NULL;
   Figures figures = { 0 };
-  gboolean ok;
+  gboolean ok = output_check (options, error);
 
+  if (ranks != NULL)
+    ok = ranks_agree (ranks, ok, error);
+  if (!ok)
+    return FALSE;
   estimate = make_estimate (options, ranks, &figures, error);
   ok = ranks != NULL ? ranks_agree (ranks, estimate != NULL, error) : estimate != NULL;
   if (!ok)

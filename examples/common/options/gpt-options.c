@@ -85,7 +85,8 @@ const OptionRow gpt_options[] = {
     .is_extra = TRUE,
     .help = "Weights of linear layers below an adapter: auto, as the folder has them; int8 or nf4, quantised as they "
             "are read" },
-  { OPTION_RAW, "adapter", AT (adapter), READ, BASIC, .takes_gguf = TRUE, .metavar = "DIR", .fallback = "", SAVED,
+  { OPTION_RAW, "adapter", AT (adapter), READ, BASIC, .takes_gguf = TRUE, .is_trained = TRUE, .metavar = "DIR",
+    .fallback = "", SAVED,
     .late = "", .is_extra = TRUE, .help = "Train this adapter further: a folder that --save or PEFT wrote" },
   { OPTION_PATH, "merge", AT (merge), BASIC, .takes_gguf = TRUE, .metavar = "DIR", .is_extra = TRUE,
     .help = "Train nothing: add the adapter in DIR to the model's weights, and write the folder of --save" },
@@ -221,16 +222,17 @@ const OptionRow gpt_options[] = {
     .help_on_ranks = "Threads of each rank; 0: its share of the machine's cores" },
 
   { OPTION_GROUP, "files", .metavar = "Files:" },
-  { OPTION_PATH, "load", AT (load), READ, BASIC, .metavar = "FILE",
+  { OPTION_PATH, "load", AT (load), READ, BASIC, .is_trained = TRUE, .metavar = "FILE",
     .help = "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives "
             "the sizes that you don't" },
-  { OPTION_PATH, "save", AT (save), BASIC, WRITTEN, .metavar = "FILE|DIR/",
-    .help = "Write the weights to FILE at the end, replacing it, or a model's folder, with config.json and tokenizer, "
-            "to DIR/" },
-  { OPTION_PATH, "save-best", AT (save_best), WRITTEN, .metavar = "FILE|DIR/",
+  { OPTION_PATH, "save", AT (save), BASIC, WRITTEN, .is_trained = TRUE, .metavar = "FILE|DIR/",
+    .help = "Write the weights to FILE at the end, replacing weights there, or a model's folder, with config.json and "
+            "tokenizer, to DIR/" },
+  { OPTION_PATH, "save-best", AT (save_best), WRITTEN, .is_trained = TRUE, .metavar = "FILE|DIR/",
     .help = "Write the weights to FILE or DIR/ whenever the loss of --eval is the least so far" },
   { OPTION_FLAG, "overwrite", AT (overwrite), WRITTEN,
-    .help = "Let --save and --save-best replace another model, or write into a folder of other files" },
+    .help = "Let --save and --save-best replace another model, or write into a folder of other files; let options that "
+            "write a file replace a file of another kind. A file that the run reads is never replaced" },
   { OPTION_PATH, "resume", AT (resume), BASIC, WRITTEN, .metavar = "DIR",
     .help = "Save the state of the training in DIR; if DIR has one, resume it, bit for bit and with its options" },
   { OPTION_INT64, "save-every", AT (save_every), .metavar = "N", .fallback = "500", ANY_INT64,
@@ -246,7 +248,7 @@ const OptionRow gpt_options[] = {
   { OPTION_INT, "top-k", AT (top_k), .metavar = "N", .fallback = "40", ANY_INT,
     .help = "Sample from the N likeliest tokens; 0: from all" },
   { OPTION_PATH, "report", 'r', AT (report), BASIC, WRITTEN, .metavar = "FILE",
-    .help = "Write losses, times, memory and each block's checkpointing to FILE, as JSON" },
+    .help = "Write losses, times, memory and each block's checkpointing to FILE, as JSON; replaces a report there" },
   { OPTION_PATH, "log", AT (log), BASIC, WRITTEN, .metavar = "DIR",
     .help = "Write each step's loss, learning rate, speed and memory to files in DIR: steps.jsonl with an object in "
             "each line, and events for TensorBoard; a resumed training continues them" },

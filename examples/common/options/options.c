@@ -126,8 +126,10 @@ check_files (const Options *self,
       if (written[i].value != NULL && written[j].value != NULL && strcmp (written[i].value, written[j].value) == 0)
         return options_refuse (error, "--%s and --%s both name %s: they must be two files", written[j].option,
                                written[i].option, written[i].value);
-  if (self->overwrite && self->save == NULL && self->save_best == NULL)
-    return options_refuse (error, "--overwrite: it needs --save%s", self->program->tunes ? "" : " or --save-best");
+  if (self->overwrite && self->save == NULL && self->save_best == NULL && self->report == NULL && self->profile == NULL
+      && self->stream_trace == NULL && self->memory_timeline == NULL)
+    return options_refuse (error, "--overwrite: it needs --save%s or another option that names a file to write",
+                           self->program->tunes ? "" : ", --save-best,");
   if (OPTION_WAS_GIVEN (self, profile_steps) && self->profile == NULL)
     return options_refuse (error, "--profile-steps %" G_GINT64_FORMAT ": it needs --profile FILE", self->profile_steps);
   if (self->profile != NULL && self->steps == 0)

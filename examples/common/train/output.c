@@ -72,7 +72,7 @@ check_weights (const Options *options,
 {
   if (path != NULL && model_is_saved_whole (options, path) && !g_str_has_suffix (path, ".gguf"))
     return written_file_check_folder (option, path, error);
-  return written_file_check (option, path, error);
+  return written_file_check (option, path, options->overwrite ? WRITTEN_ANY : WRITTEN_WEIGHTS, error);
 }
 
 /* Checks that a folder has no files except those of a training. */
@@ -191,15 +191,19 @@ gboolean
 output_check (const Options *options,
               GError **error)
 {
+  const gboolean replaces = options->overwrite;
+  const WrittenKind trace = replaces ? WRITTEN_ANY : WRITTEN_TRACE;
+
   return (options->silenced
           || (check_weights (options, "save", options->save, error)
               && check_weights (options, options->program->tunes ? "save" : "save-best", options->save_best, error)))
-         && written_file_check ("report", options->report, error)
-         && written_file_check ("profile", options->profile, error)
-         && written_file_check ("stream-trace", options->stream_trace, error)
-         && written_file_check ("memory-timeline", options->memory_timeline, error)
+         && written_file_check ("report", options->report, replaces ? WRITTEN_ANY : WRITTEN_REPORT, error)
+         && written_file_check ("profile", options->profile, trace, error)
+         && written_file_check ("stream-trace", options->stream_trace, trace, error)
+         && written_file_check ("memory-timeline", options->memory_timeline, replaces ? WRITTEN_ANY : WRITTEN_PICTURE,
+                                error)
          && (options->plan == NULL || g_file_test (options->plan, G_FILE_TEST_EXISTS)
-             || written_file_check ("plan", options->plan, error))
+             || written_file_check ("plan", options->plan, WRITTEN_ANY, error))
          && written_file_check_folder ("resume", options->resume, error)
          && written_file_check_folder ("log", options->log, error)
          && (!store_has_file (options) || written_file_check_folder ("store-folder", options->store_folder, error));
