@@ -219,6 +219,8 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   if (!ebb_shard_unit_finish_reduce (self, error))
     return FALSE;
   self->forwarded = FALSE;
+  if (!ebb_shard_unit_is_used (self)) /* no pass through a graph that stays will give it more */
+    g_ptr_array_remove (ebb_shard_get_thread ()->forwarded, self);
   if (self->state == EBB_SHARD_SHARDED)
     ebb_shard_unit_reshard (self, NULL); /* the cache ends with the passes without sync */
   self->reduction = g_new0 (EbbShardReduction, 1);

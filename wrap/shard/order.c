@@ -261,7 +261,6 @@ reduce_in_order (EbbShardThread *thread,
             return TRUE;
           continue;
         }
-      g_ptr_array_remove_index (thread->forwarded, i);
       if (!reduce (thread, unit, error))
         return FALSE;
     }
@@ -314,6 +313,16 @@ drop_gradients (EbbShardThread *thread)
     }
 }
 
+/* The next pass of a replicated module lists its buckets again. Until then, passes of other modules don't reduce them.
+ */
+static void
+forget_buckets (EbbShardThread *thread)
+{
+  for (guint i = thread->forwarded->len; i-- > 0;)
+    if (((EbbShardUnit *) g_ptr_array_index (thread->forwarded, i))->is_in_place)
+      g_ptr_array_remove_index (thread->forwarded, i);
+}
+
 static gboolean
 pass_ended (gpointer data,
             GError **error)
@@ -327,6 +336,7 @@ pass_ended (gpointer data,
   ok = ok && finish_reduction (thread, error);
   if (!ok)
     drop_gradients (thread);
+  forget_buckets (thread);
   thread->has_gradients = FALSE;
   ok = reshard_unused (thread, ok ? error : NULL) && ok;
   thread->pass = ebb_shard_make_pass ();

@@ -251,6 +251,90 @@ test_retained_graphs_are_reduced_by_the_step (void)
   test_ranks_run (2, retained, NULL);
 }
 
+/* A pass reduces the gradients of its own modules alone, whatever passes of another module on this thread have left. */
+static gboolean
+beside_another (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  const gboolean steps = GPOINTER_TO_UINT (data) & 1, zeros = GPOINTER_TO_UINT (data) & 2;
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 3, zeros, error);
+  g_autoptr (EbbModule) other = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 0, error);
+
+  if (other == NULL || optimizer == NULL)
+    return FALSE;
+  ebb_push_gradient_sync (FALSE);
+  RUN (module, 0);
+  ebb_pop_gradient_sync ();
+  if (steps && !ebb_optimizer_step (optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (optimizer);
+  ebb_process_group_reset_counters (group);
+  RUN (other, 1);
+  g_assert_cmpuint (count_reductions (group), ==, 1);
+  assert_mean (other, group, 1, 1);
+  RUN (module, 2);
+  g_assert_cmpuint (count_reductions (group), ==, 2);
+  assert_mean (module, group, 2, 2);
+  return TRUE;
+}
+
+static gboolean
+beside_a_sharded_one (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = two_gains_new (3);
+  g_autoptr (EbbModule) other = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbModule) same = ebb_fully_shard (module, group, NULL, error);
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 0, error);
+
+  if (same == NULL || other == NULL || optimizer == NULL)
+    return FALSE;
+  ebb_push_gradient_sync (FALSE);
+  RUN (module, 0);
+  ebb_pop_gradient_sync ();
+  if (!ebb_optimizer_step (optimizer, error))
+    return FALSE;
+  ebb_process_group_reset_counters (group);
+  RUN (other, 1);
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_REDUCE_SCATTER), ==, 0);
+  assert_mean (other, group, 1, 1);
+  RUN (module, 2);
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_REDUCE_SCATTER), ==, 1);
+  return TRUE;
+}
+
+/* Clipping reduces the gradients of a pass whose graph stays; the next pass through the graph reduces its own. */
+static gboolean
+sharded_and_retained (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = two_gains_new (3);
+  g_autoptr (EbbModule) same = ebb_fully_shard (module, group, NULL, error);
+  g_autoptr (EbbTensor) a = ebb_module_get_parameter (module, "a");
+  g_autoptr (EbbTensor) x = make_input (group, 0);
+  g_autoptr (EbbTensor) y = ebb_module_call1 (module, x, error);
+  g_autoptr (EbbTensor) loss = ebb_sum (y, NULL, 0, FALSE, error);
+  g_autoptr (EbbTensor) norm = NULL;
+
+  if (loss == NULL || !ebb_backward (&loss, 1, NULL, 0, NULL, 0, TRUE, error))
+    return FALSE;
+  norm = ebb_clip_grad_norm (&a, 1, 1e9, error);
+  if (norm == NULL)
+    return FALSE;
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_REDUCE_SCATTER), ==, 1);
+  if (!ebb_tensor_backward (loss, error))
+    return FALSE;
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_REDUCE_SCATTER), ==, 2);
+  return TRUE;
+}
+
+static void
+test_other_modules_take_no_part (void)
+{
+  for (guint bits = 0; bits < 4; bits++)
+    test_ranks_run (2, beside_another, GUINT_TO_POINTER (bits));
+  test_ranks_run (2, beside_a_sharded_one, NULL);
+  test_ranks_run (2, sharded_and_retained, NULL);
+}
+
 /* ebb_grad () takes no part, and leaves what is there. */
 static gboolean
 grad_beside (EbbProcessGroup *group, gpointer data, GError **error)
@@ -743,6 +827,7 @@ main (int argc, char **argv)
   g_test_add_func ("/replicate/passes-alone-are-reduced-once", test_passes_alone_are_reduced_once);
   g_test_add_func ("/replicate/reduces-after-the-last-backward", test_reduces_after_the_last_backward);
   g_test_add_func ("/replicate/retained-graphs-are-reduced-by-the-step", test_retained_graphs_are_reduced_by_the_step);
+  g_test_add_func ("/replicate/other-modules-take-no-part", test_other_modules_take_no_part);
   g_test_add_func ("/replicate/grad-takes-no-part", test_grad_takes_no_part);
   g_test_add_func ("/replicate/unused-parameters-are-named", test_unused_parameters_are_named);
   g_test_add_func ("/replicate/unused-parameters-may-be-zeros", test_unused_parameters_may_be_zeros);
