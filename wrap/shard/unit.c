@@ -190,16 +190,19 @@ ebb_shard_unit_begin_gather (EbbShardUnit *self,
 }
 
 static void
+exchange_gradient (EbbShardEntry *entry)
+{
+  EbbTensor *grad = entry->tensor->grad;
+
+  entry->tensor->grad = entry->stashed_grad;
+  entry->stashed_grad = grad;
+}
+
+static void
 exchange_gradients (EbbShardUnit *self)
 {
   for (guint i = 0; i < self->n_entries; i++)
-    {
-      EbbShardEntry *entry = &self->entries[i];
-      EbbTensor *grad = entry->tensor->grad;
-
-      entry->tensor->grad = entry->stashed_grad;
-      entry->stashed_grad = grad;
-    }
+    exchange_gradient (&self->entries[i]);
 }
 
 /* Points the parameters into the full buffers. */
@@ -257,12 +260,18 @@ cache_is_valid (EbbShardUnit *self)
   return TRUE;
 }
 
+/* Without other ranks, a pass adds to a reduced gradient itself. A sum of its own, added afterwards, would have other
+ * bits than the plain module's, and need memory of its own. */
 static gboolean
 use_in_place (EbbShardUnit *self)
 {
+  const gboolean is_alone = self->replicas != NULL && ebb_process_group_get_size (self->replicas) == 1;
+
   if (!self->is_in_place)
     return FALSE;
-  exchange_gradients (self);
+  for (guint i = 0; i < self->n_entries; i++)
+    if (!is_alone || self->entries[i].stashed_grad != NULL)
+      exchange_gradient (&self->entries[i]);
   self->state = EBB_SHARD_UNSHARDED;
   ebb_shard_note_unsharded (self, TRUE);
   return TRUE;

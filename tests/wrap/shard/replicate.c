@@ -819,6 +819,44 @@ test_default_group (void)
   assert_mean (module, ebb_process_group_get_default (), 0, 0);
 }
 
+/* The gain is used twice, like a tied weight, so each pass adds two gradients. */
+static EbbTensor *
+use_twice (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
+{
+  g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
+  g_autoptr (EbbTensor) inner = ebb_mul (x, gain, error);
+  g_autoptr (EbbTensor) outer = ebb_sin (inner, error);
+
+  return outer != NULL ? ebb_mul (outer, gain, error) : NULL;
+}
+
+static void
+test_one_rank_has_the_bits_of_the_plain_module (void)
+{
+  EbbTensor *grads[2];
+
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbModule) module = test_lambda1_new (use_twice, NULL);
+      g_autoptr (EbbTensor) gain = test_randn (10, 1000, -1);
+
+      g_assert_true (ebb_module_register_parameter (module, "gain", gain, NULL));
+      g_assert_true (i == 0 || replicate (module, NULL, FALSE, NULL));
+      for (guint pass = 0; pass < 3; pass++)
+        {
+          g_autoptr (EbbTensor) x = test_randn (50 + pass, 1000, -1);
+
+          ebb_push_gradient_sync (pass != 1);
+          g_assert_true (run_pass (module, x, NULL));
+          ebb_pop_gradient_sync ();
+        }
+      grads[i] = get_grad (module, "gain");
+    }
+  g_assert_true (ebb_tensor_equal (grads[0], grads[1]));
+  ebb_tensor_unref (grads[0]);
+  ebb_tensor_unref (grads[1]);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -844,5 +882,7 @@ main (int argc, char **argv)
   g_test_add_func ("/replicate/can-be-loaded-and-converted", test_replicated_modules_can_be_loaded_and_converted);
   g_test_add_func ("/replicate/errors-touch-nothing", test_errors_touch_nothing);
   g_test_add_func ("/replicate/default-group", test_default_group);
+  g_test_add_func ("/replicate/one-rank-has-the-bits-of-the-plain-module",
+                   test_one_rank_has_the_bits_of_the_plain_module);
   return g_test_run ();
 }
