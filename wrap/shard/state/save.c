@@ -198,12 +198,16 @@ remove_interrupted (Saving *self,
                     GError **error)
 {
   gboolean has_index = g_strv_contains ((const char *const *) names, EBB_SHARD_INDEX_FILE), is_unfinished = FALSE;
-  g_autofree char *text = has_index ? ebb_shard_source_read_index (self->folder, EBB_SHARD_INDEX_FILE, error) : NULL;
-  g_autoptr (EbbShardIndex) index = NULL;
+  GError *failure = NULL;
+  g_autofree char *text = has_index ? ebb_shard_source_read_index (self->folder, EBB_SHARD_INDEX_FILE, &failure) : NULL;
+  g_autoptr (EbbShardIndex) index = text != NULL ? ebb_shard_index_parse (text, EBB_SHARD_INDEX_FILE, NULL) : NULL;
 
-  if (has_index && text == NULL)
-    return FALSE;
-  index = has_index ? ebb_shard_index_parse (text, EBB_SHARD_INDEX_FILE, NULL) : NULL;
+  if (failure != NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_FORMAT))
+    {
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  g_clear_error (&failure);
   for (guint i = 0; names[i] != NULL; i++)
     is_unfinished = is_unfinished || is_unfinished_index (names[i]);
   if (index == NULL && (has_index || !is_unfinished))

@@ -297,6 +297,31 @@ test_hostile (void)
   test_remove_folder (folder);
 }
 
+/* An index that can't be read keeps nobody from saving. */
+static void
+test_saves_over_a_damaged_index (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  g_autofree char *path = g_build_filename (folder, "index.json", NULL);
+  static const char damaged[] = "{\0}";
+  g_autoptr (GError) error = NULL;
+  Small small;
+
+  small_start (&small, folder);
+  g_remove (path);
+  g_file_set_contents (path, damaged, sizeof damaged - 1, &error);
+  g_assert_no_error (error);
+  g_assert_false (ebb_load_sharded_state (small.module, small.optimizer, folder, &error));
+  test_assert_error (error, EBB_ERROR_FORMAT, "index.json: it has a zero byte");
+  g_clear_error (&error);
+  ebb_save_sharded_state (small.module, small.optimizer, folder, &error);
+  g_assert_no_error (error);
+  ebb_load_sharded_state (small.module, small.optimizer, folder, &error);
+  g_assert_no_error (error);
+  small_clear (&small);
+  test_remove_folder (folder);
+}
+
 int
 main (int argc,
       char **argv)
@@ -304,6 +329,7 @@ main (int argc,
   test_init (&argc, &argv);
   g_test_add_func ("/shard-damage/every-damage-is-found", test_damage);
   g_test_add_func ("/shard-damage/an-index-that-lacks-something-says-what", test_missing);
+  g_test_add_func ("/shard-damage/saves-over-a-damaged-index", test_saves_over_a_damaged_index);
   g_test_add_func ("/shard-damage/hostile-indices-are-refused", test_hostile);
   return g_test_run ();
 }
