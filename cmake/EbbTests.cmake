@@ -257,7 +257,7 @@ if (NOT EBB_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
   find_program (EBB_PYTHON python3 HINTS /usr/bin)
   mark_as_advanced (EBB_PYTHON)
   # Today's figures of tests/scripts/circles.py, which has higher defaults. Lower them with each circle that goes.
-  set (arguments_circles --circles 3 --files 9 --largest 5)
+  set (arguments_circles --circles 2 --files 7 --largest 5)
   file (GLOB script_files CONFIGURE_DEPENDS "${tests_dir}/scripts/*.py" "${tests_dir}/scripts/*.sh")
   foreach (file IN LISTS script_files)
     cmake_path (GET file STEM name)
