@@ -19,9 +19,9 @@ PROGRAM = os.path.join(BUILD, "examples", "train_gpt")
 PRELOAD = os.path.join(BUILD, "tests", "fuzz", "libio-fault.so")
 MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "2", "--dropout", "0.1",
          "--lr", "1e-3", "--threads", "1"]
-# Blocks whose inputs are large enough for a store.
 ONE_STATE = ["index.json", *(f"{kind}-00000001-00001-of-00001.safetensors"
                              for kind in ("model", "optimizer", "state"))]
+# Blocks whose inputs are large enough for a store.
 STORED = ["--layers", "4", "--batch", "16", "--width", "64"]
 INPUT_BYTES = 16 * 32 * 64 * 4
 REPORT_KEYS = {"losses", "final_loss", "step_seconds", "tokens_per_second", "peak_bytes", "activation_bytes_peak",

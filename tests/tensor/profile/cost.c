@@ -477,7 +477,6 @@ a_gradient_of_a_weight_has_fewer_terms (void)
   g_assert_cmpint (views[0].shape[1], ==, 1024);
 }
 
-/* Operands of 160 MB in memory of 4 MiB. */
 /* Memory that a launch takes besides its operands counts, too: on the CPU matrices that each thread packs. */
 static void
 timing_takes_a_part_of_what_is_available (void)
@@ -506,6 +505,7 @@ timing_takes_a_part_of_what_is_available (void)
   ebb_memory_set_limit (test_device (), 0);
 }
 
+/* Operands of 160 MB in memory of 4 MiB. */
 static void
 a_large_launch_needs_little_memory (void)
 {
