@@ -7,7 +7,7 @@
 /**
  * EbbBlock:
  *
- * A block: a module that a model is a stack of, as #EbbTransformerBlock. Memory plans choose for each block.
+ * One of the repeated modules that make up a model, such as #EbbTransformerBlock. Memory plans choose for each block.
  * ebb_checkpoint_wrap_each(), ebb_fully_shard_wrap_each() and their like wrap each if their type is #EbbBlock.
  * Configurations of other systems and the programs find blocks in the same way. A class of your own takes part as soon
  * as it implements the interface; none of its functions is required.

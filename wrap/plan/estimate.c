@@ -260,7 +260,7 @@ find_leak (EbbMemoryEstimate *self,
 
 /**
  * ebb_memory_estimate_new:
- * @model: the model, whose parameters may be on any device, `meta` too
+ * @model: the model, whose parameters may be on any device
  * @device: (nullable): the device that the step is to run on; %NULL for the CPU
  * @step: (scope call) (closure user_data): one training step
  * @user_data: user data of @step

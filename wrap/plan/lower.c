@@ -175,8 +175,8 @@ ebb_memory_plan_run_step (EbbMemoryPlan *self,
  * @error: return location for an error
  *
  * Compares the second step by ebb_memory_plan_run_step() with the plan: call it right after that step. The first step
- * makes the optimizer's state, so the second is the first of which all others should be like. @step runs twice as a dry
- * run, which changes nothing, as in ebb_memory_plan_new().
+ * creates the optimizer's state, so the second step is the first that all later steps should equal. @step runs twice as
+ * a dry run, which changes nothing, as in ebb_memory_plan_new().
  *
  * Returns: %FALSE with %EBB_ERROR_STATE, which names the first op that differs and its block, or the bytes; or with
  *   what @step reports

@@ -28,7 +28,7 @@ typedef struct
   guint n_buckets;    /* with trainable parameters */
   guint64 bucket_bytes;
   EbbUnusedParameters unused_parameters;
-  guint64 pass; /* of ebb_shard_begins_pass () */
+  guint64 pass; /* The backward pass that last used the parameters. */
 } Replica;
 
 static const EbbParameterOwnerFuncs owner_funcs;

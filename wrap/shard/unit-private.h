@@ -38,7 +38,8 @@ typedef struct
   EbbShardUnit *reducing; /* the unit whose reduction is in flight; a reference, or NULL */
   EbbShardOrder *last;    /* of the root that was last forwarded; NULL: none */
   gboolean at_end;        /* pass_ended () will be called */
-  guint64 pass;           /* the number of this backward pass, or of the next one, which no thread has besides */
+  guint64 pass;           /* Number of the current backward pass, or of the next one between passes. Unique among all
+                           threads. */
   gboolean has_gradients; /* this pass gave some */
   GPtrArray *orphans;     /* units whose last reference another thread has dropped; NULL: the thread has ended */
 } EbbShardThread;
@@ -123,7 +124,7 @@ struct _EbbShardUnit
   gboolean (*check_unused) (gpointer data,
                             GError **error);
   gpointer check_data;
-  guint64 last_pass; /* of the thread, in which it was reduced */
+  guint64 last_pass; /* Pass (EbbShardThread.pass) that last reduced this unit. */
 };
 
 /* The unit on @module itself, or NULL. Not a reference. */

@@ -228,7 +228,7 @@ make_for (Request *request,
   const guint64 max_bytes = MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED));
   const double max_seconds = request->max_seconds;
   EbbPlanChoices *choices;
-  gboolean asks_first; /* what the step needs at least, which no time changes */
+  gboolean asks_first; /* Find the least plan before kernels are timed: times don't change it. */
   EbbMemoryPlace place;
   g_auto (Planner) planner = { 0 };
 
@@ -279,7 +279,7 @@ make_on_ranks (EbbProcessGroup *group,
 
 /**
  * ebb_memory_plan_new: (constructor)
- * @model: the model, whose parameters may be on any device, `meta` too
+ * @model: the model, whose parameters may be on any device
  * @device: (nullable): the device that the step is to run on; %NULL for the CPU
  * @store: (nullable): an #EbbDiskStore or #EbbHostStore to which blocks may move what they keep; %NULL for a host store
  *   of the plan's own on an accelerator, and none on the CPU
@@ -397,7 +397,7 @@ ebb_memory_plan_make (EbbModule *model,
 
 /**
  * ebb_memory_plan_new_on_ranks: (constructor)
- * @model: the model, whose parameters may be on any device, `meta` too
+ * @model: the model, whose parameters may be on any device
  * @device: (nullable): the device that this rank's step is to run on; %NULL for the CPU
  * @store: (nullable): this rank's store to which blocks may move what they keep, as for ebb_memory_plan_new(), of the
  *   same kind on all ranks
@@ -452,7 +452,7 @@ ebb_memory_plan_make_on_ranks (EbbModule *model,
 
 /**
  * ebb_memory_plan_new_least: (constructor)
- * @model: the model, whose parameters may be on any device, `meta` too
+ * @model: the model, whose parameters may be on any device
  * @device: (nullable): the device that this rank's step is to run on; %NULL for the CPU
  * @store: (nullable): the store to which blocks may move what they keep, as for ebb_memory_plan_new()
  * @group: (nullable): the ranks that train together, all of which call it, as for ebb_memory_plan_new_on_ranks(); %NULL
