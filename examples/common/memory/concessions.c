@@ -162,8 +162,17 @@ typedef struct
   ConcessionAttempt attempt;
   gpointer data;
   Place place;
-  guint64 needed; /* as the last attempt said */
+  guint64 needed;      /* as the last attempt said */
+  GError *interrupted; /* of an attempt that Ctrl-C or a signal has ended; NULL: none was */
 } Search;
+
+static void
+search_clear (Search *self)
+{
+  g_clear_error (&self->interrupted);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Search, search_clear)
 
 static gboolean
 try (Search *self,
@@ -173,6 +182,8 @@ try (Search *self,
 
   if (self->attempt (self->options, self->data, &self->needed, &failure))
     return TRUE;
+  if (self->interrupted == NULL && g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_CANCELLED))
+    self->interrupted = g_error_copy (failure);
   if (error != NULL)
     g_propagate_error (error, g_steal_pointer (&failure));
   return FALSE;
@@ -390,7 +401,7 @@ concessions_take (Options *options,
 {
   g_auto (GStrv) allowed = list_allowed (options);
   EbbDevice *device = ebb_device_get (options->device, NULL);
-  Search search = { .options = options, .attempt = attempt, .data = data };
+  g_auto (Search) search = { .options = options, .attempt = attempt, .data = data };
   const guint named = find_named (allowed);
   g_auto (Untouched) untouched = { 0 };
   g_autoptr (GError) failure = NULL;
@@ -416,7 +427,9 @@ concessions_take (Options *options,
     }
   taken = search.needed > 0 ? climb (&search, &untouched, named, TRUE, G_MAXUINT64, &last) : 0;
   enough = name_all (taken);
-  if (taken != 0)
+  if (search.interrupted != NULL)
+    g_propagate_error (error, g_steal_pointer (&search.interrupted));
+  else if (taken != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, enough);
   else
     g_propagate_error (error, g_steal_pointer (&failure));
