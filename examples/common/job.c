@@ -181,7 +181,8 @@ save (Trainer *trainer,
     note_best (trainer, progress);
   attempt (failures, report_write (trainer, progress, table, timeline, &failure), &failure);
   if (options->resume != NULL && trainer->saved_step == trainer->step)
-    progress_note (progress, "State of step %" G_GINT64_FORMAT ": %s", trainer->step, options->resume);
+    progress_note (progress, "State of step %" G_GINT64_FORMAT ": %s%s", trainer->step, options->resume,
+                   trainer->step < options->steps ? "; the same command goes on from there" : "");
   return TRUE;
 }
 

@@ -63,6 +63,14 @@ model_path_check (const char *path,
                    path, base, path);
       return FALSE;
     }
+  if (g_file_test (path, G_FILE_TEST_IS_DIR) && !has_file (path, "config.json"))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "--model %s: the folder is no model: it has no config.json; name a folder in Hugging Face's format, "
+                   "or a GGUF file",
+                   path);
+      return FALSE;
+    }
   if (!has_weights (path))
     return TRUE;
   /* Weights alone don't say which tokens they read. */

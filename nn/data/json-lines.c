@@ -350,9 +350,11 @@ read_messages (Lines *self,
   if (messages->n_items == 0)
     return fail (self, error, "messages is empty: there is nothing to learn");
   if (reader->template == NULL)
-    return fail (self, error, "messages need a tokenizer with a chat template%s%s",
-                 reader->template_failure != NULL ? ": " : "",
-                 reader->template_failure != NULL ? reader->template_failure : "");
+    return fail (
+        self, error,
+        "messages need a tokenizer with a chat template%s%s; open another tokenizer, or write rows with prompt "
+        "and completion",
+        reader->template_failure != NULL ? ": " : "", reader->template_failure != NULL ? reader->template_failure : "");
   roles = g_new0 (const char *, messages->n_items + 1);
   contents = g_new0 (const char *, messages->n_items + 1);
   learned = g_new0 (gboolean, messages->n_items + 1);

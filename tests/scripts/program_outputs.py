@@ -198,6 +198,22 @@ class Replacing(OutputsTest):
                     "t")
         self.succeed("generate", *telling, "--report", "r", "--overwrite")
 
+    def test_a_folder_of_a_model_is_no_state(self):
+        words = ["--data", "text.txt", *SIZES, "--steps", 1]
+        self.succeed("train_gpt", *words, "--save", "m/")
+        before = self.files("m")
+        self.refuse(1, "--resume m: the folder has config.json, but no state of a training", "train_gpt", *words,
+                    "--resume", "m")
+        self.assertEqual(self.files("m"), before)
+        for _ in range(2):
+            self.succeed("train_gpt", *words, "--save", "both/", "--resume", "both")
+
+    def test_a_folder_that_is_no_model_is_named(self):
+        os.mkdir(self.path("none"))
+        for program, *words in ["generate", "--prompt", "a"], ["finetune", "--data", "text.txt"]:
+            self.refuse(1, "--model none: the folder is no model: it has no config.json", program, *words, "--model",
+                        "none")
+
     def test_a_training_that_keeps_nothing_is_said_before_its_first_step(self):
         said = "The trained weights will not be kept: --save FILE writes them\n"
         words = ["--data", "text.txt", *SIZES, "--steps", 1]
@@ -268,6 +284,19 @@ class Endings(OutputsTest):
                 self.assertEqual((process.communicate(timeout=60)[1], process.returncode), ("", 129))
             if program == "train_gpt":
                 self.check_saved()
+
+    def test_a_training_that_is_stopped_says_so(self):
+        with self.start("--steps", 10**7) as process:
+            self.wait_for_step(process)
+            process.send_signal(signal.SIGTERM)
+            output = process.communicate(timeout=60)[0]
+        self.assertRegex(output, r"Stopped after step ([0-9]+) of 10000000\n(?s:.*)"
+                                 r"State of step \1: state; the same command goes on from there\n")
+        self.assertEqual(process.returncode, 143)
+        n_steps = int(output.rpartition("State of step ")[2].partition(":")[0]) + 1
+        done = self.succeed("train_gpt", *self.words, "--steps", n_steps)
+        self.assertNotIn("Stopped", done)
+        self.assertNotIn("the same command", done)
 
     def test_who_ignores_it_goes_on(self):
         with self.start("--steps", 1000, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:

@@ -193,7 +193,8 @@ class Documents(DataTest):
                                     ("mixed.jsonl", '{"text": "a"}\n{"prompt": "b", "completion": "c"}\n',
                                      "line 2: prompt and completion, but the lines before it have text"),
                                     ("chat.jsonl", '{"messages": [{"role": "user", "content": "a"}]}\n',
-                                     "line 1: messages need a tokenizer with a chat template"),
+                                     "line 1: messages need a tokenizer with a chat template; name a "
+                                     "folder with one by --tokenizer DIR, or write rows with prompt and completion"),
                                     ("none.jsonl", "\n", "none.jsonl is empty: there is nothing to train on")]:
             self.write(name, text)
             self.refuse(message, "--data", name, status=1)

@@ -469,6 +469,9 @@ progress_end (Progress *self)
     putchar ('\n');
   stats = ebb_memory_get_stats (self->trainer->device);
   time = format_time ((double) (g_get_monotonic_time () - self->began) / G_USEC_PER_SEC);
+  if (trainer_get_interrupt (self->trainer) != 0 && self->trainer->step < self->trainer->options->steps)
+    progress_note (self, "Stopped after step %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT, self->trainer->step,
+                   self->trainer->options->steps);
   progress_note (self, "%u step%s in %s: loss %.4f to %.4f, %.0f tokens/s", n, n == 1 ? "" : "s", time,
                  g_array_index (self->losses, double, 0), g_array_index (self->losses, double, n - 1),
                  progress_get_speed (self));

@@ -249,6 +249,27 @@ output_find_state (const char *folder,
   return FALSE;
 }
 
+gboolean
+output_check_no_model (const char *folder,
+                       GError **error)
+{
+  static const char *const names[] = { "config.json", "adapter_config.json" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      g_autofree char *path = g_build_filename (folder, names[i], NULL);
+
+      if (!g_file_test (path, G_FILE_TEST_EXISTS))
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "--resume %s: the folder has %s, but no state of a training: name the folder of a state, or a new "
+                   "one; --%s continues from %s",
+                   folder, names[i], i == 0 ? "model" : "adapter", i == 0 ? "a model" : "an adapter");
+      return FALSE;
+    }
+  return TRUE;
+}
+
 void
 output_print_error (const char *message)
 {
@@ -257,6 +278,7 @@ output_print_error (const char *message)
   /* Replaces names of the library by those of the command line. */
   g_string_replace (line, "; raise byte-limit", "; raise --store-limit", 0);
   g_string_replace (line, "set when-full and a fallback", "name a --store-fallback", 0);
+  g_string_replace (line, "; open another tokenizer,", "; name a folder with one by --tokenizer DIR,", 0);
   command_fail (1, line->str);
 }
 

@@ -30,6 +30,9 @@ gboolean output_check (const Options *options,
 gboolean output_find_state (const char *folder,
                             guint *found,
                             GError **error);
+/* Checks that @folder, which has no state, is not a model's or an adapter's: a new training would begin beside it. */
+gboolean output_check_no_model (const char *folder,
+                                GError **error);
 /* Prints an error as one line. */
 void output_print_error (const char *message);
 /* Holds the library's messages back, so that a failure stays one line. */

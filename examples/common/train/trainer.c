@@ -259,7 +259,8 @@ find_state (Trainer *self,
 {
   const char *folder = self->options->resume;
 
-  if (!output_find_state (folder, &self->found, error))
+  if (!output_find_state (folder, &self->found, error)
+      || (self->found == 0 && folder != NULL && !output_check_no_model (folder, error)))
     return FALSE;
   if ((self->found & FOUND_STATE) != 0)
     return TRUE;

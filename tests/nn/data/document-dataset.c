@@ -382,7 +382,10 @@ bad_messages_are_named (void)
   assert_chat_refused ("[{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\"}]",
                        "tools is not learned: only messages are written; leave the row or the key out");
   g_assert_null (ebb_document_dataset_new_from_bytes (lines, tokenizer, 1, &error));
-  g_assert_cmpstr (error->message, ==, "the lines: line 1: messages need a tokenizer with a chat template");
+  g_assert_cmpstr (
+      error->message, ==,
+      "the lines: line 1: messages need a tokenizer with a chat template; open another tokenizer, or write "
+      "rows with prompt and completion");
 }
 
 static GString *
