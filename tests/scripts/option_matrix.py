@@ -135,8 +135,8 @@ REFUSALS = [(re.compile(text), is_right) for text, is_right in [
     (r"a vocabulary of 256: --tokenizer byte has 257 tokens, so --vocab must be at least that",
      lambda o, m: o.get("--vocab") == 256),
     # Memory.
-    (r"--memory \S+: [0-9.]+ MiB is too little: the training needs at least .*", lambda o, m: "--memory" in o),
-    (r"--memory \S+?(, shared by \d+ ranks)?: a budget of [0-9.]+ MiB is too small: the step needs at least .*",
+    (r"--memory \S+: [0-9.]+ (MiB|bytes?) is too little: the training needs at least .*", lambda o, m: "--memory" in o),
+    (r"--memory \S+?(, shared by \d+ ranks)?: a budget of [0-9.]+ (MiB|bytes?) is too small: the step needs .*",
      lambda o, m: "--memory" in o and o.get("--device") == "sim"),
     (r".*: (disk store in .*: no room for \d+ bytes: \d+ of the \d+ bytes that it may use are taken; raise "
      r"--store-limit|the host store is full: \d+ bytes asked for, \d+ of \d+ in use(, [^;]*)?; raise --store-limit, or "
