@@ -249,13 +249,17 @@ class HookHandle:
             module.__dict__[self._table].pop(self._key, None)
 
 
+# Looked up once: PyGObject 3.50 makes classes under a lock, under which it can't look up another one.
+_BLOCK = Ebb.Block
+
+
 @override
 class Module(Ebb.Module):
     __module__ = "gi.overrides.Ebb"
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if cls.__bases__[0] is Ebb.Block:  # which PyGObject would call a type without a class
+        if cls.__bases__[0] is _BLOCK:  # which PyGObject would call a type without a class
             raise TypeError(f"class {cls.__name__}: the interface is its first base: write "
                             f"class {cls.__name__}(ebb.Module, ebb.Block)")
         # On the class itself and nowhere above: a vfunc of this class would be one for all that derive from it.
