@@ -534,8 +534,8 @@ copy_error (EbbWork *self,
  * Waits until @work is done: its tensors may then be used and changed. Works of one group are done in the order in
  * which they were started. Another call returns the same.
  *
- * Where NCCL works on the tensors' own device, the host doesn't wait: what is computed there from now on does. If the
- * work fails there, a later call of the device or of the group reports it.
+ * Where NCCL works on the tensors' own device, the host doesn't wait: later kernels of the device do. If the work fails
+ * on the device, a later call of the device or of the group reports the error.
  *
  * Returns: %FALSE with the error if the work failed
  */

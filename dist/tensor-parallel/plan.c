@@ -321,7 +321,7 @@ add_blocks (EbbModule *module, const char *path, gpointer user_data)
  * section 3); the rest is the same on all ranks.
  *
  * Returns: (transfer full) (nullable): the plan, or %NULL with @error set to %EBB_ERROR_NOT_SUPPORTED for a model whose
- *   blocks have no rules, and to %EBB_ERROR_INVALID_ARGUMENT for a rule that is none
+ *   blocks have no rules, and to %EBB_ERROR_INVALID_ARGUMENT for a text that is not a rule
  */
 EbbParallelPlan *
 ebb_parallel_plan_new_for (EbbModule *module, GError **error)

@@ -107,7 +107,7 @@ is_report (const char *path)
          && json_object_has_member (json_node_get_object (config), "threads");
 }
 
-/* Whether the option would write such a file as is there. Nothing of an empty file is lost. */
+/* Tells whether the existing file is of the kind that the option writes. An empty file is of every kind. */
 static gboolean
 is_of_kind (const char *path,
             goffset size,

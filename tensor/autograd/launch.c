@@ -14,7 +14,7 @@ has_elements (const EbbView *view)
   return TRUE;
 }
 
-/* Memory that isn't there: only a placeholder that was carried out of a stopped recompute. */
+/* Refuses operands without memory: placeholders that were carried out of a stopped recompute. */
 static gboolean
 check_data (const EbbView *view,
             const EbbLaunch *launch,

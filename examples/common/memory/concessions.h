@@ -8,8 +8,8 @@
 
 G_BEGIN_DECLS
 
-/* Whether the options fit as they are. *@needed: the bytes in which they would fit, if known, else G_MAXUINT64; 0: the
- * failure has another reason, and other options don't help. */
+/* Tells whether the training fits with the options unchanged. *@needed: bytes with which the training would fit;
+ * G_MAXUINT64 if unknown; 0 if the failure has another reason, which other options don't mend. */
 typedef gboolean (*ConcessionAttempt) (Options *options,
                                        gpointer data,
                                        guint64 *needed,
@@ -24,11 +24,11 @@ gboolean concessions_check (const Options *options,
 /* Whether --allow permits it; a program that tunes has all permitted where that isn't given. */
 gboolean concessions_may_take (const Options *options,
                                const char *name);
-/* Whether --allow permits anything that a search takes. */
+/* Tells whether --allow permits any concession. */
 gboolean concessions_are_allowed (const Options *options);
-/* Changes the options until they fit, as --allow says. *@taken_names: of what was changed, owned by the caller; NULL:
- * nothing. FALSE with the error of the attempt that needs least of those that --allow permits, and with the names of
- * concessions that would have been enough. */
+/* Changes the options until they fit, as --allow says. *@taken_names: the concessions that were taken, owned by
+ * the caller; NULL if none was. FALSE with the error of the permitted attempt that needs the fewest bytes; the error
+ * names the concessions that would have been enough. */
 gboolean concessions_take (Options *options,
                            guint n_ranks,
                            ConcessionAttempt attempt,

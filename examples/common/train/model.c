@@ -49,7 +49,7 @@ model_check_remembered (const Options *options,
 
 /* -- sizes --------------------------------------------------------------------------------------------------------- */
 
-/* The config.json beside the file of --load; NULL: there is none. */
+/* The path of the config.json beside the file of --load; NULL if no such file exists. */
 static char *
 find_beside (const Options *options)
 {

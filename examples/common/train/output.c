@@ -40,7 +40,7 @@ is_old_state (const char *name)
   return g_pattern_match_simple ("state-*.safetensors", name) && !is_part (name);
 }
 
-/* Whether an index.json is that of a state: other programs have files of this name too. */
+/* Tells whether an index.json belongs to a state: other programs write files of this name, too. */
 static gboolean
 is_index (const char *folder,
           const char *name)
@@ -88,7 +88,7 @@ is_free (const char *path)
   return TRUE;
 }
 
-/* Whether the adapter's configuration has all values that are there: a later version may have more keys. */
+/* Tells whether each key of the saved configuration has the adapter's value. A later version may write more keys. */
 static gboolean
 has_values_of (JsonObject *ours,
                JsonObject *there)
@@ -108,7 +108,7 @@ has_values_of (JsonObject *ours,
   return TRUE;
 }
 
-/* Whether the configuration in a folder is that of the model or adapter. */
+/* Tells whether the folder's configuration belongs to this model or adapter. */
 static gboolean
 is_own (const Options *options,
         EbbModule *model,

@@ -15,7 +15,7 @@ const char *store_get_fallback_help (void);
 /* Looks up the names, and checks that the options fit together. */
 gboolean store_check (const Options *options,
                       GError **error);
-/* Whether there is a store: not with --store keep. */
+/* Tells whether the training has a store; --store keep makes none. */
 gboolean store_is_used (const Options *options);
 /* The store that the options describe, behind a partitioned one over @tensor_ranks with --partition. @tensor_ranks may
  * be NULL without it. */
