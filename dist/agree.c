@@ -103,9 +103,9 @@ ebb_agree_same_text (EbbProcessGroup *group,
         g_autofree char *other = NULL;
 
         find_difference (texts[0], texts[r], &first, &other);
-        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                     "%s must be the same on all ranks: rank %u has \"%s\", rank 0 has \"%s\"", what, r, other, first);
-        return FALSE;
+        return ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
+                         "%s must be the same on all ranks: rank %u has \"%s\", rank 0 has \"%s\"", what, r, other,
+                         first);
       }
   return texts != NULL;
 }
@@ -132,8 +132,7 @@ ebb_agree_no_failure (EbbProcessGroup *group,
         char *message;
         int code = (int) strtol (texts[r], &message, 10);
 
-        g_set_error (error, EBB_ERROR, code, "rank %u: %s", r, g_strchug (message));
-        return FALSE;
+        return ebb_fail (error, code, "rank %u: %s", r, g_strchug (message));
       }
   return TRUE;
 }
@@ -306,11 +305,10 @@ check_contiguous (EbbAgreeTensors *self,
 
       if (ebb_view_is_contiguous (&item->tensor->view))
         continue;
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+      return ebb_fail (
+          error, EBB_ERROR_NOT_SUPPORTED,
           "the %s %s is not contiguous, so that the first rank's values can't be given to all: make it so first",
           item->is_buffer ? "buffer" : "parameter", item->name);
-      return FALSE;
     }
   return TRUE;
 }

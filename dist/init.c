@@ -96,7 +96,7 @@ set_n_threads (int n_threads)
 const EbbProcessGroupHost ebb_process_group_host = {
   .version = EBB_PROCESS_GROUP_VERSION,
   .get_type = ebb_process_group_get_type,
-  .get_error_quark = ebb_error_quark,
+  .error_set = ebb_error_set,
   .get_dtype_size = ebb_dtype_get_size,
   .get_rank = ebb_process_group_get_rank,
   .get_size = ebb_process_group_get_size,
@@ -106,7 +106,6 @@ const EbbProcessGroupHost ebb_process_group_host = {
   .announce = ebb_collective_announce,
   .check_announcement = ebb_collective_check_announcement,
   .get_name = ebb_process_group_get_name,
-  .get_device_name = ebb_device_get_name,
   .count_mpi_processes = ebb_process_group_count_mpi_processes,
   .set_n_threads = set_n_threads,
   .find_rank = ebb_rendezvous_find_rank,
@@ -125,14 +124,11 @@ open_module (const char *path,
   EbbProcessGroup *group;
 
   if (module == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "process group \"%s\": %s", name, g_module_error ());
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED, "process group \"%s\": %s", name, g_module_error ());
   if (!g_module_symbol (module, EBB_PROCESS_GROUP_MODULE_SYMBOL, &symbol) || symbol == NULL)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "process group \"%s\": %s has no symbol " EBB_PROCESS_GROUP_MODULE_SYMBOL, name, path);
+      ebb_error_set (error, EBB_ERROR_NOT_SUPPORTED,
+                     "process group \"%s\": %s has no symbol " EBB_PROCESS_GROUP_MODULE_SYMBOL, name, path);
       g_module_close (module);
       return NULL;
     }
@@ -142,7 +138,7 @@ open_module (const char *path,
   if (group != NULL)
     return group;
   if (failure == NULL)
-    g_set_error (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "%s returned neither a group nor an error", path);
+    ebb_error_set (&failure, EBB_ERROR_CALLBACK, "%s returned neither a group nor an error", path);
   g_prefix_error (&failure, "process group \"%s\": ", name);
   g_propagate_error (error, failure);
   return NULL;
@@ -160,10 +156,9 @@ ebb_process_group_load (const char *name,
       g_auto (GStrv) names = ebb_module_list (FILE_PREFIX);
       g_autofree char *modules = g_strjoinv (", ", names);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "no process groups \"%s\" here; there is single%s%s%s%s%s", name, *modules != '\0' ? ", " : "",
-                   modules, tried->len > 0 ? " (there is no " : "", tried->str, tried->len > 0 ? ")" : "");
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED, "no process groups \"%s\" here; there is single%s%s%s%s%s",
+                            name, *modules != '\0' ? ", " : "", modules, tried->len > 0 ? " (there is no " : "",
+                            tried->str, tried->len > 0 ? ")" : "");
     }
   return open_module (path, name, error);
 }
@@ -229,22 +224,17 @@ ebb_init_process_group (const char *backend,
   if (error != NULL && *error != NULL)
     return NULL;
   if (thread_default != NULL)
-    {
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_STATE,
-          "process group \"%s\": this thread is rank %u of %u already: use the group that its function was given",
-          is_auto ? "auto" : backend, ebb_process_group_get_rank (thread_default),
-          ebb_process_group_get_size (thread_default));
-      return NULL;
-    }
+    return ebb_fail_null (
+        error, EBB_ERROR_STATE,
+        "process group \"%s\": this thread is rank %u of %u already: use the group that its function was given",
+        is_auto ? "auto" : backend, ebb_process_group_get_rank (thread_default),
+        ebb_process_group_get_size (thread_default));
   if (is_auto)
     backend = pick_backend ();
   if (__atomic_load_n (&process_default, __ATOMIC_ACQUIRE) != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "process group \"%s\": there is one already; call ebb_destroy_process_group () first", backend);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_STATE,
+                          "process group \"%s\": there is one already; call ebb_destroy_process_group () first",
+                          backend);
   group = strcmp (backend, "single") == 0 ? ebb_single_group_new () : ebb_process_group_load (backend, &failure);
   if (group == NULL)
     {

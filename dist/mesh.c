@@ -52,20 +52,14 @@ check_names (const char *const *names,
   for (guint i = 0; i < n; i++)
     {
       if (*names[i] == '\0' || strpbrk (names[i], " =\n") != NULL)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "a mesh: \"%s\" can't name dimension %u; a name has at least one character and no blank",
-                       names[i], i);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                         "a mesh: \"%s\" can't name dimension %u; a name has at least one character and no blank",
+                         names[i], i);
       for (guint j = 0; j < i; j++)
         if (strcmp (names[i], names[j]) == 0)
-          {
-            g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                         "a mesh: dimensions %u and %u are both named \"%s\"; each needs a name of its own", j, i,
-                         names[i]);
-            return FALSE;
-          }
+          return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                           "a mesh: dimensions %u and %u are both named \"%s\"; each needs a name of its own", j, i,
+                           names[i]);
     }
   return TRUE;
 }
@@ -87,35 +81,26 @@ complete_sizes (const char *const *names,
     {
       sizes[i] = given[i];
       if (given[i] == -1 && open < n)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "a mesh of %s: only one size may be -1, which takes the remaining ranks", text);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                         "a mesh of %s: only one size may be -1, which takes the remaining ranks", text);
       if (given[i] == -1)
         {
           open = i;
           continue;
         }
       if (given[i] < 1 || given[i] > MAX_RANKS)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "a mesh of %s: the size of \"%s\" is %" G_GINT64_FORMAT
-                       "; it must be 1 or more, or -1 for the remaining ranks",
-                       text, names[i], given[i]);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                         "a mesh of %s: the size of \"%s\" is %" G_GINT64_FORMAT
+                         "; it must be 1 or more, or -1 for the remaining ranks",
+                         text, names[i], given[i]);
       product = MIN (product * given[i], MAX_RANKS);
     }
   if (open < n && n_ranks % product == 0)
     sizes[open] = n_ranks / product;
   else if (open < n || product != n_ranks)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a mesh of %s: the group has %" G_GINT64_FORMAT " ranks, %s %" G_GINT64_FORMAT, text, n_ranks,
-                   open < n ? "which is no multiple of" : "not", product);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "a mesh of %s: the group has %" G_GINT64_FORMAT " ranks, %s %" G_GINT64_FORMAT, text, n_ranks,
+                     open < n ? "which is no multiple of" : "not", product);
   return TRUE;
 }
 
@@ -195,10 +180,7 @@ ebb_mesh_new (EbbProcessGroup *group,
   g_return_val_if_fail (EBB_IS_PROCESS_GROUP (group), NULL);
 
   if (n == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a mesh needs at least one dimension");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "a mesh needs at least one dimension");
   complete = g_new (gint64, n);
   if (!check_names (names, n, error)
       || !complete_sizes (names, sizes, complete, n, ebb_process_group_get_size (group), error))
@@ -329,8 +311,7 @@ ebb_mesh_find_group (EbbMesh *self,
   names = g_string_new (NULL);
   for (guint i = 0; i < self->n_dims; i++)
     g_string_append_printf (names, "%s\"%s\"", i > 0 ? ", " : "", self->dims[i].name);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the mesh has no dimension \"%s\": it has %s", name,
-               names->str);
+  ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "the mesh has no dimension \"%s\": it has %s", name, names->str);
   g_string_free (names, TRUE);
   return NULL;
 }

@@ -77,11 +77,10 @@ ebb_mpu_init_known (EbbMpu *self,
     return TRUE;
   if (!found && state->size == 1)
     return ebb_mpu_init_group (self, all);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "this is rank %u of %u, and %s: pass the mesh, or the group of the ranks that share a model%s",
-               state->rank, state->size,
-               several ? "models were sharded over different groups of them"
-                       : "nothing says which of them share a model",
-               several ? "" : ", or call ebb_parallelize () or ebb_initialize () first");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "this is rank %u of %u, and %s: pass the mesh, or the group of the ranks that share a model%s",
+                   state->rank, state->size,
+                   several ? "models were sharded over different groups of them"
+                           : "nothing says which of them share a model",
+                   several ? "" : ", or call ebb_parallelize () or ebb_initialize () first");
 }

@@ -4,6 +4,7 @@
 
 #include "dist/init.h"
 #include "dist/mesh.h"
+#include "tensor/error-private.h"
 
 static gboolean
 take_mesh (EbbMpu *self,
@@ -16,11 +17,10 @@ take_mesh (EbbMpu *self,
   if (name != NULL)
     return ebb_mpu_init_group (self, ebb_mesh_get_group (mesh, name));
   text = ebb_mesh_to_string (mesh);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "mpu is a mesh of %s: it must have a dimension \"" EBB_MPU_DIM
-               "\", the ranks that share a model, or another one set by ebb_mesh_set_model_dim ()",
-               text);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "mpu is a mesh of %s: it must have a dimension \"" EBB_MPU_DIM
+                   "\", the ranks that share a model, or another one set by ebb_mesh_set_model_dim ()",
+                   text);
 }
 
 /* -- objects of other systems -------------------------------------------------------------------------------------- */
@@ -73,12 +73,9 @@ read_number (GObject *object,
   if (n == -1)
     return TRUE;
   if (n < least || n > G_MAXINT32)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "mpu has the %s %" G_GINT64_FORMAT ": it must be from %" G_GINT64_FORMAT " to %d", spec->name, n,
-                   least, G_MAXINT32);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "mpu has the %s %" G_GINT64_FORMAT ": it must be from %" G_GINT64_FORMAT " to %d", spec->name, n,
+                     least, G_MAXINT32);
   *number = n;
   return TRUE;
 }
@@ -106,21 +103,15 @@ complete_side (Side *side,
   const gint64 rank = side->group != NULL ? ebb_process_group_get_rank (side->group) : side->rank;
 
   if ((side->size >= 0 && side->size != size) || (side->rank >= 0 && side->rank != rank))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "mpu has a %s group in which this is rank %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
-                   ", and says that it is rank %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
-                   " (-1: nothing): they must agree",
-                   side->what, rank, size, side->rank, side->size);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "mpu has a %s group in which this is rank %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
+                     ", and says that it is rank %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
+                     " (-1: nothing): they must agree",
+                     side->what, rank, size, side->rank, side->size);
   if (size >= 0 && rank >= size)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "mpu has the %s rank %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT ": it must be less", side->what,
-                   rank, size);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "mpu has the %s rank %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT ": it must be less", side->what,
+                     rank, size);
   side->size = size;
   side->rank = rank;
   return TRUE;
@@ -160,14 +151,11 @@ take_object (EbbMpu *self,
     ok = read_side (i < N_MODEL_PREFIXES ? &model : &data, object, prefixes[i], error);
   ok = ok && read_number (object, "", "world-size", 1, &model.size, error);
   if (ok && model.size < 0 && model.group == NULL)
-    {
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-          "mpu is a %s, which has no number \"model-parallel-world-size\", \"tensor-model-parallel-world-size\" "
-          "or \"world-size\": it must be none, an EbbMesh, an EbbProcessGroup, or an object that has one",
-          G_OBJECT_TYPE_NAME (object));
-      ok = FALSE;
-    }
+    ok = ebb_fail (
+        error, EBB_ERROR_INVALID_ARGUMENT,
+        "mpu is a %s, which has no number \"model-parallel-world-size\", \"tensor-model-parallel-world-size\" "
+        "or \"world-size\": it must be none, an EbbMesh, an EbbProcessGroup, or an object that has one",
+        G_OBJECT_TYPE_NAME (object));
   ok = ok && complete_side (&model, error) && complete_side (&data, error);
   if (ok)
     take_sides (self, &model, &data);

@@ -137,11 +137,10 @@ check_seed (EbbGeneratorTracker *self,
         continue;
       shown = ebb_escape_text (name);
       other = ebb_escape_text (entry->name);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "generator tracker: \"%s\" can't have seed %" G_GUINT64_FORMAT
-                   ", which \"%s\" has: they would give the same numbers; take another seed",
-                   shown, seed, other);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                       "generator tracker: \"%s\" can't have seed %" G_GUINT64_FORMAT
+                       ", which \"%s\" has: they would give the same numbers; take another seed",
+                       shown, seed, other);
     }
   return TRUE;
 }
@@ -171,11 +170,8 @@ ebb_generator_tracker_add (EbbGeneratorTracker *self,
     return FALSE;
   entry = find (self, name);
   if (entry != NULL && !entry->is_implied)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "generator tracker: there is a generator \"%s\" already; take another name, or reset first", name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "generator tracker: there is a generator \"%s\" already; take another name, or reset first", name);
   if (!check_seed (self, name, seed, error))
     return FALSE;
   put (self, name, seed, seed, 0);
@@ -284,13 +280,10 @@ ebb_generator_tracker_fork (EbbGeneratorTracker *self,
     return FALSE;
   entry = ebb_modes.recomputing > 0 ? find_any (self, name) : find (self, name);
   if (entry == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "generator tracker: there is no generator \"%s\"; add it first (\"" EBB_MODEL_PARALLEL_RNG
-                   "\" by ebb_model_parallel_manual_seed ())",
-                   name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "generator tracker: there is no generator \"%s\"; add it first (\"" EBB_MODEL_PARALLEL_RNG
+                     "\" by ebb_model_parallel_manual_seed ())",
+                     name);
   ebb_generator_push_default (entry->generator, self);
   return TRUE;
 }
@@ -380,11 +373,10 @@ read_state (EbbArgs *states,
       return TRUE;
     }
   shown = ebb_escape_text (name != NULL ? name : "without a name");
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "generator tracker: entry %u of the states (%s) must be a dictionary of the integers \"seed\" and "
-               "\"offset\" under the generator's name",
-               i, shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "generator tracker: entry %u of the states (%s) must be a dictionary of the integers \"seed\" and "
+                   "\"offset\" under the generator's name",
+                   i, shown);
 }
 
 /**
@@ -630,26 +622,20 @@ ebb_model_parallel_manual_seed (guint64 seed,
     return FALSE;
   g_return_val_if_fail (mpu == NULL || G_IS_OBJECT (mpu), FALSE);
   if (ebb_modes.forks != NULL)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                           "model_parallel_manual_seed: another generator is this thread's default one inside a fork; "
-                           "call ebb_generator_tracker_join () first");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "model_parallel_manual_seed: another generator is this thread's default one inside a fork; "
+                     "call ebb_generator_tracker_join () first");
   if (!(mpu != NULL ? ebb_mpu_init (&unit, mpu, error) : ebb_mpu_init_known (&unit, error)))
     {
       g_prefix_error_literal (error, "model_parallel_manual_seed: ");
       return FALSE;
     }
   if (unit.rank < 0 || unit.model < 0)
-    {
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-          "model_parallel_manual_seed: mpu has %u ranks that share a model, but does not say which %s this is: "
-          "it must have their group, or a model-parallel-rank and a data-parallel-rank",
-          unit.world_size, unit.rank < 0 ? "of them" : "model of several");
-      return FALSE;
-    }
+    return ebb_fail (
+        error, EBB_ERROR_INVALID_ARGUMENT,
+        "model_parallel_manual_seed: mpu has %u ranks that share a model, but does not say which %s this is: "
+        "it must have their group, or a model-parallel-rank and a data-parallel-rank",
+        unit.world_size, unit.rank < 0 ? "of them" : "model of several");
   tracker = ebb_generator_tracker_get_default ();
   ebb_manual_seed (ebb_get_rank_seed (seed, (guint64) unit.model));
   ebb_generator_tracker_reset (tracker);

@@ -4,6 +4,7 @@
 #include "offload/activation-store.h"
 #include "offload/transfer/transfer-private.h"
 #include "tensor/autograd/handle-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 #include <pthread.h>

@@ -158,8 +158,7 @@ ebb_activation_store_unpack (EbbSavedTensorHooks *hooks,
   EbbTensor *tensor = NULL;
 
   if (packed != NULL ? packed->block->store != self : handle->tensor == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "this %s did not return the handle",
-                 G_OBJECT_TYPE_NAME (self));
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "this %s did not return the handle", G_OBJECT_TYPE_NAME (self));
   else
     tensor = handle->tensor != NULL ? ebb_handle_get_tensor (handle) : get_view (packed, error);
   if (tensor == NULL)
@@ -191,10 +190,9 @@ ebb_activation_store_real_reserve (EbbActivationStore *self,
                                    guint64 n_bytes,
                                    GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s can't reserve a room, here of %" G_GUINT64_FORMAT " bytes for %s; use a host or disk store",
-               G_OBJECT_TYPE_NAME (self), n_bytes, ebb_device_get_name (device));
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
+                        "%s can't reserve a room, here of %" G_GUINT64_FORMAT " bytes for %s; use a host or disk store",
+                        G_OBJECT_TYPE_NAME (self), n_bytes, ebb_device_get_name (device));
 }
 
 static EbbHandle *
@@ -204,9 +202,8 @@ ebb_activation_store_real_put_at (EbbActivationStore *self,
                                   EbbTensor *block,
                                   GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s can't put a block into a reserved room",
-               G_OBJECT_TYPE_NAME (self));
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED, "%s can't put a block into a reserved room",
+                        G_OBJECT_TYPE_NAME (self));
 }
 
 gboolean
@@ -894,11 +891,10 @@ check_fallback (EbbActivationStore *self,
 
   if (!g_ptr_array_find (chain, self, NULL))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "fallback of %s: this %s leads back to this store itself, by its own fallback or its next store; it "
-               "must be a store that does not",
-               G_OBJECT_TYPE_NAME (self), G_OBJECT_TYPE_NAME (fallback));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "fallback of %s: this %s leads back to this store itself, by its own fallback or its next store; it "
+                   "must be a store that does not",
+                   G_OBJECT_TYPE_NAME (self), G_OBJECT_TYPE_NAME (fallback));
 }
 
 /**

@@ -41,8 +41,7 @@ require (EbbActivationStore *self,
          GError **error)
 {
   if (result == NULL && local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "%s of %s failed without saying why", what,
-                 G_OBJECT_TYPE_NAME (self));
+    ebb_error_set (&local, EBB_ERROR_CALLBACK, "%s of %s failed without saying why", what, G_OBJECT_TYPE_NAME (self));
   return_failure (self, local, error);
   return result;
 }
@@ -224,10 +223,9 @@ ebb_activation_store_put_block (EbbActivationStore *self,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (block);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "put_block of %s: a block of shape %s: it must be contiguous and of one dimension",
-                   G_OBJECT_TYPE_NAME (self), shape);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                            "put_block of %s: a block of shape %s: it must be contiguous and of one dimension",
+                            G_OBJECT_TYPE_NAME (self), shape);
     }
   n_bytes = ebb_tensor_get_n_bytes (block);
   birth = block->storage->birth;
@@ -263,9 +261,8 @@ check_handle (EbbActivationStore *self,
 
   if (block != NULL && block->store == self && (block->funcs->get == NULL) == is_room)
     return block;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the handle was not returned by %s of this %s",
-               is_room ? "reserve" : "put_block", G_OBJECT_TYPE_NAME (self));
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "the handle was not returned by %s of this %s",
+                        is_room ? "reserve" : "put_block", G_OBJECT_TYPE_NAME (self));
 }
 
 static EbbTensor *
@@ -447,12 +444,10 @@ ebb_activation_store_put_at (EbbActivationStore *self,
   if (reserved == NULL || !ebb_activation_store_begin_put (self, error))
     return NULL;
   if (n_bytes > reserved->n_bytes || offset > reserved->n_bytes - n_bytes)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "put_at of %s: %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT " exceed a room of %" G_GSIZE_FORMAT,
-                   G_OBJECT_TYPE_NAME (self), n_bytes, offset, reserved->n_bytes);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "put_at of %s: %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT
+                          " exceed a room of %" G_GSIZE_FORMAT,
+                          G_OBJECT_TYPE_NAME (self), n_bytes, offset, reserved->n_bytes);
   if (reserved->funcs == &foreign_room)
     room = ((Wrapper *) reserved)->inner;
   handle = EBB_ACTIVATION_STORE_GET_CLASS (self)->put_at (self, room, offset, block, &local);
@@ -486,8 +481,8 @@ ebb_activation_store_synchronize (EbbActivationStore *self,
   klass = EBB_ACTIVATION_STORE_GET_CLASS (self);
   ok = klass->synchronize == NULL || klass->synchronize (self, error != NULL ? &local : NULL);
   if (!ok && error != NULL && local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "synchronize of %s failed without saying why",
-                 G_OBJECT_TYPE_NAME (self));
+    ebb_error_set (&local, EBB_ERROR_CALLBACK, "synchronize of %s failed without saying why",
+                   G_OBJECT_TYPE_NAME (self));
   ok = ebb_activation_store_wait (self, error != NULL && local == NULL ? &local : NULL) && ok;
   fallback = ebb_activation_store_ref_fallback (self);
   if (fallback != NULL)
@@ -929,12 +924,12 @@ bring (EbbSharedBlock *self,
       || (tensor->storage->device == self->device && tensor->view.dtype == self->dtype
           && ebb_tensor_get_n_bytes (tensor) == size && ebb_view_is_contiguous (&tensor->view)))
     return tensor;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
-               "get of %s gave %" G_GUINT64_FORMAT " bytes of %s on %s: it must give the %" G_GSIZE_FORMAT
-               " bytes of %s on %s that were put, contiguous",
-               G_OBJECT_TYPE_NAME (self->store), (guint64) ebb_tensor_get_n_bytes (tensor),
-               ebb_dtype_get_name (tensor->view.dtype), ebb_device_get_name (tensor->storage->device), size,
-               ebb_dtype_get_name (self->dtype), ebb_device_get_name (self->device));
+  ebb_error_set (error, EBB_ERROR_CALLBACK,
+                 "get of %s gave %" G_GUINT64_FORMAT " bytes of %s on %s: it must give the %" G_GSIZE_FORMAT
+                 " bytes of %s on %s that were put, contiguous",
+                 G_OBJECT_TYPE_NAME (self->store), (guint64) ebb_tensor_get_n_bytes (tensor),
+                 ebb_dtype_get_name (tensor->view.dtype), ebb_device_get_name (tensor->storage->device), size,
+                 ebb_dtype_get_name (self->dtype), ebb_device_get_name (self->device));
   ebb_tensor_unref (tensor);
   return NULL;
 }

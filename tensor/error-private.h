@@ -5,6 +5,15 @@
 
 G_BEGIN_DECLS
 
+/* g_set_error () in the domain EBB_ERROR. */
+void ebb_error_set (GError **error,
+                    EbbError code,
+                    const char *format,
+                    ...) G_GNUC_PRINTF (3, 4);
+/* The failure for a function to return, which sets its @error. */
+#define ebb_fail(...) (ebb_error_set (__VA_ARGS__), FALSE)
+#define ebb_fail_null(...) (ebb_error_set (__VA_ARGS__), NULL)
+
 /* A stranger's text, or the name of a file, as part of a message: UTF-8, on one line, cut if it is long. */
 char *ebb_escape_text (const char *text);
 /* The same of its first characters, with "..." for the others. */

@@ -18,6 +18,20 @@ ebb_error_quark (void)
   return value;
 }
 
+void
+ebb_error_set (GError **error,
+               EbbError code,
+               const char *format,
+               ...)
+{
+  va_list arguments;
+
+  va_start (arguments, format);
+  if (error != NULL)
+    g_propagate_error (error, g_error_new_valist (EBB_ERROR, code, format, arguments));
+  va_end (arguments);
+}
+
 #define MAX_SHOWN 2000
 
 char *

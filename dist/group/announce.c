@@ -123,9 +123,8 @@ ebb_collective_check_announcement (const EbbCollectiveCall *call,
       && other->peer == (is_pair ? rank : call->peer))
     return TRUE;
   ebb_collective_announce (call, &own);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-               "rank %u calls %s%s (call %" G_GUINT64_FORMAT " there, %" G_GUINT64_FORMAT " here)", other_rank,
-               other->text, strcmp (other->text, own.text) == 0 ? " with other shards" : "", other->sequence,
-               call->sequence);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
+                   "rank %u calls %s%s (call %" G_GUINT64_FORMAT " there, %" G_GUINT64_FORMAT " here)", other_rank,
+                   other->text, strcmp (other->text, own.text) == 0 ? " with other shards" : "", other->sequence,
+                   call->sequence);
 }

@@ -273,7 +273,7 @@ ebb_process_group_do (EbbProcessGroup *self,
   if (run (self, work, &engine_failed, &failure))
     return TRUE;
   if (failure == NULL)
-    g_set_error_literal (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "the engine failed without saying why");
+    ebb_error_set (&failure, EBB_ERROR_CALLBACK, "the engine failed without saying why");
   ebb_process_group_prefix_failure (work, failure);
   /* An engine has reported its own failure to the others. */
   if (!engine_failed && funcs->fail != NULL)

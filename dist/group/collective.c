@@ -26,17 +26,13 @@ check_tensor (EbbTensor *tensor,
   g_autofree char *shape = NULL;
 
   if (tensor->storage->placeholder)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
-                   "%s: the tensor has no data: it was made after a recompute had all it needed", name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STOP,
+                     "%s: the tensor has no data: it was made after a recompute had all it needed", name);
   if (ebb_view_is_contiguous (&tensor->view))
     return TRUE;
   shape = ebb_tensor_shape_to_string (tensor);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: a tensor of shape %s is not contiguous; call contiguous () on it", name, shape);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: a tensor of shape %s is not contiguous; call contiguous () on it", name, shape);
 }
 
 static gboolean
@@ -70,35 +66,28 @@ check_shard (const EbbCollectivePart *part,
     {
       if (n == 0)
         return TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: this rank has no tensor for its shard of %" G_GINT64_FORMAT " elements", name, n);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                       "%s: this rank has no tensor for its shard of %" G_GINT64_FORMAT " elements", name, n);
     }
   if (!check_tensor (shard, name, error))
     return FALSE;
   if (shard->view.dtype != part->full->view.dtype)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: the shard is %s, the full tensor %s; they must be the same",
-                   name, ebb_dtype_get_name (shard->view.dtype), ebb_dtype_get_name (part->full->view.dtype));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE, "%s: the shard is %s, the full tensor %s; they must be the same", name,
+                     ebb_dtype_get_name (shard->view.dtype), ebb_dtype_get_name (part->full->view.dtype));
   if (shard->n_elements != n)
     {
       g_autofree char *a = ebb_tensor_shape_to_string (shard);
       g_autofree char *b = ebb_tensor_shape_to_string (part->full);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "%s: the shard has shape %s, %" G_GINT64_FORMAT " elements of %s are this rank's", name, a, n, b);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_SHAPE,
+                       "%s: the shard has shape %s, %" G_GINT64_FORMAT " elements of %s are this rank's", name, a, n,
+                       b);
     }
   if (overlaps (part->full, shard, is_exchange ? -part->full->n_elements : begin))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   is_exchange ? "%s: the result overlaps the input; they must be apart"
-                               : "%s: the shard overlaps the full tensor elsewhere than at its place",
-                   name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     is_exchange ? "%s: the result overlaps the input; they must be apart"
+                                 : "%s: the shard overlaps the full tensor elsewhere than at its place",
+                     name);
   return TRUE;
 }
 
@@ -110,9 +99,8 @@ check_op (EbbCollective which,
 {
   if (!ebb_collective_reduces (which) || op != EBB_REDUCE_OP_MEAN || dtype != EBB_DTYPE_BOOL)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: there is no mean of bool; sum is the logical or",
-               ebb_collective_get_name (which));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE, "%s: there is no mean of bool; sum is the logical or",
+                   ebb_collective_get_name (which));
 }
 
 /* A peer must be a rank of the group. */
@@ -128,16 +116,10 @@ check_peer (EbbGroupState *state,
   if (!is_pair && which != EBB_COLLECTIVE_BROADCAST)
     return TRUE;
   if (peer >= state->size)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: there is no rank %u; the ranks are 0 to %u", name,
-                   peer, state->size - 1);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: there is no rank %u; the ranks are 0 to %u", name, peer,
+                     state->size - 1);
   if (is_pair && peer == state->rank)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: rank %u is this rank itself", name, peer);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: rank %u is this rank itself", name, peer);
   return TRUE;
 }
 
@@ -158,9 +140,8 @@ fill_counts (EbbGroupState *state,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (part->full);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape %s can't be split into %u equal shards",
-                   ebb_collective_get_name (which), shape, state->size);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_SHAPE, "%s: a tensor of shape %s can't be split into %u equal shards",
+                       ebb_collective_get_name (which), shape, state->size);
     }
   starts[0] = 0;
   for (gint64 r = 0; r < size; r++)
@@ -171,11 +152,11 @@ fill_counts (EbbGroupState *state,
       starts[r + 1] = starts[r] + counts[r];
       if (counts[r] >= 0 && starts[r + 1] <= n && (r < size - 1 || starts[r + 1] == n))
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "%s: shards of %" G_GINT64_FORMAT " elements up to rank %" G_GINT64_FORMAT
-                   " don't make up the %" G_GINT64_FORMAT " of the full tensor",
-                   ebb_collective_get_name (which), starts[r + 1], r, n);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_SHAPE,
+                       "%s: shards of %" G_GINT64_FORMAT " elements up to rank %" G_GINT64_FORMAT
+                       " don't make up the %" G_GINT64_FORMAT " of the full tensor",
+                       ebb_collective_get_name (which),
+                       starts[r + 1], r, n);
     }
   return TRUE;
 }
@@ -309,12 +290,8 @@ prepare (EbbProcessGroup *self,
       || !check_peer (state, request->which, request->peer, error))
     return NULL;
   if ((guint) request->op >= EBB_N_REDUCE_OPS)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: %d is no reduction; it must be sum, mean, min or max", ebb_collective_get_name (request->which),
-                   (int) request->op);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %d is no reduction; it must be sum, mean, min or max",
+                          ebb_collective_get_name (request->which), (int) request->op);
   work = work_new (state, request, error);
   if (work == NULL)
     return NULL;

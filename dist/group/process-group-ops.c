@@ -40,11 +40,7 @@ ebb_process_group_split (EbbProcessGroup *self,
   if (!EBB_MAY_BEGIN (error, self))
     return NULL;
   if (ebb_is_stopped ())
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_STOP,
-                           "split: a recompute that has all it needs makes no groups");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_STOP, "split: a recompute that has all it needs makes no groups");
   size = ebb_process_group_get_size (self);
   state = ebb_process_group_get_state (self);
   mine[1] = state->is_split ? state->own : state->rank;
@@ -297,9 +293,8 @@ check_has_dims (EbbTensor *input,
 {
   if (input->view.n_dims > 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no first dimension",
-               ebb_collective_get_name (which));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no first dimension",
+                   ebb_collective_get_name (which));
 }
 
 static gboolean
@@ -316,9 +311,8 @@ check_divides (EbbProcessGroup *self,
   if (input->view.shape[0] % n == 0)
     return TRUE;
   shape = ebb_tensor_shape_to_string (input);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: the first dimension of %s can't be split into %u equal shards",
-               ebb_collective_get_name (which), shape, n);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: the first dimension of %s can't be split into %u equal shards",
+                   ebb_collective_get_name (which), shape, n);
 }
 
 /* The larger tensor has the shape of the smaller one with n times its first dimension. */
@@ -340,10 +334,8 @@ check_fits (EbbProcessGroup *self,
     return TRUE;
   full_shape = ebb_tensor_shape_to_string (full);
   shard_shape = ebb_tensor_shape_to_string (shard);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: %s is not %u times %s along the first dimension", ebb_collective_get_name (which), full_shape, n,
-               shard_shape);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s is not %u times %s along the first dimension",
+                   ebb_collective_get_name (which), full_shape, n, shard_shape);
 }
 
 /* Returns @result, with the caller's reference, or NULL. */

@@ -4,6 +4,7 @@
 #include "dist/group/process-group.h"
 #include "dist/group/rendezvous-private.h"
 #include "tensor/backend/kernel-private.h"
+#include "tensor/error-private.h"
 
 /* The interface of groups for wrappers, and that of engines: classes that derive from EbbProcessGroup. */
 
@@ -181,14 +182,14 @@ gboolean ebb_collective_check_announcement (const EbbCollectiveCall *call,
 
 /* ebb-process-group-NAME.so is not linked to the library, which passes it the functions that it needs. It returns the
  * group of all ranks that were started together. */
-#define EBB_PROCESS_GROUP_VERSION 2
+#define EBB_PROCESS_GROUP_VERSION 3
 #define EBB_PROCESS_GROUP_MODULE_SYMBOL "ebb_process_group_open_v1"
 
 typedef struct
 {
   guint version;
   GType (*get_type) (void); /* EbbProcessGroup's */
-  GQuark (*get_error_quark) (void);
+  __typeof__ (ebb_error_set) *error_set;
   gsize (*get_dtype_size) (EbbDType dtype);
   guint (*get_rank) (EbbProcessGroup *group);
   guint (*get_size) (EbbProcessGroup *group);
@@ -198,7 +199,6 @@ typedef struct
   __typeof__ (ebb_collective_announce) *announce;
   __typeof__ (ebb_collective_check_announcement) *check_announcement;
   const char *(*get_name) (EbbProcessGroup *group);
-  const char *(*get_device_name) (EbbDevice *device);
   guint (*count_mpi_processes) (void);   /* 0: MPI didn't start this process */
   void (*set_n_threads) (int n_threads); /* of the calling thread, unless the environment says how many */
   __typeof__ (ebb_rendezvous_find_rank) *find_rank;

@@ -75,10 +75,9 @@ ebb_group_queue_check (EbbGroupQueue *self,
 {
   if (self->owner == getpid () || (is_alone && !self->has_thread))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-               "the process group belongs to process %d, of which this one is a child: make a group here",
-               (int) self->owner);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
+                   "the process group belongs to process %d, of which this one is a child: make a group here",
+                   (int) self->owner);
 }
 
 /* The queue may hold the last references. */
@@ -169,8 +168,7 @@ check_enqueued (EbbGroupQueue *self,
     return FALSE;
   if ((double) (g_get_monotonic_time () - began) * 1e-6 < timeout)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "not all ranks did their part within %g s", timeout);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "not all ranks did their part within %g s", timeout);
 }
 
 /* With the lock, which it releases while it looks at the oldest work; FALSE if there is nothing more to look at now. */
@@ -303,9 +301,8 @@ make_thread (EbbGroupQueue *self,
       if (start->account != NULL)
         ebb_memory_account_unref (start->account);
       g_free (start);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "can't start a thread for the collectives of a process group: %s", g_strerror (code));
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_NO_MEMORY, "can't start a thread for the collectives of a process group: %s",
+                       g_strerror (code));
     }
   pthread_setname_np (self->thread, "ebb-collectives");
   self->has_thread = TRUE;

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/group/rendezvous-private.h"
 
-#include "tensor/error.h"
+#include "tensor/error-private.h"
 
 #include <gio/gio.h>
 #include <string.h>
@@ -65,8 +65,7 @@ draw_number (guint8 number[NUMBER_SIZE],
 {
   if (getrandom (number, NUMBER_SIZE, 0) == NUMBER_SIZE)
     return TRUE;
-  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "the system gives no random numbers");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "the system gives no random numbers");
 }
 
 /* @answer: NULL for the guest's. */
@@ -342,9 +341,8 @@ listen_at_all (Host *self,
     }
   if (self->listeners->len > 0 && !g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_ADDRESS_IN_USE))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank 0 can't listen at %s:%u (MASTER_ADDR, MASTER_PORT): %s",
-               self->job->name, self->job->port, failure->message);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "rank 0 can't listen at %s:%u (MASTER_ADDR, MASTER_PORT): %s",
+                   self->job->name, self->job->port, failure->message);
 }
 
 static gboolean
@@ -356,10 +354,10 @@ set_missing (Host *self,
   for (guint i = 1; i < self->job->n_ranks; i++)
     if (!self->given[i])
       g_string_append_printf (ranks, "%s%u", ranks->len > 0 ? ", " : "", i);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "these of the %u ranks did not connect within %g s: %s%s%s",
-               self->job->n_ranks, self->job->timeout, ranks->str, self->refused != NULL ? self->refused : "",
-               self->is_reached ? "" : " (MASTER_ADDR is an address that only processes of rank 0's machine reach)");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "these of the %u ranks did not connect within %g s: %s%s%s",
+                   self->job->n_ranks, self->job->timeout, ranks->str, self->refused != NULL ? self->refused : "",
+                   self->is_reached ? ""
+                                    : " (MASTER_ADDR is an address that only processes of rank 0's machine reach)");
 }
 
 /* Waits until a guest can go on, or one has stayed too long. */
@@ -524,30 +522,23 @@ ask_once (GSocket *socket,
       || !transfer (socket, FALSE, &head, sizeof head, deadline))
     return FALSE;
   if (head.status == GUINT32_TO_BE (OTHER_TOKEN))
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank 0 has another EBB_RENDEZVOUS_TOKEN");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "rank 0 has another EBB_RENDEZVOUS_TOKEN");
   if (head.status != GUINT32_TO_BE (GIVEN))
     size = 0;
   if (!transfer (socket, FALSE, given, size, deadline))
     return FALSE;
   sign (token, hello, number, &head, given, size, signature);
   if (!is_same_signature (signature, head.signature))
-    g_set_error_literal (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                         "the process that answers isn't rank 0 of this job: it doesn't know EBB_RENDEZVOUS_TOKEN");
-  else if (head.status == GUINT32_TO_BE (OTHER_SIZE))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "WORLD_SIZE is %u here and %u on rank 0",
-                 GUINT32_FROM_BE (hello->size), GUINT32_FROM_BE (head.size));
-  else if (head.status != GUINT32_TO_BE (GIVEN))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                 "another process has connected as rank %u; each must have its own RANK", rank);
-  else
-    {
-      memcpy (data, given, size);
-      return TRUE;
-    }
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
+                     "the process that answers isn't rank 0 of this job: it doesn't know EBB_RENDEZVOUS_TOKEN");
+  if (head.status == GUINT32_TO_BE (OTHER_SIZE))
+    return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "WORLD_SIZE is %u here and %u on rank 0",
+                     GUINT32_FROM_BE (hello->size), GUINT32_FROM_BE (head.size));
+  if (head.status != GUINT32_TO_BE (GIVEN))
+    return ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
+                     "another process has connected as rank %u; each must have its own RANK", rank);
+  memcpy (data, given, size);
+  return TRUE;
 }
 
 /* Tries again, since rank 0 may not listen yet. */
@@ -585,10 +576,9 @@ ask (const Job *job,
         }
       g_usleep (50000);
     }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-               "rank 0 gave no answer at %s:%u (MASTER_ADDR, MASTER_PORT) within %g s%s%s", job->name, job->port,
-               job->timeout, last != NULL ? ": " : "", last != NULL ? last->message : "");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
+                   "rank 0 gave no answer at %s:%u (MASTER_ADDR, MASTER_PORT) within %g s%s%s", job->name, job->port,
+                   job->timeout, last != NULL ? ": " : "", last != NULL ? last->message : "");
 }
 
 /* -- the environment ----------------------------------------------------------------------------------------------- */
@@ -605,19 +595,13 @@ get_number (const char *variable,
   guint64 value = 0;
 
   if (text == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                   "%s is not set: each process needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or mpirun must "
-                   "start it",
-                   variable);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
+                     "%s is not set: each process needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or mpirun must "
+                     "start it",
+                     variable);
   if (!g_ascii_string_to_unsigned (text, 10, 0, max, &value, NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                   "%s is \"%s\"; a number up to %" G_GUINT64_FORMAT " is wanted", variable, text, max);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "%s is \"%s\"; a number up to %" G_GUINT64_FORMAT " is wanted",
+                     variable, text, max);
   *number = (guint) value;
   return TRUE;
 }
@@ -635,9 +619,7 @@ ebb_rendezvous_find_rank (guint *rank,
     return FALSE;
   if (*rank < *size)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "RANK is %u; with a WORLD_SIZE of %u it must be less", *rank,
-               *size);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "RANK is %u; with a WORLD_SIZE of %u it must be less", *rank, *size);
 }
 
 /* Between machines a stranger could connect, so the token is required there. */
@@ -654,13 +636,11 @@ get_token (GList *addresses,
     return TRUE;
   for (GList *l = addresses; l != NULL; l = l->next)
     if (!g_inet_address_get_is_loopback (l->data))
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                     "EBB_RENDEZVOUS_TOKEN is not set: where MASTER_ADDR (%s) can be reached from other machines, all "
-                     "ranks need the same random text, by which they know each other",
-                     name);
-        return FALSE;
-      }
+      return ebb_fail (
+          error, EBB_ERROR_PROCESS_GROUP,
+          "EBB_RENDEZVOUS_TOKEN is not set: where MASTER_ADDR (%s) can be reached from other machines, all "
+          "ranks need the same random text, by which they know each other",
+          name);
   return TRUE;
 }
 
@@ -685,18 +665,11 @@ ebb_rendezvous_spread (guint rank,
   if (!get_number ("MASTER_PORT", G_MAXUINT16, &port, error))
     return FALSE;
   if (name == NULL || *name == '\0')
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                           "MASTER_ADDR is not set: it says where rank 0 runs");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "MASTER_ADDR is not set: it says where rank 0 runs");
   resolver = g_resolver_get_default ();
   addresses = g_resolver_lookup_by_name (resolver, name, NULL, &failure);
   if (addresses == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "MASTER_ADDR is %s: %s", name, failure->message);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "MASTER_ADDR is %s: %s", name, failure->message);
   ok = get_token (addresses, name, &token, error);
   if (ok)
     {

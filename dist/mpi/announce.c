@@ -115,9 +115,7 @@ set_failure (EbbMpiGroup *self,
              guint rank,
              GError **error)
 {
-  g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u has failed: %s", rank,
-               self->incoming[rank].text);
-  return FALSE;
+  return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "rank %u has failed: %s", rank, self->incoming[rank].text);
 }
 
 static gboolean
@@ -127,8 +125,7 @@ check_process (EbbMpiGroup *self,
 {
   if (rank == self->rank || ebb_mpi_is_alive (self->world_ranks[rank]))
     return TRUE;
-  g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u has died: its process has ended", rank);
-  return FALSE;
+  return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "rank %u has died: its process has ended", rank);
 }
 
 gboolean
@@ -180,8 +177,7 @@ check_message (EbbMpiGroup *self,
     return set_failure (self, rank, error);
   if (message->kind != EBB_MPI_LEFT)
     return ebb_mpi_host->check_announcement (call, self->rank, message, rank, error);
-  g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u has left the group", rank);
-  return FALSE;
+  return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "rank %u has left the group", rank);
 }
 
 /* Needs the lock. @all: every message has arrived, and the own one is sent. */
@@ -248,12 +244,10 @@ set_timeout (EbbMpiGroup *self,
     if (takes_part (self, call, i) && !self->arrived[i])
       g_string_append_printf (ranks, "%s%u", n++ > 0 ? ", " : "", i);
   if (n == 0)
-    g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
-                 "not every rank received this rank's announcement within %g s", timeout);
-  else
-    g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank%s %s %s called nothing for %g s",
-                 n > 1 ? "s" : "", ranks->str, n > 1 ? "have" : "has", timeout);
-  return FALSE;
+    return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP,
+                         "not every rank received this rank's announcement within %g s", timeout);
+  return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "rank%s %s %s called nothing for %g s", n > 1 ? "s" : "",
+                       ranks->str, n > 1 ? "have" : "has", timeout);
 }
 
 gboolean

@@ -70,11 +70,8 @@ wait_for_requests (EbbMpiGroup *self,
       if (done)
         break;
       if (!ebb_mpi_pause (&pause, &look))
-        {
-          g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
-                       "all ranks have called it, but their data didn't come within %g s", timeout);
-          return FALSE;
-        }
+        return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP,
+                             "all ranks have called it, but their data didn't come within %g s", timeout);
       if (look && !ebb_mpi_look (self, error))
         return FALSE;
     }

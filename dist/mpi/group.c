@@ -161,17 +161,15 @@ wait_for_split (EbbMpiGroup *self,
       if (!ebb_mpi_pause (&pause, &look))
         {
           ebb_mpi_abandon ();
-          g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
-                       "MPI_Comm_create_group: not all members came within %g s", timeout);
-          return FALSE;
+          return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP,
+                               "MPI_Comm_create_group: not all members came within %g s", timeout);
         }
       for (guint i = 0; look && i < split->n_members; i++)
         if (!ebb_mpi_is_alive (self->world_ranks[split->members[i]]))
           {
             ebb_mpi_abandon ();
-            g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %d has died: its process has ended",
-                         split->members[i]);
-            return FALSE;
+            return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "rank %d has died: its process has ended",
+                                 split->members[i]);
           }
     }
   if (split->error == NULL)

@@ -17,7 +17,7 @@ G_BEGIN_DECLS
 
 extern const EbbProcessGroupHost *ebb_mpi_host;
 
-#define EBB_MPI_ERROR (ebb_mpi_host->get_error_quark ())
+#define ebb_mpi_fail(...) (ebb_mpi_host->error_set (__VA_ARGS__), FALSE)
 
 /* Starts MPI, unless it runs. @at_end is called when the process ends. */
 gboolean ebb_mpi_init (void (*at_end) (void),

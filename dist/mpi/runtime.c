@@ -41,10 +41,7 @@ ebb_mpi_lock (GError **error)
       else if (getpid () != pid)
         reason = "this process was forked from one that uses MPI";
       if (reason != NULL)
-        {
-          g_set_error_literal (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, reason);
-          return FALSE;
-        }
+        return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "%s", reason);
       /* Not pthread_mutex_lock (): its holder may be stuck in MPI, see group.c, and never unlock it. */
       if (pthread_mutex_trylock (&mutex) == 0)
         return TRUE;
@@ -85,8 +82,7 @@ ebb_mpi_check (int code,
   if (code == MPI_SUCCESS)
     return TRUE;
   MPI_Error_string (code, text, &length);
-  g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "%s: %s", function, text);
-  return FALSE;
+  return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "%s: %s", function, text);
 }
 
 /* -- pauses -------------------------------------------------------------------------------------------------------- */
@@ -237,16 +233,9 @@ ebb_mpi_wait_one (MPI_Request *request,
       if (!good || done)
         break;
       if (!ebb_mpi_pause (&pause, &look))
-        {
-          g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "%s: not all ranks came within %g s", what,
-                       timeout);
-          good = FALSE;
-        }
+        good = ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "%s: not all ranks came within %g s", what, timeout);
       else if (look && !ebb_mpi_are_all_alive ())
-        {
-          g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "%s: the process of a rank has ended", what);
-          good = FALSE;
-        }
+        good = ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "%s: the process of a rank has ended", what);
     }
   if (!good)
     ebb_mpi_abandon ();
@@ -342,21 +331,15 @@ ebb_mpi_init (void (*at_end) (void),
       || !ebb_mpi_check (MPI_Finalized (&finalized), "MPI_Finalized", error))
     return FALSE;
   if (finalized)
-    {
-      g_set_error_literal (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "this process has finalized MPI already");
-      return FALSE;
-    }
+    return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "this process has finalized MPI already");
   if (initialized)
     MPI_Query_thread (&provided);
   else if (!ebb_mpi_check (MPI_Init_thread (NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread", error))
     return FALSE;
   if (provided < MPI_THREAD_SERIALIZED)
-    {
-      g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
-                   "MPI gives thread support %d here; MPI_THREAD_SERIALIZED (%d) is needed", provided,
-                   MPI_THREAD_SERIALIZED);
-      return FALSE;
-    }
+    return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP,
+                         "MPI gives thread support %d here; MPI_THREAD_SERIALIZED (%d) is needed", provided,
+                         MPI_THREAD_SERIALIZED);
   MPI_Comm_set_errhandler (MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   started = !initialized;
   leave_groups = at_end;

@@ -12,8 +12,7 @@ ebb_nccl_check_cuda (cudaError_t code,
   if (code == cudaSuccess)
     return TRUE;
   cudaGetLastError (); /* else another library would take it for an error of its own next call */
-  g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_DEVICE, "%s: %s", function, cudaGetErrorString (code));
-  return FALSE;
+  return ebb_nccl_fail (error, EBB_ERROR_DEVICE, "%s: %s", function, cudaGetErrorString (code));
 }
 
 static gboolean
@@ -24,9 +23,8 @@ set_nccl_error (EbbNcclGroup *self,
 {
   const char *last = ncclGetLastError (self->comm);
 
-  g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP, "%s: %s%s%s", function, ncclGetErrorString (code),
-               last != NULL && *last != '\0' ? ": " : "", last != NULL ? last : "");
-  return FALSE;
+  return ebb_nccl_fail (error, EBB_ERROR_PROCESS_GROUP, "%s: %s%s%s", function, ncclGetErrorString (code),
+                        last != NULL && *last != '\0' ? ": " : "", last != NULL ? last : "");
 }
 
 /* -- waiting ------------------------------------------------------------------------------------------------------- */
@@ -68,11 +66,8 @@ wait_until (EbbNcclGroup *self,
       if (state == ncclSuccess && progress == cudaSuccess)
         return TRUE;
       if (g_get_monotonic_time () > deadline)
-        {
-          g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP,
-                       "%s: not all ranks did their part within %g s", what, timeout);
-          return FALSE;
-        }
+        return ebb_nccl_fail (error, EBB_ERROR_PROCESS_GROUP, "%s: not all ranks did their part within %g s",
+                              what, timeout);
       if (n_looks < N_LOOKS)
         g_thread_yield ();
       else

@@ -365,17 +365,13 @@ find_device (const Place *place,
   if (!ebb_nccl_check_cuda (cudaGetDeviceCount (&n_devices), "cudaGetDeviceCount", error))
     return FALSE;
   if (n_devices == 0)
-    {
-      g_set_error_literal (error, EBB_NCCL_ERROR, EBB_ERROR_DEVICE, "there is no GPU here");
-      return FALSE;
-    }
+    return ebb_nccl_fail (error, EBB_ERROR_DEVICE, "there is no GPU here");
   /* A launcher may show each process a GPU of its own. */
   *device = n_devices == 1 ? 0 : (int) place->local_rank;
   if (*device < n_devices)
     return TRUE;
-  g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_DEVICE, "this is rank %u of its machine, which has %d GPUs", *device,
-               n_devices);
-  return FALSE;
+  return ebb_nccl_fail (error, EBB_ERROR_DEVICE, "this is rank %u of its machine, which has %d GPUs", *device,
+                        n_devices);
 }
 
 static gboolean
@@ -387,10 +383,7 @@ open_world (EbbNcclGroup *self,
   ncclResult_t code = place->rank == 0 ? ncclGetUniqueId (&id) : ncclSuccess;
 
   if (code != ncclSuccess)
-    {
-      g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP, "ncclGetUniqueId: %s", ncclGetErrorString (code));
-      return FALSE;
-    }
+    return ebb_nccl_fail (error, EBB_ERROR_PROCESS_GROUP, "ncclGetUniqueId: %s", ncclGetErrorString (code));
   return spread (place, &id, sizeof id, ebb_nccl_host->get_timeout ((EbbProcessGroup *) self), error)
          && ebb_nccl_open (self, &id, error);
 }

@@ -20,12 +20,12 @@ G_BEGIN_DECLS
 
 extern const EbbProcessGroupHost *ebb_nccl_host;
 
+#define ebb_nccl_fail(...) (ebb_nccl_host->error_set (__VA_ARGS__), FALSE)
+
 /* The name of the kind of device that it works on. */
 #ifndef EBB_CUDA_NAME
 #define EBB_CUDA_NAME "cuda"
 #endif
-
-#define EBB_NCCL_ERROR (ebb_nccl_host->get_error_quark ())
 
 /* -- the group ----------------------------------------------------------------------------------------------------- */
 

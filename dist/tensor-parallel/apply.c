@@ -80,9 +80,8 @@ get_cut (EbbParallelJob *self,
     }
   if (ebb_cut_is_like (cut, dim, n_sections))
     return cut;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s is shared with another module that the plan divides in another way", full);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                        "%s is shared with another module that the plan divides in another way", full);
 }
 
 /* Of codes and scales. */

@@ -91,14 +91,11 @@ ebb_parallel_quantized_plan (const EbbQuantizedWeight *weight,
   if (weight->quantization != EBB_QUANTIZATION_NF4)
     return TRUE;
   if (size % n_ranks != 0 || count * inner % EBB_NF4_BLOCK != 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: its nf4 weight [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
-                   "] can't be divided among %u ranks along dimension %u: the ranks' shards must be equal and whole "
-                   "blocks of %d elements, which int8 does not have",
-                   name, weight->n_rows, weight->n_columns, n_ranks, dim, EBB_NF4_BLOCK);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: its nf4 weight [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
+                     "] can't be divided among %u ranks along dimension %u: the ranks' shards must be equal and whole "
+                     "blocks of %d elements, which int8 does not have",
+                     name, weight->n_rows, weight->n_columns, n_ranks, dim, EBB_NF4_BLOCK);
   codes->dim = 0;
   codes->n_sections = scales->n_sections = dim == 0 ? n_sections : (guint) weight->n_rows;
   return index_blocks (shard, weight, codes->n_sections, first * inner / EBB_NF4_BLOCK, count * inner / EBB_NF4_BLOCK,

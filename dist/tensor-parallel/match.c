@@ -37,14 +37,12 @@ ebb_parallel_check_heads (const char *path,
   if (n_heads % n == 0 && n_kv_heads % n == 0)
     return TRUE;
   if (n_kv_heads == n_heads)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s%s%" G_GINT64_FORMAT " heads can't be divided among %u ranks", path, colon, n_heads, n);
-  else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s%s%" G_GINT64_FORMAT " heads and %" G_GINT64_FORMAT
-                 " kv_heads can't both be divided among %u ranks",
-                 path, colon, n_heads, n_kv_heads, n);
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s%s%" G_GINT64_FORMAT " heads can't be divided among %u ranks", path, colon, n_heads, n);
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s%s%" G_GINT64_FORMAT " heads and %" G_GINT64_FORMAT
+                   " kv_heads can't both be divided among %u ranks",
+                   path, colon, n_heads, n_kv_heads, n);
 }
 
 gboolean
@@ -63,9 +61,8 @@ ebb_parallel_check_no_graph (EbbModule *root, const char *what, GError **error)
     }
   if (first == n)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s: a graph holds the parameter %s: run its backward or drop it first", what, names[first]);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: a graph holds the parameter %s: run its backward or drop it first",
+                   what, names[first]);
 }
 
 /* -- the tree ------------------------------------------------------------------------------------------------------ */
@@ -82,8 +79,7 @@ fail (GError **error, EbbError code, const char *path, const char *format, ...)
   va_start (arguments, format);
   text = g_strdup_vprintf (format, arguments);
   va_end (arguments);
-  g_set_error (error, EBB_ERROR, code, "%s%s%s", path, *path != '\0' ? ": " : "", text);
-  return FALSE;
+  return ebb_fail (error, code, "%s%s%s", path, *path != '\0' ? ": " : "", text);
 }
 
 typedef struct

@@ -68,9 +68,7 @@ check_dim (const char *op_name,
     return FALSE;
   if (x->view.n_dims > 0)
     return ebb_normalize_dim (op_name, dim, (guint) x->view.n_dims, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no dimension to be divided along",
-               op_name);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no dimension to be divided along", op_name);
 }
 
 /* -- backward ------------------------------------------------------------------------------------------------------ */
@@ -508,12 +506,11 @@ ebb_parallel_gather_sized (EbbTensor *x,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (x);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "parallel_gather: the shard of rank %u of %u has shape %s; of %" G_GINT64_FORMAT
-                   " elements along dimension %d it must have %" G_GINT64_FORMAT,
-                   ebb_process_group_get_rank (group), ebb_process_group_get_size (group), shape, n, dim,
-                   get_count (group, n));
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                            "parallel_gather: the shard of rank %u of %u has shape %s; of %" G_GINT64_FORMAT
+                            " elements along dimension %d it must have %" G_GINT64_FORMAT,
+                            ebb_process_group_get_rank (group), ebb_process_group_get_size (group), shape, n, dim,
+                            get_count (group, n));
     }
   if (is_alone (group))
     return pass (x, error);
@@ -535,11 +532,10 @@ check_sizes (const gint64 *sizes,
       ebb_parallel_get_part (n, n_ranks, r, &first, &count);
       if (sizes[r] == count)
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "parallel_gather: rank %u of %u has %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
-                   " elements along dimension %d; they must be divided evenly, so that it has %" G_GINT64_FORMAT,
-                   r, n_ranks, sizes[r], n, dim, count);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_SHAPE,
+                       "parallel_gather: rank %u of %u has %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
+                       " elements along dimension %d; they must be divided evenly, so that it has %" G_GINT64_FORMAT,
+                       r, n_ranks, sizes[r], n, dim, count);
     }
   return TRUE;
 }

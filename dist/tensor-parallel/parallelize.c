@@ -196,9 +196,7 @@ check_once (EbbModule *module, GError **error)
 {
   if (!ebb_parallel_is_parallelized (module))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s is parallelized already",
-               ebb_module_get_type_name (module));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s is parallelized already", ebb_module_get_type_name (module));
 }
 
 /**
@@ -354,11 +352,8 @@ ebb_parallel_set_sequence_parallel (EbbModule *module, gboolean on, GError **err
 
   model = find_model (module);
   if (model == NULL || (on && !model->has_sequence))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: it was not parallelized with sequence-parallel",
-                   ebb_module_get_type_name (module));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "%s: it was not parallelized with sequence-parallel",
+                     ebb_module_get_type_name (module));
   if (model->sequence_on == (on != FALSE))
     return TRUE;
   if (!ebb_parallel_check_no_graph (module, "switching sequence parallel", error))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dist/group/process-group.h"
+#include "tensor/error-private.h"
 #include "tensor/partition-private.h"
 
 /* Parameters that the ranks of a group shard, and how full tensors become shards. */

@@ -92,8 +92,7 @@ check_shape (EbbTensor *tensor, const gint64 *shape, guint n_dims, const char *w
     return TRUE;
   given = ebb_tensor_shape_to_string (tensor);
   right = ebb_shape_to_string (shape, n_dims);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s %s; it must be %s", which, given, right);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s %s; it must be %s", which, given, right);
 }
 
 static EbbTensor *
@@ -156,13 +155,11 @@ describe (EbbPartition *partition,
     return TRUE;
   shape = ebb_tensor_shape_to_string (parameter);
   if (n_sections > 1)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s %s can't be divided among %u ranks along dimension %u in %u equal sections", name, shape, n_parts,
-                 dim, n_sections);
-  else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s %s can't be divided among %u ranks along dimension %u", name, shape, n_parts, dim);
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s %s can't be divided among %u ranks along dimension %u in %u equal sections", name, shape,
+                     n_parts, dim, n_sections);
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s %s can't be divided among %u ranks along dimension %u", name,
+                   shape, n_parts, dim);
 }
 
 EbbCut *

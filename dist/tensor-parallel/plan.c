@@ -9,7 +9,6 @@
 #include "nn/models/gpt.h"
 #include "nn/module-instance-private.h"
 #include "tensor/error-private.h"
-#include "tensor/error.h"
 #include "tensor/util/property-private.h"
 
 #include <string.h>
@@ -90,17 +89,13 @@ check_pattern (const char *pattern, GError **error)
 
   for (guint i = 0; parts[i] != NULL; i++)
     if (*parts[i] == '\0' || (strchr (parts[i], '*') != NULL && parts[i][1] != '\0'))
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                     "the pattern \"%s\": \"%s\" is no part of a path; it must be a name, or \"*\" for any", pattern,
-                     parts[i]);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                       "the pattern \"%s\": \"%s\" is no part of a path; it must be a name, or \"*\" for any", pattern,
+                       parts[i]);
   if (parts[0] != NULL)
     return TRUE;
-  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "the pattern is empty; it must be the path of a module, as in \"h.*.attn.c_proj\"");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "the pattern is empty; it must be the path of a module, as in \"h.*.attn.c_proj\"");
 }
 
 /**
@@ -125,21 +120,14 @@ ebb_parallel_plan_add (EbbParallelPlan *self, const char *pattern, EbbParallelSt
   if (!EBB_MAY_BEGIN (error, self, pattern))
     return FALSE;
   if ((guint) style >= N_STYLES)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the pattern \"%s\": %d is no style", pattern,
-                   (int) style);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "the pattern \"%s\": %d is no style", pattern, (int) style);
   if (!check_pattern (pattern, error))
     return FALSE;
   for (guint i = 0; i < self->rules->len; i++)
     if (ebb_parallel_plan_get_rule (self, i)->style == style
         && strcmp (ebb_parallel_plan_get_rule (self, i)->pattern, pattern) == 0)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the pattern \"%s\" is planned as %s already",
-                     pattern, style_names[style]);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "the pattern \"%s\" is planned as %s already", pattern,
+                       style_names[style]);
   rule.pattern = g_strdup (pattern);
   g_array_append_val (self->rules, rule);
   return TRUE;
@@ -254,10 +242,9 @@ add_text (EbbParallelPlan *self,
       return (instead != NULL && has_rule (self, instead, parts[0], (EbbParallelStyle) style))
              || ebb_parallel_plan_add (self, pattern, (EbbParallelStyle) style, error);
   styles = g_strjoinv (", ", (char **) style_names);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: list_parallel_rules: \"%s\" must be a path and a style, as \"mlp.c_fc: column\"; styles are %s",
-               ebb_module_get_type_name (block), text, styles);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: list_parallel_rules: \"%s\" must be a path and a style, as \"mlp.c_fc: column\"; styles are %s",
+                   ebb_module_get_type_name (block), text, styles);
 }
 
 /* The rules that all modules of a list have in common; NULL if @module is no list of blocks that ranks divide alike. */
@@ -345,11 +332,10 @@ ebb_parallel_plan_new_for (EbbModule *module, GError **error)
     }
   if (plan->rules->len > 0)
     return g_steal_pointer (&plan);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "no plan is known for a %s, which has no blocks with rules: name the layers to shard by an "
-               "EbbParallelPlan in the options",
-               ebb_module_get_type_name (module));
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
+                        "no plan is known for a %s, which has no blocks with rules: name the layers to shard by an "
+                        "EbbParallelPlan in the options",
+                        ebb_module_get_type_name (module));
 }
 
 /* -- options ------------------------------------------------------------------------------------------------------- */

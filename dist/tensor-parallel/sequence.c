@@ -70,11 +70,11 @@ check_divisible (EbbModule *stack, EbbTensor *x, EbbProcessGroup *group, GError 
   if (x->view.n_dims == 3 && x->view.shape[1] % n == 0)
     return TRUE;
   shape = ebb_tensor_shape_to_string (x);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: sequence parallel shards [B, T, C] along T, which must be a multiple of %u, the number of ranks; "
-               "got %s. Pad the sequence, or switch it off by ebb_parallel_set_sequence_parallel ()",
-               ebb_module_get_type_name (stack), n, shape);
-  return FALSE;
+  return ebb_fail (
+      error, EBB_ERROR_SHAPE,
+      "%s: sequence parallel shards [B, T, C] along T, which must be a multiple of %u, the number of ranks; "
+      "got %s. Pad the sequence, or switch it off by ebb_parallel_set_sequence_parallel ()",
+      ebb_module_get_type_name (stack), n, shape);
 }
 
 /* A stack inside a sequence-sharded one changes nothing, which leave () checks. */
@@ -162,9 +162,8 @@ check_sequence (EbbTensor *x, GError **error)
   if (x->view.n_dims == 3)
     return TRUE;
   shape = ebb_tensor_shape_to_string (x);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "a parallel layer on a sequence shard: x is %s; it must be [B, T, C]", shape);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "a parallel layer on a sequence shard: x is %s; it must be [B, T, C]",
+                   shape);
 }
 
 EbbTensor *

@@ -36,7 +36,7 @@ leave (Rank *self,
   EbbThreadWorld *world = self->team->world;
 
   if (!done && error == NULL)
-    g_set_error_literal (&error, EBB_ERROR, EBB_ERROR_CALLBACK, "its function failed without saying why");
+    ebb_error_set (&error, EBB_ERROR_CALLBACK, "its function failed without saying why");
   if (done)
     g_clear_error (&error);
   if (!done)
@@ -84,7 +84,7 @@ start_rank (Rank *self)
       pthread_setname_np (self->thread, name);
       return;
     }
-  g_set_error (&self->error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "can't start its thread: %s", g_strerror (code));
+  ebb_error_set (&self->error, EBB_ERROR_NO_MEMORY, "can't start its thread: %s", g_strerror (code));
   ebb_thread_world_leave (self->team->world, self->number, self->error);
 }
 
@@ -164,11 +164,8 @@ ebb_run_ranks (guint n_ranks,
   if (error != NULL && *error != NULL)
     return FALSE;
   if (n_ranks == 0 || n_ranks > MAX_RANKS)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "run_ranks: n_ranks is %u; it must be from 1 to %d",
-                   n_ranks, MAX_RANKS);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "run_ranks: n_ranks is %u; it must be from 1 to %d", n_ranks,
+                     MAX_RANKS);
   g_type_class_unref (g_type_class_ref (EBB_TYPE_PROCESS_GROUP)); /* its making needs no threads that race for it */
   ranks = g_new0 (Rank, n_ranks);
   team = ebb_thread_team_new (n_ranks);

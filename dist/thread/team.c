@@ -30,29 +30,18 @@ report_locked (EbbThreadTeam *self,
                guint rank,
                GError **error)
 {
-  switch (self->broken)
-    {
-    case EBB_BREAK_MISMATCH:
-      if (rank == self->rank || rank == self->other)
-        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u called %s",
-                     rank == self->rank ? self->other : self->rank,
-                     rank == self->rank ? self->other_text : self->text);
-      else
-        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u called %s while rank %u called %s", self->rank,
-                     self->text, self->other, self->other_text);
-      break;
-    case EBB_BREAK_LATE:
-      if (rank == self->rank)
-        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u timed out in %s", self->other,
-                     self->other_text);
-      else
-        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u %s", self->rank, self->text);
-      break;
-    case EBB_BREAK_LEFT:
-    case EBB_BREAK_NONE:
-      g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u %s", self->rank, self->text);
-      break;
-    }
+  const gboolean is_own = rank == self->rank;
+
+  if (self->broken == EBB_BREAK_MISMATCH && (is_own || rank == self->other))
+    ebb_error_set (error, EBB_ERROR_PROCESS_GROUP, "rank %u called %s", is_own ? self->other : self->rank,
+                   is_own ? self->other_text : self->text);
+  else if (self->broken == EBB_BREAK_MISMATCH)
+    ebb_error_set (error, EBB_ERROR_PROCESS_GROUP, "rank %u called %s while rank %u called %s", self->rank, self->text,
+                   self->other, self->other_text);
+  else if (self->broken == EBB_BREAK_LATE && is_own)
+    ebb_error_set (error, EBB_ERROR_PROCESS_GROUP, "rank %u timed out in %s", self->other, self->other_text);
+  else
+    ebb_error_set (error, EBB_ERROR_PROCESS_GROUP, "rank %u %s", self->rank, self->text);
 }
 
 static void

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "offload/activation-store.h"
+#include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 
 /* Large buffers that are handed out in parts of one size, a set of buffers for each kind of tensor. A part belongs to

@@ -162,11 +162,8 @@ reserve (Buffer *self,
 
   self->stride = (kind->size + alignment - 1) & ~(alignment - 1);
   if (self->stride > G_MAXSSIZE / self->n_parts)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "%u parts of %" G_GSIZE_FORMAT " bytes are more than can be addressed", self->n_parts, kind->size);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY, "%u parts of %" G_GSIZE_FORMAT " bytes are more than can be addressed",
+                     self->n_parts, kind->size);
   if (kind->next == NULL)
     {
       self->data = ebb_device_alloc (kind->device, buffer_size (self), EBB_PURPOSE_WORKSPACE, error);
@@ -347,8 +344,8 @@ take_or_add (EbbBufferPool *self,
       part = take (self, kind, &n_there);
     }
   if (part == NULL)
-    g_set_error (
-        error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+    ebb_error_set (
+        error, EBB_ERROR_NO_MEMORY,
         "contiguous store: all %u parts for tensors of %" G_GSIZE_FORMAT
         " bytes of %s on %s are in use (n-checkpoints is %u): set n-checkpoints to as many of them as are kept "
         "at a time, or grow, or call reset between forwards that no backward follows",
@@ -423,11 +420,8 @@ copy_there (EbbBufferPart *self,
 
   there.data = self->buffer->data + get_offset (self);
   if (device->kernels[EBB_KERNEL_COPY] == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
-                   ebb_kernel_get_name (EBB_KERNEL_COPY));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
+                     ebb_kernel_get_name (EBB_KERNEL_COPY));
   ebb_launch_init (&launch, EBB_KERNEL_COPY);
   launch.inputs[launch.n_inputs++] = &block->view;
   launch.outputs[launch.n_outputs++] = &there;
@@ -531,10 +525,10 @@ ebb_buffer_part_show (EbbBufferPart *self,
   pthread_mutex_unlock (&self->buffer->pool->lock);
   if (is_changed)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
-                   "contiguous store: %" G_GSIZE_FORMAT " bytes of %s on %s were changed in place after they came "
-                   "back, where the store still keeps them; change a copy",
-                   kind->size, ebb_dtype_get_name (kind->dtype), ebb_device_get_name (kind->device));
+      ebb_error_set (error, EBB_ERROR_VERSION,
+                     "contiguous store: %" G_GSIZE_FORMAT " bytes of %s on %s were changed in place after they came "
+                     "back, where the store still keeps them; change a copy",
+                     kind->size, ebb_dtype_get_name (kind->dtype), ebb_device_get_name (kind->device));
       g_clear_pointer (&storage, ebb_storage_unref);
       return NULL;
     }

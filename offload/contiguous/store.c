@@ -54,20 +54,15 @@ check (EbbContiguousStore *self,
        GError **error)
 {
   if (EBB_READ (self->n_checkpoints) == 0)
-    {
-      g_set_error_literal (
-          error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-          "contiguous store: n-checkpoints is 0; it must be the number of tensors of a kind that are kept at once");
-      return FALSE;
-    }
+    return ebb_fail (
+        error, EBB_ERROR_INVALID_ARGUMENT,
+        "contiguous store: n-checkpoints is 0; it must be the number of tensors of a kind that are kept at once");
   if (self->next != NULL && !ebb_activation_store_can_reserve (EBB_ACTIVATION_STORE_GET_CLASS (self->next)))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "contiguous store: next is an %s, which can't reserve a room; it must be a store that can, such as "
-                   "EbbHostStore or EbbDiskStore, or null",
-                   G_OBJECT_TYPE_NAME (self->next));
-      return FALSE;
-    }
+    return ebb_fail (
+        error, EBB_ERROR_NOT_SUPPORTED,
+        "contiguous store: next is an %s, which can't reserve a room; it must be a store that can, such as "
+        "EbbHostStore or EbbDiskStore, or null",
+        G_OBJECT_TYPE_NAME (self->next));
   return TRUE;
 }
 

@@ -108,19 +108,14 @@ ebb_disk_block_new (EbbActivationStore *store,
   EbbDiskBlock *self;
 
   if (!ebb_worker_is_own (&space->queue->worker))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "disk store: the room for %" G_GUINT64_FORMAT " bytes belongs to another process", space->size);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "disk store: the room for %" G_GUINT64_FORMAT " bytes belongs to another process",
+                          space->size);
   if (size > space->size || offset > space->size - size)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "disk store: %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT
-                   " do not fit into a room of %" G_GUINT64_FORMAT " bytes",
-                   size, offset, space->size);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "disk store: %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT
+                          " do not fit into a room of %" G_GUINT64_FORMAT " bytes",
+                          size, offset, space->size);
   self = ebb_stored_block_new (&funcs, store);
   self->queue = ebb_disk_queue_ref (space->queue);
   self->space = space;

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/error.h"
+#include "tensor/error-private.h"
 
 /* A file without a name in a given folder: the system frees it with the process, however that ends. Read and written at
  * multiples of a sector, past the page cache where the file system allows. A file belongs to the process that made it;

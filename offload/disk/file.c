@@ -108,10 +108,9 @@ ebb_disk_file_new (const char *folder,
       int reason = errno;
       g_autofree char *shown = display_folder (folder);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-                   "disk store in \"%s\": can't make a file: %s; it must be a folder that can be written", shown,
-                   g_strerror (reason));
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_IO,
+                            "disk store in \"%s\": can't make a file: %s; it must be a folder that can be written",
+                            shown, g_strerror (reason));
     }
   self = g_new0 (EbbDiskFile, 1);
   self->fd = fd;
@@ -207,11 +206,10 @@ ebb_disk_file_take (EbbDiskFile *self,
       return FALSE;
     }
   shown = display_folder (self->folder);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-               "disk store in \"%s\": no room for %" G_GUINT64_FORMAT " bytes: %" G_GUINT64_FORMAT
-               " of the %" G_GUINT64_FORMAT " bytes that it may use are taken; raise byte-limit",
-               shown, size, in_use, limit);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_IO,
+                   "disk store in \"%s\": no room for %" G_GUINT64_FORMAT " bytes: %" G_GUINT64_FORMAT
+                   " of the %" G_GUINT64_FORMAT " bytes that it may use are taken; raise byte-limit",
+                   shown, size, in_use, limit);
 }
 
 void
@@ -308,10 +306,10 @@ ebb_disk_file_set_write_error (EbbDiskFile *self,
 {
   g_autofree char *shown = display_folder (self->folder);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-               "disk store in \"%s\": can't write %" G_GUINT64_FORMAT " bytes beside %" G_GUINT64_FORMAT
-               " bytes in use: %s",
-               shown, size, beside, g_strerror (reason));
+  ebb_error_set (error, EBB_ERROR_IO,
+                 "disk store in \"%s\": can't write %" G_GUINT64_FORMAT " bytes beside %" G_GUINT64_FORMAT
+                 " bytes in use: %s",
+                 shown, size, beside, g_strerror (reason));
 }
 
 void
@@ -323,10 +321,10 @@ ebb_disk_file_set_read_error (EbbDiskFile *self,
 {
   g_autofree char *shown = display_folder (self->folder);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-               "disk store in \"%s\": can't read back %" G_GUINT64_FORMAT " bytes at %" G_GUINT64_FORMAT ": %s", shown,
-               size, offset,
-               reason == EBB_DISK_SHORTER   ? "the file has become shorter"
-               : reason == EBB_DISK_DAMAGED ? "their checksum is not the one that was written"
-                                            : g_strerror (reason));
+  ebb_error_set (error, EBB_ERROR_IO,
+                 "disk store in \"%s\": can't read back %" G_GUINT64_FORMAT " bytes at %" G_GUINT64_FORMAT ": %s",
+                 shown, size, offset,
+                 reason == EBB_DISK_SHORTER   ? "the file has become shorter"
+                 : reason == EBB_DISK_DAMAGED ? "their checksum is not the one that was written"
+                                              : g_strerror (reason));
 }

@@ -69,12 +69,9 @@ begin_piece (EbbDiskRead *self,
     filling = ebb_transfer_ref (piece->filling);
   pthread_mutex_unlock (&self->queue->worker.lock);
   if (is_lost)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "disk store: %" G_GSIZE_FORMAT " bytes can't be given back: their copy from %s failed",
-                   self->block->size, ebb_device_get_name (self->device));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE,
+                     "disk store: %" G_GSIZE_FORMAT " bytes can't be given back: their copy from %s failed",
+                     self->block->size, ebb_device_get_name (self->device));
   if (!is_staged)
     {
       self->todo[self->n_todo++] = i;

@@ -297,11 +297,10 @@ refuse (EbbHostPool *self,
         const char *why,
         GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-               "the host store is full: %" G_GSIZE_FORMAT " bytes asked for, %" G_GUINT64_FORMAT
-               " of %" G_GUINT64_FORMAT " in use%s; raise byte-limit, or set when-full and a fallback",
-               size, self->n_in_use, self->limit.n_bytes, why);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NO_MEMORY,
+                   "the host store is full: %" G_GSIZE_FORMAT " bytes asked for, %" G_GUINT64_FORMAT
+                   " of %" G_GUINT64_FORMAT " in use%s; raise byte-limit, or set when-full and a fallback",
+                   size, self->n_in_use, self->limit.n_bytes, why);
 }
 
 static gboolean

@@ -184,12 +184,9 @@ ebb_host_store_put_at (EbbActivationStore *store,
   EbbHostBuffer *buffer = ((HostRoom *) handle)->buffer;
 
   if (buffer->device != block->storage->device)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "put_at of EbbHostStore: a block on %s for a room that was reserved for %s",
-                   ebb_device_get_name (block->storage->device), ebb_device_get_name (buffer->device));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_DEVICE,
+                          "put_at of EbbHostStore: a block on %s for a room that was reserved for %s",
+                          ebb_device_get_name (block->storage->device), ebb_device_get_name (buffer->device));
   return put (store, buffer, offset, block, error);
 }
 

@@ -299,20 +299,16 @@ take_setting (const Kind *kind,
   GValue *value;
 
   if (spec == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "store kind %s: it has no setting %s; its settings are the properties of %s", kind_name, name,
-                   g_type_name (kind->links[0]->get_type ()));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "store kind %s: it has no setting %s; its settings are the properties of %s", kind_name, name,
+                     g_type_name (kind->links[0]->get_type ()));
   value = settings_add (&settings[link], spec->name);
   if (transform (spec, given, value) && is_same_number (given, value))
     return TRUE;
   shown = g_strdup_value_contents (given);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "store kind %s: %s is %s: it must be a %s in the range of that property", kind_name, name, shown,
-               g_type_name (spec->value_type));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "store kind %s: %s is %s: it must be a %s in the range of that property", kind_name, name, shown,
+                   g_type_name (spec->value_type));
 }
 
 static EbbSavedTensorHooks *
@@ -385,16 +381,12 @@ ebb_store_kind_make (const char *kind,
     {
       g_autofree char *known = g_strjoinv (", ", (char **) table.names);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "store kind %s: it must be one of %s", kind, known);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "store kind %s: it must be one of %s", kind, known);
     }
   if ((names != NULL ? g_strv_length ((char **) names) : 0) != n_values)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "store kind %s: %u names of settings and %u values: each name must have a value", kind,
-                   names != NULL ? g_strv_length ((char **) names) : 0, n_values);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "store kind %s: %u names of settings and %u values: each name must have a value", kind,
+                          names != NULL ? g_strv_length ((char **) names) : 0, n_values);
   settings_init (&settings[0]);
   settings_init (&settings[1]);
   for (guint i = 0; i < n_values && taken; i++)

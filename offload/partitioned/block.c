@@ -92,11 +92,8 @@ cut_out (PartitionedBlock *self,
   self->n_sampled = is_sampled ? count_elements (&sample) : 0;
   n = self->n_own + self->n_sampled;
   if (self->device->kernels[EBB_KERNEL_COPY] == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s",
-                   ebb_device_get_name (self->device), ebb_kernel_get_name (EBB_KERNEL_COPY));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s",
+                          ebb_device_get_name (self->device), ebb_kernel_get_name (EBB_KERNEL_COPY));
   kept = ebb_tensor_new_uninitialized (&n, 1, self->dtype, self->device, error);
   if (kept == NULL)
     return NULL;

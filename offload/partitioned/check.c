@@ -76,8 +76,7 @@ read_bytes (EbbTensor *tensor,
     return tensor->view.data;
   *copy = g_try_malloc (size);
   if (*copy == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no host memory for %" G_GSIZE_FORMAT " bytes to compare",
-                 size);
+    ebb_error_set (error, EBB_ERROR_NO_MEMORY, "no host memory for %" G_GSIZE_FORMAT " bytes to compare", size);
   if (*copy != NULL && !ebb_transfer_to_host (device, *copy, tensor->view.data, size, error))
     g_clear_pointer (copy, g_free);
   return *copy;
@@ -119,11 +118,11 @@ ebb_partition_compare_samples (EbbTensor *samples,
   if (others->len == 0)
     return TRUE;
   names = join_ranks (others);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-               "%s: rank%s %s put other values into the EbbPartitionedStore than rank 0: a tensor must be the same on "
-               "all ranks of its group (leave out others by a filter), and ranks must drop the same graphs",
-               what, others->len == 1 ? "" : "s", names);
-  return FALSE;
+  return ebb_fail (
+      error, EBB_ERROR_PROCESS_GROUP,
+      "%s: rank%s %s put other values into the EbbPartitionedStore than rank 0: a tensor must be the same on "
+      "all ranks of its group (leave out others by a filter), and ranks must drop the same graphs",
+      what, others->len == 1 ? "" : "s", names);
 }
 
 /* -- all values ---------------------------------------------------------------------------------------------------- */

@@ -81,13 +81,12 @@ check_apart (EbbPartitionedStore *self,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+      return ebb_fail (
+          error, EBB_ERROR_INVALID_ARGUMENT,
           "partitioned store: %s %s is one rank's part already, not the same on the %u ranks of the group: "
           "under sequence parallelism leave partitioning out, or leave this tensor out by a filter; or checkpoint the "
           "block rather than the layer inside it",
           ebb_dtype_get_name (tensor->view.dtype), shape, ebb_process_group_get_size (self->partition.group));
-      return FALSE;
     }
   if (local == NULL)
     return TRUE;
@@ -103,11 +102,8 @@ ebb_partitioned_store_pack (EbbSavedTensorHooks *hooks,
   EbbPartitionedStore *self = EBB_PARTITIONED_STORE (hooks);
 
   if (self->partition.group == NULL)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                           "partitioned store: group is missing; it must have the ranks that share tensors");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "partitioned store: group is missing; it must have the ranks that share tensors");
   return check_apart (self, tensor, error)
              ? EBB_SAVED_TENSOR_HOOKS_CLASS (ebb_partitioned_store_parent_class)->pack (hooks, tensor, error)
              : NULL;
@@ -179,11 +175,8 @@ ebb_partitioned_store_put (EbbActivationStore *store,
   EbbTensor *tensor;
 
   if (self->partition.group == NULL)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                           "partitioned store: group is missing; it must have the ranks that share tensors");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "partitioned store: group is missing; it must have the ranks that share tensors");
   tensor = find_divisible (self, block, check);
   if (tensor != NULL && check == EBB_PARTITION_CHECK_VALUES
       && !ebb_partition_compare_values (self->partition.group, tensor, error))
@@ -226,17 +219,13 @@ ebb_partitioned_store_initable_init_instance (GInitable *initable,
   EbbPartitionState *self = &EBB_PARTITIONED_STORE (initable)->partition;
 
   if (self->group == NULL)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                           "partitioned store: group is missing; it must have the ranks that share tensors");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "partitioned store: group is missing; it must have the ranks that share tensors");
   if (!EBB_IS_PARTITIONED_STORE (self->next))
     return TRUE;
-  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "partitioned store: next is an EbbPartitionedStore, which would divide shards once more, but "
-                       "these differ among its ranks; it must be a store of another kind, or null");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                   "partitioned store: next is an EbbPartitionedStore, which would divide shards once more, but "
+                   "these differ among its ranks; it must be a store of another kind, or null");
 }
 
 static void

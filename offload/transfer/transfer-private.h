@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tensor/backend/backend-private.h"
+#include "tensor/error-private.h"
 #include "tensor/memory.h"
 
 /* Copies between the memory of a device and host memory. A transfer is overlapped with the device's computing where the

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "offload/transfer/stall-private.h"
+#include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
 
 #include <pthread.h>

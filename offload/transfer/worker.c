@@ -168,9 +168,7 @@ ebb_worker_start (EbbWorker *self,
   pthread_mutex_unlock (&self->lock);
   if (reason == 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s: can't start its thread: %s", self->owner_name,
-               g_strerror (reason));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NO_MEMORY, "%s: can't start its thread: %s", self->owner_name, g_strerror (reason));
 }
 
 void
