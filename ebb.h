@@ -125,4 +125,6 @@
 #include "wrap/shard/replicate.h"
 #include "wrap/shard/state/state-dict.h"
 
+#include "train/memory-budget.h"
+
 #undef EBB_INSIDE

@@ -1,5 +1,5 @@
 # libebb-1.0.so, and its static twin for the tests of internals.
-set (EBB_FOLDERS tensor nn dist offload wrap)
+set (EBB_FOLDERS tensor nn dist offload wrap train)
 
 set (source_patterns)
 foreach (folder IN LISTS EBB_FOLDERS)

@@ -1,4 +1,4 @@
-# Programs (tests/tensor, nn, dist, offload, wrap), introspection (tests/gi), scripts (tests/scripts), benchmarks
+# Programs (tests/tensor, nn, dist, offload, wrap, train), introspection (tests/gi), scripts (tests/scripts), benchmarks
 # (tests/bench).
 # Labels: unit, kernels (arithmetic against float64), slow, sim and cudaemu (on an emulated device), gi, script, long
 # (minutes, or one of too many; run where EBB_LONG is set).
@@ -131,7 +131,7 @@ set_property (DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${tests_dir}/cu
 
 file (GLOB_RECURSE test_files CONFIGURE_DEPENDS RELATIVE "${tests_dir}"
   "${tests_dir}/tensor/*.c" "${tests_dir}/nn/*.c" "${tests_dir}/dist/*.c" "${tests_dir}/offload/*.c"
-  "${tests_dir}/wrap/*.c")
+  "${tests_dir}/wrap/*.c" "${tests_dir}/train/*.c")
 foreach (file IN LISTS test_files)
   ebb_read_needs (needs "${tests_dir}/${file}")
   string (REGEX REPLACE "\\.c$" "" name "${file}")

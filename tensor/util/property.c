@@ -17,6 +17,7 @@ ebb_property_get_field (GObject *object, guint id, GValue *value, GParamSpec *sp
     case G_TYPE_UINT64: g_value_set_uint64 (value, *(guint64 *) field); break;
     case G_TYPE_DOUBLE: g_value_set_double (value, *(double *) field); break;
     case G_TYPE_ENUM: g_value_set_enum (value, *(int *) field); break;
+    case G_TYPE_FLAGS: g_value_set_flags (value, *(guint *) field); break;
     case G_TYPE_STRING: g_value_set_string (value, *(char **) field); break;
     case G_TYPE_BOXED: g_value_set_boxed (value, *(gpointer *) field); break;
     case G_TYPE_OBJECT: g_value_set_object (value, *(GObject **) field); break;
@@ -38,6 +39,7 @@ ebb_property_set_field (GObject *object, guint id, const GValue *value, GParamSp
     case G_TYPE_UINT64: *(guint64 *) field = g_value_get_uint64 (value); break;
     case G_TYPE_DOUBLE: *(double *) field = g_value_get_double (value); break;
     case G_TYPE_ENUM: *(int *) field = g_value_get_enum (value); break;
+    case G_TYPE_FLAGS: *(guint *) field = g_value_get_flags (value); break;
     case G_TYPE_STRING:
       g_free (*(char **) field);
       *(char **) field = g_value_dup_string (value);

@@ -13,7 +13,7 @@ GIR = os.path.join(BUILD, "Ebb-1.0.gir")
 LIBRARY = os.path.join(BUILD, "libebb-1.0.so")
 CORE = "{http://www.gtk.org/introspection/core/1.0}"
 C = "{http://www.gtk.org/introspection/c/1.0}"
-FOLDERS = ["tensor", "nn", "dist", "offload", "wrap"]
+FOLDERS = ["tensor", "nn", "dist", "offload", "wrap", "train"]
 
 # Functions that a type is meant to capture.
 CAPTURED = {"ebb_device_get", "ebb_device_get_cpu", "ebb_bert_config_get_preset_names",

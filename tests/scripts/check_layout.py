@@ -11,7 +11,7 @@ import re
 import sys
 
 ROOT = os.environ.get("EBB_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FOLDERS = ["tensor", "nn", "dist", "offload", "wrap"]
+FOLDERS = ["tensor", "nn", "dist", "offload", "wrap", "train"]
 # The order of the folders inside each: a file includes headers of its own folder and of those to the left. "." is the
 # folder's own files. Those of tensor/ are below its subfolders, but a tensor has a graph, a device and ops, so they may
 # include any of them. docs/architecture.md says what each folder is for.
@@ -23,6 +23,7 @@ SUBFOLDERS = {
     "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned", "kinds"],
     "wrap": [".", "shard", "shard/state", "checkpoint", "lora", "plan/chain", "plan", "plan/planner",
              "compat"],
+    "train": ["."],
 }
 # Folders that know nothing of each other, whatever their order: they meet at the owner of a parameter.
 STRANGERS = {"wrap": [("checkpoint", "shard")]}

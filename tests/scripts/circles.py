@@ -21,7 +21,7 @@ import sys
 
 ROOT = os.environ.get("EBB_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("EBB_BUILD_DIR") or os.path.join(ROOT, "build", "release")
-FOLDERS = ("tensor/", "nn/", "dist/", "offload/", "wrap/")
+FOLDERS = ("tensor/", "nn/", "dist/", "offload/", "wrap/", "train/")
 # The objects of the library; each other target is a module.
 LIBRARY = re.compile(r"ebb-objects|ebb-simd-\w+")
 

@@ -11,7 +11,7 @@ import re
 import sys
 
 ROOT = os.environ.get("EBB_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FOLDERS = ("tensor", "nn", "dist", "offload", "wrap", "examples")
+FOLDERS = ("tensor", "nn", "dist", "offload", "wrap", "train", "examples")
 ENDINGS = (".c", ".h", ".cpp", ".cc", ".cu", ".cuh")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 # A definition has its name at the beginning of a line, its type on the line above.

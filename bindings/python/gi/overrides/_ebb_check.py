@@ -10,7 +10,7 @@ import re
 
 from gi._gi import Direction, EnumInfo, TypeTag
 from gi.module import get_introspection_module
-from gi.overrides._ebb_infos import closure_of, enum_members, length_of, type_of
+from gi.overrides._ebb_infos import closure_of, enum_members, flag_members, length_of, type_of
 from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
@@ -119,6 +119,25 @@ def _check_enum(label, spec, value):
         f"{label} is {show(value)}: must be one of {', '.join(map(repr, nicks))}")
 
 
+def _check_flags(label, spec, value):
+    """Flags, or their names: one text with commas or a list of texts; "all" names each."""
+    members = flag_members(getattr(Ebb, spec.value_type.name.removeprefix("Ebb")))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{label} is {show(value)}: it must be a str or a list of str")
+    flags = 0
+    for name in names:
+        nick = name.replace("_", "-").replace("8bit", "eight-bit")
+        if nick != "all" and nick not in members:
+            raise ValueError(f"{label} is {show(value)}: there is no {name!r}; it must be of "
+                             f"{', '.join(map(repr, members))}, or 'all'")
+        for member in members.values() if nick == "all" else [members[nick]]:
+            flags |= member
+    return flags
+
+
 def _check_texts(label, value):
     texts = [value] if isinstance(value, str) else value
     if texts is not None and not (isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in texts)):
@@ -142,6 +161,8 @@ def check_property(label, spec, value):
         raise TypeError(f"{label} is {show(value)}: must be a str")
     if not kind.name.startswith("Ebb"):
         return value
+    if kind.is_a(GObject.TYPE_FLAGS):
+        return _check_flags(label, spec, value)
     return _check_enum(label, spec, value) if kind.is_a(GObject.TYPE_ENUM) else _check_object(label, spec, value)
 
 

@@ -6,6 +6,7 @@ from operator import methodcaller
 
 from gi._gi import ArgInfo, EnumInfo, Repository
 from gi.module import get_introspection_module
+from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
 
@@ -21,11 +22,19 @@ def enum_members(kind):
     return list(kind.__enum_values__.values()) if hasattr(kind, "__enum_values__") else list(kind)
 
 
+def flag_members(kind):
+    """The members of a set of flags by their names of C; the empty set has one, too."""
+    members = list(kind.__flags_values__.values()) if hasattr(kind, "__flags_values__") else list(kind)
+    return {next((nick for nick in member.value_nicks if nick != "none"), "none"): member for member in members}
+
+
 def _name_members():
     """Gives the members of enumerations without a type in GObject the names that all others have."""
     for info in Repository.get_default().get_infos("Ebb"):
         kind = getattr(Ebb, info.get_name()) if isinstance(info, EnumInfo) else None
-        if kind is not None and not all(hasattr(member, "value_nick") for member in enum_members(kind)):
+        if kind is None or issubclass(kind, GObject.GFlags):
+            continue
+        if not all(hasattr(member, "value_nick") for member in enum_members(kind)):
             kind.value_nick = property(lambda self: self.name.lower().replace("_", "-"))
 
 
