@@ -28,6 +28,12 @@ endforeach ()
 list (REMOVE_DUPLICATES EBB_EXAMPLES)
 list (REMOVE_DUPLICATES shared_folders)
 
+# Private sources of the library that the programs compile for themselves until they train by EbbTrainer, which calls
+# them. They use public functions alone.
+set (insiders train/event-file.c train/log.c)
+list (APPEND sources_common ${insiders})
+set_property (SOURCE ${insiders} APPEND PROPERTY COMPILE_DEFINITIONS EBB_COMPILATION)
+
 set (shared_libraries)
 foreach (name IN LISTS shared_folders)
   add_library (example-${name} STATIC ${sources_${name}})

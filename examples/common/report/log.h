@@ -1,8 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "common/report/event-file.h"
 #include "common/train/trainer.h"
+
+#include "train/log-private.h"
 
 /* --log: each step's numbers, as an object in a line of steps.jsonl and as events for TensorBoard. */
 
@@ -11,11 +12,7 @@ G_BEGIN_DECLS
 typedef struct
 {
   const Trainer *trainer;
-  int lines; /* the file with a line for each step; -1: there is no log */
-  char *path;
-  gint64 last; /* the last step that the file had at the beginning; -1: none */
-  EventFile events;
-  EbbFolderLock *lock; /* on the folder; NULL: that of --resume has one */
+  EbbTrainingLog files;
 } Log;
 
 /* A log that is not open. */

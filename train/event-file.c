@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Writes TensorBoard's event files. */
-#include "common/report/event-file.h"
+#include "train/event-file-private.h"
 
-#include <ebb/ebb.h>
+#include "tensor/util/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -118,7 +118,7 @@ begin_event (gint64 step)
 /* Summary.Value: tag = 1, simple_value = 2, a float. */
 static void
 append_scalar (GByteArray *summary,
-               const EventScalar *scalar)
+               const EbbEventScalar *scalar)
 {
   g_autoptr (GByteArray) value = g_byte_array_new ();
   const float number = (float) scalar->value;
@@ -134,17 +134,17 @@ append_scalar (GByteArray *summary,
 /* -- records ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
-fail (const EventFile *self,
+fail (const EbbEventFile *self,
       GError **error)
 {
   const int number = errno;
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--log: can't write %s: %s", self->path, g_strerror (number));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "log: can't write %s: %s", self->path, g_strerror (number));
   return FALSE;
 }
 
 static gboolean
-write_record (EventFile *self,
+write_record (EbbEventFile *self,
               const GByteArray *data,
               GError **error)
 {
@@ -167,11 +167,11 @@ write_record (EventFile *self,
 }
 
 gboolean
-event_file_write (EventFile *self,
-                  gint64 step,
-                  const EventScalar *scalars,
-                  guint n_scalars,
-                  GError **error)
+ebb_event_file_write (EbbEventFile *self,
+                      gint64 step,
+                      const EbbEventScalar *scalars,
+                      guint n_scalars,
+                      GError **error)
 {
   g_autoptr (GByteArray) event = begin_event (step);
   g_autoptr (GByteArray) summary = g_byte_array_new ();
@@ -262,7 +262,7 @@ find_path (const char *folder)
 
 /* A file begins with its version, as an event of step 0: file_version = 3. */
 static gboolean
-write_version (EventFile *self,
+write_version (EbbEventFile *self,
                GError **error)
 {
   g_autoptr (GByteArray) event = begin_event (0);
@@ -272,10 +272,10 @@ write_version (EventFile *self,
 }
 
 gboolean
-event_file_open (EventFile *self,
-                 const char *folder,
-                 gint64 last_step,
-                 GError **error)
+ebb_event_file_open (EbbEventFile *self,
+                     const char *folder,
+                     gint64 last_step,
+                     GError **error)
 {
   g_autofree char *text = NULL;
   gsize n = 0, end;
@@ -284,10 +284,10 @@ event_file_open (EventFile *self,
   self->fd = g_open (self->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (self->fd < 0)
     return fail (self, error);
-  text = ebb_read_file (self->path, LOG_MAX_SIZE, &n, error);
+  text = ebb_read_file (self->path, EBB_TRAINING_LOG_MAX_SIZE, &n, error);
   if (text == NULL)
     {
-      g_prefix_error (error, "--log: ");
+      g_prefix_error (error, "log: ");
       return FALSE;
     }
   end = find_end ((const guint8 *) text, n, last_step);
@@ -297,7 +297,7 @@ event_file_open (EventFile *self,
 }
 
 void
-event_file_close (EventFile *self)
+ebb_event_file_close (EbbEventFile *self)
 {
   if (self->fd >= 0)
     close (self->fd);
