@@ -9,6 +9,8 @@
 #include "common/train/store.h"
 #include "common/train/wrapping.h"
 
+#include "train/progress-private.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,25 +59,6 @@ progress_note (Progress *self,
   fflush (stdout);
 }
 
-static int
-compare_doubles (gconstpointer a,
-                 gconstpointer b)
-{
-  double x = *(const double *) a, y = *(const double *) b;
-
-  return (x > y) - (x < y);
-}
-
-static double
-get_median (const double *values,
-            guint n)
-{
-  g_autofree double *sorted = g_memdup2 (values, sizeof (double) * n);
-
-  qsort (sorted, n, sizeof (double), compare_doubles);
-  return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
 static double
 get_step_tokens (const Progress *self)
 {
@@ -87,47 +70,17 @@ get_step_tokens (const Progress *self)
 double
 progress_get_speed (const Progress *self)
 {
-  guint n = self->seconds->len;
+  const double seconds = ebb_progress_get_median (self->seconds, G_MAXUINT);
 
-  return n == 0 ? 0 : get_step_tokens (self) / get_median ((const double *) (gpointer) self->seconds->data, n);
-}
-
-static char *
-format_time (double seconds)
-{
-  guint64 s = (guint64) (seconds + 0.5);
-
-  if (s >= 3600)
-    return g_strdup_printf ("%" G_GUINT64_FORMAT ":%02u:%02u", s / 3600, (guint) (s / 60 % 60), (guint) (s % 60));
-  return g_strdup_printf ("%u:%02u", (guint) (s / 60), (guint) (s % 60));
+  return seconds > 0 ? get_step_tokens (self) / seconds : 0;
 }
 
 /* -- the line ------------------------------------------------------------------------------------------------------ */
 
-#define ROOMY 119
 #define FALLBACK_COLUMNS 80
 #define BOLD "\033[1m"
 #define GREEN "\033[32m"
 #define PLAIN "\033[0m"
-
-/* Appends a figure if the line then has no more than @columns; FALSE if it doesn't fit. */
-static gboolean G_GNUC_PRINTF (3, 4)
-    append_figure (GString *line,
-                   guint columns,
-                   const char *format,
-                   ...)
-{
-  const gsize length = line->len;
-  va_list args;
-
-  va_start (args, format);
-  g_string_append_vprintf (line, format, args);
-  va_end (args);
-  if (line->len <= columns)
-    return TRUE;
-  g_string_truncate (line, length);
-  return FALSE;
-}
 
 /* Names the ranks whose memory is printed. */
 const char *const progress_purposes[EBB_N_PURPOSES] = { "parameters", "gradients", "optimizer",
@@ -139,83 +92,39 @@ get_owner (const Trainer *trainer)
   return trainer->ranks != NULL && trainer->ranks->size > 1 ? " of rank 0" : "";
 }
 
-/* What the promise of --memory is about, and the promise: bytes of the process on the CPU since the training began,
- * elsewhere of the device. */
-static gboolean
-append_budget (GString *line,
-               guint columns,
-               const Trainer *trainer,
-               EbbMemoryStats *stats,
-               gboolean roomy)
-{
-  const gboolean on_cpu = trainer->device == ebb_device_get_cpu ();
-  const double peak =
-      on_cpu ? (double) rank_table_get_training_rss_peak () : (double) ebb_memory_stats_get_peak_total (stats);
-
-  return trainer->plan == NULL || trainer->budget == 0
-         || append_figure (line, columns, "%s%.0f of %.0f MiB", roomy ? "  memory " : " ", peak / MIB,
-                           (double) trainer->budget / MIB);
-}
-
-/* The peaks of all purposes that there are. */
-static gboolean
-append_memory (GString *line,
-               guint columns,
-               const Trainer *trainer,
-               EbbMemoryStats *stats,
-               gboolean roomy)
-{
-  static const char *const short_names[EBB_N_PURPOSES] = { "p", "g", "o", "a", "c", "w" };
-  g_autofree char *first = g_strdup_printf ("%sMiB%s:", roomy ? "  " : " ", get_owner (trainer));
-  const char *before = first;
-
-  for (guint i = 0; i < EBB_N_PURPOSES; i++)
-    {
-      const double mib = (double) ebb_memory_stats_get_peak (stats, i) / MIB;
-
-      if (i == EBB_PURPOSE_CACHE && mib == 0) /* training itself has none */
-        continue;
-      if (!append_figure (line, columns, "%s %s %.*f", before, (roomy ? progress_purposes : short_names)[i],
-                          mib < 10 ? 1 : 0, mib))
-        return FALSE;
-      before = "";
-    }
-  return TRUE;
-}
-
-/* Figures as far as they fit into @columns; the most important ones come first. */
+/* Figures as far as they fit into @n_columns; the most important ones come first. */
 static char *
 format_line (Progress *self,
-             guint columns)
+             guint n_columns)
 {
-  const gboolean roomy = columns >= ROOMY;
   const Trainer *trainer = self->trainer;
-  guint n = self->losses->len, n_recent = MIN (n, RECENT);
-  const double *seconds = (const double *) (gpointer) self->seconds->data;
-  double recent = get_median (seconds + n - n_recent, n_recent), peak;
-  gint64 n_steps = trainer->options->steps;
-  int digits = (int) g_snprintf (NULL, 0, "%" G_GINT64_FORMAT, n_steps);
-  g_autofree char *left = format_time (recent * (double) (n_steps - trainer->step));
+  const double recent = ebb_progress_get_median (self->seconds, RECENT);
+  const gint64 n_steps = trainer->options->steps;
   g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (trainer->device);
-  const char *gap = roomy ? "  " : " ";
-  GString *line = g_string_new (NULL);
-  gsize n_bold = 0;
+  EbbProgress figures = { .step = trainer->step,
+                          .n_steps = n_steps,
+                          .loss = g_array_index (self->losses, double, self->losses->len - 1),
+                          .tokens_per_second = get_step_tokens (self) / recent,
+                          .seconds_left = recent * (double) (n_steps - trainer->step),
+                          .stats = stats,
+                          .owner = get_owner (trainer) };
+  g_autofree char *line = NULL;
+  const char *end;
 
-  if (append_figure (line, columns, "%s%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT, roomy ? "step " : "", digits,
-                     trainer->step, n_steps))
-    n_bold = line->len;
-  peak = (double) ebb_memory_stats_get_peak_total (stats) / MIB;
-  if (append_figure (line, columns, "%sloss %.4f", gap, g_array_index (self->losses, double, n - 1))
-      && append_figure (line, columns, "%s%.0f %s", gap, get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s")
-      && append_figure (line, columns, "%s%s left", gap, left) && append_budget (line, columns, trainer, stats, roomy)
-      && append_memory (line, columns, trainer, stats, roomy) && roomy)
-    append_figure (line, columns, " peak %.*f", peak < 10 ? 1 : 0, peak);
-  if (self->has_colours && n_bold > 0)
+  if (trainer->plan != NULL && trainer->budget > 0)
     {
-      g_string_insert (line, (gssize) n_bold, PLAIN);
-      g_string_prepend (line, BOLD);
+      /* What the promise of --memory is about: bytes of the process on the CPU since the training began, elsewhere of
+       * the device. */
+      figures.budget_bytes = trainer->budget;
+      figures.used_bytes = trainer->device == ebb_device_get_cpu () ? (guint64) rank_table_get_training_rss_peak ()
+                                                                    : ebb_memory_stats_get_peak_total (stats);
     }
-  return g_string_free (line, FALSE);
+  line = ebb_progress_format (&figures, n_columns);
+  if (!self->has_colours || *line == '\0')
+    return g_steal_pointer (&line);
+  end = strchr (line, '/') + 1;
+  end += strspn (end, "0123456789");
+  return g_strdup_printf (BOLD "%.*s" PLAIN "%s", (int) (end - line), line, end);
 }
 
 void
@@ -468,7 +377,7 @@ progress_end (Progress *self)
   if (self->live)
     putchar ('\n');
   stats = ebb_memory_get_stats (self->trainer->device);
-  time = format_time ((double) (g_get_monotonic_time () - self->began) / G_USEC_PER_SEC);
+  time = ebb_progress_format_time ((double) (g_get_monotonic_time () - self->began) / G_USEC_PER_SEC);
   if (trainer_get_interrupt (self->trainer) != 0 && self->trainer->step < self->trainer->options->steps)
     progress_note (self, "Stopped after step %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT, self->trainer->step,
                    self->trainer->options->steps);
