@@ -42,6 +42,10 @@ void ebb_json_writer_add_double (EbbJsonWriter *self,
 void ebb_json_writer_add_boolean (EbbJsonWriter *self,
                                   const char *name,
                                   gboolean value);
+/* Writes a value that is JSON already. */
+void ebb_json_writer_add_json (EbbJsonWriter *self,
+                               const char *name,
+                               const char *json);
 /* The text, in one line; @self is empty then. */
 char *ebb_json_writer_finish (EbbJsonWriter *self);
 void ebb_json_writer_clear (EbbJsonWriter *self);

@@ -91,6 +91,15 @@ ebb_json_writer_add_boolean (EbbJsonWriter *self,
   g_string_append (self->text, value ? "true" : "false");
 }
 
+void
+ebb_json_writer_add_json (EbbJsonWriter *self,
+                          const char *name,
+                          const char *json)
+{
+  begin_value (self, name);
+  g_string_append (self->text, json);
+}
+
 char *
 ebb_json_writer_finish (EbbJsonWriter *self)
 {
