@@ -7,6 +7,7 @@
 #include "tensor/backend/module-private.h"
 #include "tensor/n-threads-private.h"
 #include "tensor/random.h"
+#include "tensor/util/lock-private.h"
 
 #include <gmodule.h>
 #include <pthread.h>
@@ -54,10 +55,9 @@ ebb_process_group_get_default (void)
     group = __atomic_load_n (&process_default, __ATOMIC_ACQUIRE);
   if (group != NULL)
     return group;
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   if (alone == NULL)
     alone = ebb_single_group_new ();
-  pthread_mutex_unlock (&lock);
   return alone;
 }
 

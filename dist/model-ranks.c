@@ -39,7 +39,7 @@ ebb_mpu_note_group (EbbProcessGroup *group,
   EbbModelRanks *known = &all->known[is_model ? 0 : 1];
   g_autoptr (GObject) before = g_weak_ref_get (&known->owner);
 
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   known->several = before != NULL && before != owner
                    && (known->several || known->size != state->size || known->rank != state->rank
                        || known->first != state->first);
@@ -49,7 +49,6 @@ ebb_mpu_note_group (EbbProcessGroup *group,
   g_weak_ref_set (&known->owner, owner);
   if (is_model)
     state->has_model = TRUE;
-  pthread_mutex_unlock (&lock);
 }
 
 gboolean

@@ -6,8 +6,7 @@
 #include "tensor/autograd/handle-private.h"
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"
-
-#include <pthread.h>
+#include "tensor/util/lock-private.h"
 
 /* Declarations for kinds of stores and the parts of their base class.
  *
@@ -194,7 +193,7 @@ typedef struct
   EbbActivationStore *fallback;
   EbbStoreFilter *filter;
   GHashTable *blocks;                   /* of EbbSharedBlock, by itself */
-  EbbSharedBlock *first, *last;         /* those that were moved, as they were put */
+  GQueue moved;                         /* those that were moved, as they were put */
   EbbSharedBlock *latest[EBB_N_LATEST]; /* of those that are sharded, the ones brought back last, and held... */
   guint64 n_brought;                    /* ...and how many were */
   EbbStoreCounters counters;
@@ -202,7 +201,7 @@ typedef struct
   pthread_mutex_t flight_lock;
   /* under that lock */
   EbbPackGroup group;
-  EbbInFlight *oldest, *youngest;
+  GQueue sources;   /* of EbbInFlight, the oldest first */
   GQueue transfers; /* that may run... */
   GQueue settled;   /* and those that are done; neither is counted yet */
   GError *failure;

@@ -56,10 +56,9 @@ ebb_activation_store_count_held (EbbActivationStore *self,
 {
   EbbStoreCounters *counters = &PRIVATE (self)->counters;
 
-  ebb_activation_store_lock (self);
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
   counters->held += (guint64) n_bytes;
   counters->peak = MAX (counters->peak, counters->held);
-  ebb_activation_store_unlock (self);
 }
 
 /* -- saved tensors ------------------------------------------------------------------------------------------------- */
@@ -125,10 +124,9 @@ ebb_activation_store_pack (EbbSavedTensorHooks *hooks,
     handle = stores ? pack_block (self, tensor, &in_place, error) : ebb_handle_new (tensor);
   if (handle == NULL)
     return NULL;
-  ebb_activation_store_lock (self);
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
   PRIVATE (self)->counters.n_packed++;
   PRIVATE (self)->counters.n_kept += in_place;
-  ebb_activation_store_unlock (self);
   return handle;
 }
 
@@ -163,9 +161,8 @@ ebb_activation_store_unpack (EbbSavedTensorHooks *hooks,
     tensor = handle->tensor != NULL ? ebb_handle_get_tensor (handle) : get_view (packed, error);
   if (tensor == NULL)
     return NULL;
-  ebb_activation_store_lock (self);
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
   PRIVATE (self)->counters.n_unpacked++;
-  ebb_activation_store_unlock (self);
   return tensor;
 }
 
@@ -232,10 +229,9 @@ ebb_activation_store_count_seconds (EbbActivationStore *self,
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
   priv = PRIVATE (self);
-  ebb_activation_store_lock (self);
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
   priv->counters.moving += moving;
   priv->counters.waited += waited;
-  ebb_activation_store_unlock (self);
 }
 
 /* -- sources in flight --------------------------------------------------------------------------------------------- */
@@ -256,7 +252,7 @@ struct _EbbInFlight
   /* under the lock */
   EbbHandle *held;    /* of the block; NULL: freed */
   gboolean in_flight; /* in the list */
-  EbbInFlight *previous, *next;
+  GList link;
 };
 
 /* -- failures ------------------------------------------------------------------------------------------------------ */
@@ -266,17 +262,12 @@ ebb_activation_store_note_failure (EbbActivationStore *self,
                                    GError *error)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-  GError *later = NULL;
 
-  if (error == NULL)
-    return;
-  pthread_mutex_lock (&priv->flight_lock);
+  EBB_AUTO_LOCK (&priv->flight_lock);
   if (priv->failure == NULL)
     priv->failure = error;
   else
-    later = error;
-  pthread_mutex_unlock (&priv->flight_lock);
-  g_clear_error (&later);
+    g_clear_error (&error);
 }
 
 gboolean
@@ -284,17 +275,13 @@ ebb_activation_store_return_failure (EbbActivationStore *self,
                                      GError **error)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-  GError *failure = NULL;
-  gboolean is_some;
 
-  pthread_mutex_lock (&priv->flight_lock);
-  is_some = priv->failure != NULL;
+  EBB_AUTO_LOCK (&priv->flight_lock);
+  if (priv->failure == NULL)
+    return TRUE;
   if (error != NULL) /* else it is left for a caller that takes it */
-    failure = g_steal_pointer (&priv->failure);
-  pthread_mutex_unlock (&priv->flight_lock);
-  if (failure != NULL)
-    g_propagate_error (error, failure);
-  return !is_some;
+    g_propagate_error (error, g_steal_pointer (&priv->failure));
+  return FALSE;
 }
 
 /* -- freeing sources ----------------------------------------------------------------------------------------------- */
@@ -312,16 +299,7 @@ in_flight_unref (EbbInFlight *self)
 static void
 leave_list (EbbInFlight *self)
 {
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-
-  if (self->previous != NULL)
-    self->previous->next = self->next;
-  else
-    priv->oldest = self->next;
-  if (self->next != NULL)
-    self->next->previous = self->previous;
-  else
-    priv->youngest = self->previous;
+  g_queue_unlink (&ebb_activation_store_peek (self->store)->sources, &self->link);
   self->in_flight = FALSE;
 }
 
@@ -339,12 +317,13 @@ free_source (EbbInFlight *self,
 static gboolean
 leave_failed (EbbActivationStorePrivate *priv)
 {
-  EbbInFlight *next;
   gboolean some = FALSE;
 
-  for (EbbInFlight *source = priv->oldest; source != NULL; source = next)
+  for (GList *l = priv->sources.head, *next; l != NULL; l = next)
     {
-      next = source->next;
+      EbbInFlight *source = l->data;
+
+      next = l->next;
       if (!ebb_transfer_is_over (source->transfer) || ebb_transfer_finish (source->transfer, NULL))
         continue;
       leave_list (source);
@@ -374,7 +353,7 @@ release_one (EbbActivationStorePrivate *priv,
   gboolean some = FALSE;
 
   pthread_mutex_lock (&priv->flight_lock);
-  source = priv->oldest;
+  source = g_queue_peek_head (&priv->sources);
   if (source == NULL || source->group >= end)
     source = NULL;
   else if (ebb_transfer_order (source->transfer, error))
@@ -407,10 +386,13 @@ release (EbbActivationStorePrivate *priv,
   return ok;
 }
 
-/* The group that a pack now belongs to; under the lock. */
+/* The group that a pack now belongs to. */
 static guint64
-enter_group (EbbPackGroup *group)
+enter_group (EbbActivationStorePrivate *priv)
 {
+  EbbPackGroup *group = &priv->group;
+
+  EBB_AUTO_LOCK (&priv->flight_lock);
   if (group->thread != &ebb_thread || group->n_launches != ebb_thread.n_launches)
     group->number++;
   group->thread = &ebb_thread;
@@ -422,12 +404,9 @@ guint64
 ebb_activation_store_get_group (EbbActivationStore *self)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-  guint64 group;
 
-  pthread_mutex_lock (&priv->flight_lock);
-  group = priv->group.number;
-  pthread_mutex_unlock (&priv->flight_lock);
-  return group;
+  EBB_AUTO_LOCK (&priv->flight_lock);
+  return priv->group.number;
 }
 
 /* -- dry runs ------------------------------------------------------------------------------------------------------ */
@@ -493,9 +472,7 @@ ebb_activation_store_begin_put (EbbActivationStore *self,
   ebb_activation_store_sweep (self);
   if (error != NULL && !ebb_activation_store_return_failure (self, error))
     return FALSE;
-  pthread_mutex_lock (&priv->flight_lock);
-  group = enter_group (&priv->group);
-  pthread_mutex_unlock (&priv->flight_lock);
+  group = enter_group (priv);
   return group < in_flight || release (priv, group - in_flight + 1, error);
 }
 
@@ -534,16 +511,12 @@ ebb_activation_store_hold (EbbActivationStore *self,
                            .transfer = ebb_transfer_ref (transfer),
                            .version = block->storage->version,
                            .held = ebb_handle_new (block),
-                           .in_flight = TRUE };
+                           .in_flight = TRUE,
+                           .link.data = source };
   ebb_storage_add_watch (block->storage, &source->watch);
   pthread_mutex_lock (&priv->flight_lock);
   source->group = priv->group.number;
-  source->previous = priv->youngest;
-  if (priv->youngest != NULL)
-    priv->youngest->next = source;
-  else
-    priv->oldest = source;
-  priv->youngest = source;
+  g_queue_push_tail_link (&priv->sources, &source->link);
   pthread_mutex_unlock (&priv->flight_lock);
   if (EBB_READ (priv->in_flight) == 0)
     release (priv, source->group + 1, NULL);
@@ -554,13 +527,9 @@ static EbbTensor *
 get_held (EbbInFlight *self)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-  EbbTensor *block = NULL;
 
-  pthread_mutex_lock (&priv->flight_lock);
-  if (self->held != NULL && self->storage->version == self->version)
-    block = ebb_handle_get_tensor (self->held);
-  pthread_mutex_unlock (&priv->flight_lock);
-  return block;
+  EBB_AUTO_LOCK (&priv->flight_lock);
+  return self->held != NULL && self->storage->version == self->version ? ebb_handle_get_tensor (self->held) : NULL;
 }
 
 EbbTensor *
@@ -628,23 +597,24 @@ ebb_activation_store_count_transfer (EbbActivationStore *self,
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
 
-  pthread_mutex_lock (&priv->flight_lock);
+  EBB_AUTO_LOCK (&priv->flight_lock);
   g_queue_push_tail (&priv->transfers, ebb_transfer_ref (transfer));
-  pthread_mutex_unlock (&priv->flight_lock);
 }
 
 /* A thread that waits for a transfer which has just ended may not have noted how long: so transfers that are done now
- * are counted by the next sweep. Under the lock. */
-static void
-take_settled (EbbActivationStorePrivate *priv,
-              GQueue *settled)
+ * are counted by the next sweep. */
+static GQueue
+take_settled (EbbActivationStorePrivate *priv)
 {
   EbbTransfer *transfer;
+  GQueue settled;
 
-  *settled = priv->settled;
+  EBB_AUTO_LOCK (&priv->flight_lock);
+  settled = priv->settled;
   g_queue_init (&priv->settled);
   while ((transfer = g_queue_peek_head (&priv->transfers)) != NULL && ebb_transfer_is_over (transfer))
     g_queue_push_tail (&priv->settled, g_queue_pop_head (&priv->transfers));
+  return settled;
 }
 
 static void
@@ -660,12 +630,8 @@ count_all (EbbActivationStore *self,
 void
 ebb_activation_store_sweep (EbbActivationStore *self)
 {
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-  GQueue settled;
+  GQueue settled = take_settled (ebb_activation_store_peek (self));
 
-  pthread_mutex_lock (&priv->flight_lock);
-  take_settled (priv, &settled);
-  pthread_mutex_unlock (&priv->flight_lock);
   count_all (self, &settled);
 }
 
@@ -858,27 +824,17 @@ ebb_activation_store_get_next (EbbActivationStore *self)
 EbbActivationStore *
 ebb_activation_store_get_fallback (EbbActivationStore *self)
 {
-  EbbActivationStore *fallback;
-
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), NULL);
 
-  ebb_activation_store_lock (self);
-  fallback = PRIVATE (self)->fallback;
-  ebb_activation_store_unlock (self);
-  return fallback;
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
+  return PRIVATE (self)->fallback;
 }
 
 EbbActivationStore *
 ebb_activation_store_ref_fallback (EbbActivationStore *self)
 {
-  EbbActivationStore *fallback;
-
-  ebb_activation_store_lock (self);
-  fallback = PRIVATE (self)->fallback;
-  if (fallback != NULL)
-    g_object_ref (fallback);
-  ebb_activation_store_unlock (self);
-  return fallback;
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
+  return PRIVATE (self)->fallback != NULL ? g_object_ref (PRIVATE (self)->fallback) : NULL;
 }
 
 /* FALSE with @error set if @store leads to @self. */

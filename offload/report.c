@@ -10,14 +10,10 @@ static guint64
 read_counter (EbbActivationStore *self,
               gsize offset)
 {
-  guint64 value;
-
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  ebb_activation_store_lock (self);
-  value = *(guint64 *) ((char *) &PRIVATE (self)->counters + offset);
-  ebb_activation_store_unlock (self);
-  return value;
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
+  return *(guint64 *) ((char *) &PRIVATE (self)->counters + offset);
 }
 
 /**
@@ -125,13 +121,9 @@ ebb_activation_store_get_bytes_spilled (EbbActivationStore *self)
 static EbbStoreCounters
 take_snapshot (EbbActivationStore *self)
 {
-  EbbStoreCounters now;
-
   ebb_activation_store_sweep (self);
-  ebb_activation_store_lock (self);
-  now = PRIVATE (self)->counters;
-  ebb_activation_store_unlock (self);
-  return now;
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
+  return PRIVATE (self)->counters;
 }
 
 /**
@@ -240,12 +232,11 @@ ebb_activation_store_reset_stats (EbbActivationStore *self)
   ebb_activation_store_sweep (self);
   if (EBB_ACTIVATION_STORE_GET_CLASS (self)->reset_stats != NULL)
     EBB_ACTIVATION_STORE_GET_CLASS (self)->reset_stats (self);
-  ebb_activation_store_lock (self);
+  EBB_AUTO_LOCK (&PRIVATE (self)->lock);
   priv->counters.peak = priv->counters.held;
   priv->counters.put = priv->counters.got = priv->counters.spilled = 0;
   priv->counters.moving = priv->counters.waited = 0;
   priv->counters.n_packed = priv->counters.n_unpacked = priv->counters.n_kept = 0;
-  ebb_activation_store_unlock (self);
 }
 
 /* -- reports ------------------------------------------------------------------------------------------------------- */

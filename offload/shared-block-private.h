@@ -36,7 +36,7 @@ struct _EbbSharedBlock
   EbbStorage *held;      /* the same, of one of the latest sharded blocks */
   gsize held_offset;     /* bytes */
   guint held_version;
-  EbbSharedBlock *previous, *next;
+  GList link; /* in the list of blocks that were moved */
   guint n_users;
   gboolean is_coming; /* was prefetched, and not asked for since */
 };

@@ -132,11 +132,10 @@ count (EbbStoredBlock *self,
   self->birth = birth;
   self->n_bytes = n_bytes;
   self->is_counted = TRUE;
-  ebb_activation_store_lock (self->store);
+  EBB_AUTO_LOCK (&ebb_activation_store_peek (self->store)->lock);
   counters->put += n_moved;
   counters->held += n_bytes;
   counters->peak = MAX (counters->peak, counters->held);
-  ebb_activation_store_unlock (self->store);
   return &self->handle;
 }
 
@@ -171,9 +170,8 @@ ebb_activation_store_put_instead (EbbActivationStore *self,
       g_prefix_error (error, "%s; and the fallback: ", why->message);
       return NULL;
     }
-  ebb_activation_store_lock (self);
+  EBB_AUTO_LOCK (&ebb_activation_store_peek (self)->lock);
   priv->counters.spilled += ebb_tensor_get_n_bytes (block);
-  ebb_activation_store_unlock (self);
   return handle;
 }
 
@@ -623,32 +621,13 @@ find (EbbActivationStore *store,
 
   full.start = 0;
   full.end = storage_size;
-  ebb_activation_store_lock (store);
+  EBB_AUTO_LOCK (&ebb_activation_store_peek (store)->lock);
   self = g_hash_table_lookup (blocks, &full);
   if (self == NULL)
     self = g_hash_table_lookup (blocks, key);
   if (self != NULL)
     self->n_users++;
-  ebb_activation_store_unlock (store);
   return self;
-}
-
-/* Into the list of the blocks that were moved; under the lock. */
-static void
-link_last (EbbSharedBlock *self,
-           EbbActivationStorePrivate *priv)
-{
-  self->previous = priv->last;
-  *(priv->last != NULL ? &priv->last->next : &priv->first) = self;
-  priv->last = self;
-}
-
-static void
-unlink (EbbSharedBlock *self,
-        EbbActivationStorePrivate *priv)
-{
-  *(self->previous != NULL ? &self->previous->next : &priv->first) = self->next;
-  *(self->next != NULL ? &self->next->previous : &priv->last) = self->previous;
 }
 
 static void
@@ -656,17 +635,16 @@ add (EbbSharedBlock *self)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
 
-  ebb_activation_store_lock (self->store);
+  EBB_AUTO_LOCK (&ebb_activation_store_peek (self->store)->lock);
   if (!g_hash_table_contains (priv->blocks, self))
     g_hash_table_add (priv->blocks, self);
   if (!self->key.in_place)
-    link_last (self, priv);
+    g_queue_push_tail_link (&priv->moved, &self->link);
   else
     {
       priv->counters.held += get_size (self);
       priv->counters.peak = MAX (priv->counters.peak, priv->counters.held);
     }
-  ebb_activation_store_unlock (self->store);
 }
 
 const EbbPacking *
@@ -721,6 +699,7 @@ ebb_shared_block_enter (EbbActivationStore *store,
                             .store = g_object_ref (store),
                             .device = tensor->storage->device,
                             .dtype = tensor->view.dtype,
+                            .link.data = self,
                             .n_users = 1 };
   if (in_place || put_memory (self, tensor, error))
     {
@@ -747,7 +726,7 @@ ebb_shared_block_leave (EbbSharedBlock *self)
       if (g_hash_table_lookup (priv->blocks, self) == self)
         g_hash_table_remove (priv->blocks, self);
       if (!self->key.in_place)
-        unlink (self, priv);
+        g_queue_unlink (&priv->moved, &self->link);
       else
         priv->counters.held -= get_size (self);
     }
@@ -802,18 +781,6 @@ tie (EbbSharedBlock *self,
   g_clear_pointer (&old, restored_unref);
 }
 
-/* A reference to @storage, unless its last one is just going. */
-static gboolean
-try_ref (EbbStorage *storage)
-{
-  int n = __atomic_load_n (&storage->ref_count, __ATOMIC_RELAXED);
-
-  while (n > 0)
-    if (__atomic_compare_exchange_n (&storage->ref_count, &n, n + 1, TRUE, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-      return TRUE;
-  return FALSE;
-}
-
 /* Whether a tensor that was brought back still lives differs from rank to rank, so the store holds it until it has
  * brought two others: a checkpoint may ask for the same tensor twice, first to recompute. */
 static EbbStorage *
@@ -822,13 +789,12 @@ find_held (EbbSharedBlock *self,
 {
   EbbStorage *storage = NULL;
 
-  ebb_activation_store_lock (self->store);
+  EBB_AUTO_LOCK (&ebb_activation_store_peek (self->store)->lock);
   if (self->held != NULL && self->held->version == self->held_version)
     {
       storage = ebb_storage_ref (self->held);
       *offset = self->held_offset;
     }
-  ebb_activation_store_unlock (self->store);
   return storage;
 }
 
@@ -871,7 +837,7 @@ hold (EbbSharedBlock *self,
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
 
   make_space (self); /* another thread may have taken it */
-  ebb_activation_store_lock (self->store);
+  EBB_AUTO_LOCK (&ebb_activation_store_peek (self->store)->lock);
   if (priv->latest[priv->n_brought % EBB_N_LATEST] == NULL)
     {
       priv->latest[priv->n_brought % EBB_N_LATEST] = self;
@@ -880,7 +846,6 @@ hold (EbbSharedBlock *self,
       self->held_version = storage->version;
     }
   priv->n_brought++;
-  ebb_activation_store_unlock (self->store);
 }
 
 static EbbStorage *
@@ -894,8 +859,7 @@ find_restored (EbbSharedBlock *self,
   if (self->restored != NULL)
     {
       pthread_mutex_lock (&self->restored->lock);
-      if (self->restored->storage != NULL && try_ref (self->restored->storage))
-        storage = self->restored->storage;
+      storage = ebb_storage_try_ref (self->restored->storage);
       pthread_mutex_unlock (&self->restored->lock);
     }
   if (storage != NULL)
@@ -974,11 +938,13 @@ find_expected (EbbSharedBlock *self,
 {
   guint64 group = self->group;
 
-  for (EbbSharedBlock *block = self->next; block != NULL && block->group == group; block = block->next)
-    if (goes_with (self, block))
-      expect (block, expected);
-  for (EbbSharedBlock *block = self->previous; block != NULL; block = block->previous)
+  for (GList *l = self->link.next; l != NULL && ((EbbSharedBlock *) l->data)->group == group; l = l->next)
+    if (goes_with (self, l->data))
+      expect (l->data, expected);
+  for (GList *l = self->link.prev; l != NULL; l = l->prev)
     {
+      EbbSharedBlock *block = l->data;
+
       if (!goes_with (self, block))
         continue;
       if (block->group != group && n_groups-- == 0)

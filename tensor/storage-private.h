@@ -50,6 +50,9 @@ EbbStorage *ebb_storage_new_foreign (EbbDevice *device,
                                      GDestroyNotify destroy,
                                      gpointer destroy_data);
 EbbStorage *ebb_storage_ref (EbbStorage *storage);
+/* The same, or NULL if @storage is NULL or its last reference is being released. The caller keeps it from being freed
+ * meanwhile, by a lock that its destroy function takes. */
+EbbStorage *ebb_storage_try_ref (EbbStorage *storage);
 /* Before it gets or is asked for values: of a dry run there are only its addresses at first. */
 gboolean ebb_storage_map (EbbStorage *storage,
                           GError **error);

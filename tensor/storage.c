@@ -95,6 +95,17 @@ ebb_storage_ref (EbbStorage *self)
   return self;
 }
 
+EbbStorage *
+ebb_storage_try_ref (EbbStorage *self)
+{
+  int n = self != NULL ? __atomic_load_n (&self->ref_count, __ATOMIC_RELAXED) : 0;
+
+  while (n > 0)
+    if (__atomic_compare_exchange_n (&self->ref_count, &n, n + 1, TRUE, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+      return self;
+  return NULL;
+}
+
 void
 ebb_storage_unref (EbbStorage *self)
 {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dist/group/process-group-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 #include <sys/types.h>

@@ -22,16 +22,12 @@ EbbGroupQueue *
 ebb_group_queue_new (const EbbGroupState *state)
 {
   EbbGroupQueue *self = g_new0 (EbbGroupQueue, 1);
-  pthread_condattr_t monotonic;
 
   self->ref_count = 1;
   self->state = state;
   self->owner = getpid ();
   pthread_mutex_init (&self->lock, NULL);
-  pthread_condattr_init (&monotonic);
-  pthread_condattr_setclock (&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init (&self->started, &monotonic);
-  pthread_condattr_destroy (&monotonic);
+  ebb_cond_init (&self->started);
   pthread_cond_init (&self->finished, NULL);
   g_queue_init (&self->waiting);
   g_queue_init (&self->enqueued);
@@ -80,19 +76,21 @@ ebb_group_queue_check (EbbGroupQueue *self,
                    (int) self->owner);
 }
 
+static EbbWork *
+pop_done (EbbGroupQueue *self)
+{
+  EBB_AUTO_LOCK (&self->lock);
+  return g_queue_pop_head (&self->done);
+}
+
 /* The queue may hold the last references. */
 static void
 release_done (EbbGroupQueue *self)
 {
-  for (;;)
-    {
-      EbbWork *work;
+  EbbWork *work;
 
-      pthread_mutex_lock (&self->lock);
-      work = g_queue_pop_head (&self->done);
-      pthread_mutex_unlock (&self->lock);
-      if (work == NULL)
-        return;
+  while ((work = pop_done (self)) != NULL)
+    {
       ebb_work_release (work);
       ebb_work_unref (work);
     }
@@ -212,19 +210,6 @@ watch (EbbGroupQueue *self,
   return is_done;
 }
 
-/* With the lock. */
-static void
-wait_a_moment (EbbGroupQueue *self)
-{
-  struct timespec until;
-
-  clock_gettime (CLOCK_MONOTONIC, &until);
-  until.tv_nsec += LOOK_EVERY * 1000;
-  until.tv_sec += until.tv_nsec / 1000000000;
-  until.tv_nsec %= 1000000000;
-  pthread_cond_timedwait (&self->started, &self->lock, &until);
-}
-
 /* -- the thread ---------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -251,7 +236,7 @@ run_waiting (EbbGroupQueue *self,
           if (watch (self, group, &began))
             continue;
           if (!g_queue_is_empty (&self->enqueued))
-            wait_a_moment (self);
+            ebb_cond_wait_until (&self->started, &self->lock, g_get_monotonic_time () + LOOK_EVERY);
           else if (self->closing)
             break;
           else
@@ -325,10 +310,9 @@ ebb_group_queue_push (EbbGroupQueue *self,
       ebb_work_unref (work);
       return FALSE;
     }
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   g_queue_push_tail (&self->waiting, work);
   pthread_cond_signal (&self->started);
-  pthread_mutex_unlock (&self->lock);
   return TRUE;
 }
 
@@ -389,14 +373,11 @@ gboolean
 ebb_group_queue_fail (EbbGroupQueue *self,
                       const GError *reason)
 {
-  gboolean is_first;
-
-  pthread_mutex_lock (&self->lock);
-  is_first = self->failure == NULL;
-  if (is_first)
-    self->failure = g_error_copy (reason);
-  pthread_mutex_unlock (&self->lock);
-  return is_first;
+  EBB_AUTO_LOCK (&self->lock);
+  if (self->failure != NULL)
+    return FALSE;
+  self->failure = g_error_copy (reason);
+  return TRUE;
 }
 
 void
@@ -564,14 +545,10 @@ ebb_work_wait (EbbWork *work,
 double
 ebb_work_get_seconds (EbbWork *work)
 {
-  double seconds;
-
   if (work->queue == NULL)
     return work->seconds;
-  pthread_mutex_lock (&work->queue->lock);
-  seconds = work->seconds;
-  pthread_mutex_unlock (&work->queue->lock);
-  return seconds;
+  EBB_AUTO_LOCK (&work->queue->lock);
+  return work->seconds;
 }
 
 /**

@@ -23,13 +23,12 @@ static pthread_mutex_t groups_mutex = PTHREAD_MUTEX_INITIALIZER;
 static void
 leave_all_groups (void)
 {
-  pthread_mutex_lock (&groups_mutex);
+  EBB_AUTO_LOCK (&groups_mutex);
   for (GList *l = groups; l != NULL; l = l->next)
     {
       ebb_mpi_report (l->data, EBB_MPI_LEFT, LEFT_TEXT);
       ebb_mpi_close_mailbox (l->data);
     }
-  pthread_mutex_unlock (&groups_mutex);
 }
 
 /* -- the engine ---------------------------------------------------------------------------------------------------- */
@@ -95,9 +94,8 @@ open_group (EbbMpiGroup *self,
   MPI_Comm_set_errhandler (self->comm, MPI_ERRORS_RETURN);
   if (!ebb_mpi_open_mailbox (self, error))
     return FALSE;
-  pthread_mutex_lock (&groups_mutex);
+  EBB_AUTO_LOCK (&groups_mutex);
   groups = g_list_append (groups, self);
-  pthread_mutex_unlock (&groups_mutex);
   return TRUE;
 }
 

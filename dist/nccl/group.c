@@ -109,11 +109,10 @@ fail (EbbProcessGroup *group,
   EbbNcclGroup *self = (EbbNcclGroup *) group;
   int previous;
 
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   previous = ebb_cuda_enter (self->device);
   fail_locked (self, reason);
   ebb_cuda_leave (previous);
-  pthread_mutex_unlock (&self->lock);
 }
 
 static gboolean

@@ -4,6 +4,7 @@
 #include "dist/group/process-group-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/cuda/current-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <nccl.h>
 #include <pthread.h>

@@ -216,8 +216,7 @@ ebb_thread_group_new (EbbThreadTeam *team,
   g_weak_ref_init (self->self, self);
   if (timeout > 0)
     ebb_process_group_set_timeout (group, timeout);
-  pthread_mutex_lock (&world->lock);
+  EBB_AUTO_LOCK (&world->lock);
   g_ptr_array_add (world->members[team->members[rank]].groups, self->self);
-  pthread_mutex_unlock (&world->lock);
   return group;
 }

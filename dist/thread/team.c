@@ -2,9 +2,7 @@
 /* How the ranks of a team meet, and what breaks it. Functions in _locked need the world's lock. */
 #include "dist/thread/team-private.h"
 
-#include <errno.h>
 #include <string.h>
-#include <time.h>
 
 /* -- what went wrong ----------------------------------------------------------------------------------------------- */
 
@@ -102,33 +100,25 @@ ebb_thread_team_fail (EbbThreadTeam *self,
                       guint rank,
                       const GError *failure)
 {
-  pthread_mutex_lock (&self->world->lock);
+  EBB_AUTO_LOCK (&self->world->lock);
   if (self->broken == EBB_BREAK_NONE)
     break_locked (self, EBB_BREAK_LEFT, rank, g_strdup_printf ("has failed: %s", failure->message), rank, NULL);
-  pthread_mutex_unlock (&self->world->lock);
 }
 
 /* -- waiting ------------------------------------------------------------------------------------------------------- */
 
-static struct timespec
+static gint64
 get_deadline (double timeout)
 {
-  struct timespec when;
-  gint64 nanoseconds;
-
-  clock_gettime (CLOCK_MONOTONIC, &when);
-  nanoseconds = when.tv_nsec + (gint64) (timeout * 1e9);
-  when.tv_sec += (time_t) (nanoseconds / G_GINT64_CONSTANT (1000000000));
-  when.tv_nsec = (long) (nanoseconds % G_GINT64_CONSTANT (1000000000));
-  return when;
+  return g_get_monotonic_time () + (gint64) (timeout * G_USEC_PER_SEC);
 }
 
 /* FALSE: it is too late. */
 static gboolean
 wait_locked (EbbThreadTeam *self,
-             const struct timespec *deadline)
+             gint64 deadline)
 {
-  return pthread_cond_timedwait (&self->changed, &self->world->lock, deadline) != ETIMEDOUT;
+  return ebb_cond_wait_until (&self->changed, &self->world->lock, deadline);
 }
 
 /* -- all together -------------------------------------------------------------------------------------------------- */
@@ -156,18 +146,15 @@ check_meeting_locked (EbbThreadTeam *self,
   return TRUE;
 }
 
-/* @is_last: TRUE with a first rank that isn't here. */
-static gboolean
-find_missing_locked (EbbThreadTeam *self,
-                     guint *missing)
+/* The first rank that isn't here. */
+static guint
+find_missing_locked (EbbThreadTeam *self)
 {
-  for (guint r = 0; r < self->size; r++)
-    if (self->slots[r].call == NULL || ebb_collective_is_pair (self->slots[r].call->which))
-      {
-        *missing = r;
-        return TRUE;
-      }
-  return FALSE;
+  guint r = 0;
+
+  while (r + 1 < self->size && self->slots[r].call != NULL && !ebb_collective_is_pair (self->slots[r].call->which))
+    r++;
+  return r;
 }
 
 static gboolean
@@ -184,7 +171,7 @@ wait_for_all_locked (EbbThreadTeam *self,
                      guint rank,
                      double timeout)
 {
-  const struct timespec deadline = get_deadline (timeout);
+  const gint64 deadline = get_deadline (timeout);
   const guint64 generation = self->generation;
 
   if (++self->n_arrived == self->size)
@@ -195,13 +182,8 @@ wait_for_all_locked (EbbThreadTeam *self,
       return;
     }
   while (self->generation == generation && self->broken == EBB_BREAK_NONE && !has_any_left_locked (self))
-    if (!wait_locked (self, &deadline) && self->generation == generation && self->broken == EBB_BREAK_NONE)
-      {
-        guint missing = 0;
-
-        find_missing_locked (self, &missing);
-        break_late_locked (self, missing, rank, timeout);
-      }
+    if (!wait_locked (self, deadline) && self->generation == generation && self->broken == EBB_BREAK_NONE)
+      break_late_locked (self, find_missing_locked (self), rank, timeout);
 }
 
 gboolean
@@ -212,9 +194,8 @@ ebb_thread_team_meet (EbbThreadTeam *self,
                       GError **error)
 {
   guint64 generation;
-  gboolean met;
 
-  pthread_mutex_lock (&self->world->lock);
+  EBB_AUTO_LOCK (&self->world->lock);
   generation = self->generation;
   if (self->broken == EBB_BREAK_NONE)
     {
@@ -223,14 +204,11 @@ ebb_thread_team_meet (EbbThreadTeam *self,
         wait_for_all_locked (self, rank, timeout);
     }
   /* A rank that has met the others goes on, whatever has happened since. */
-  met = self->generation != generation;
-  if (!met)
-    {
-      self->slots[rank].call = NULL;
-      report_locked (self, rank, error);
-    }
-  pthread_mutex_unlock (&self->world->lock);
-  return met;
+  if (self->generation != generation)
+    return TRUE;
+  self->slots[rank].call = NULL;
+  report_locked (self, rank, error);
+  return FALSE;
 }
 
 /* All are in the same call, so no rank is waited for longer than its share takes. @ends: the call is over. */
@@ -240,7 +218,7 @@ sync_team (EbbThreadTeam *self,
 {
   guint64 generation;
 
-  pthread_mutex_lock (&self->world->lock);
+  EBB_AUTO_LOCK (&self->world->lock);
   generation = self->generation;
   if (++self->n_arrived == self->size)
     {
@@ -252,7 +230,6 @@ sync_team (EbbThreadTeam *self,
     }
   while (self->generation == generation)
     pthread_cond_wait (&self->changed, &self->world->lock);
-  pthread_mutex_unlock (&self->world->lock);
 }
 
 void
@@ -340,7 +317,7 @@ wait_for_partner_locked (EbbThreadTeam *self,
                          double timeout)
 {
   const EbbCollectiveCall *call = self->slots[rank].call;
-  const struct timespec deadline = get_deadline (timeout);
+  const gint64 deadline = get_deadline (timeout);
   EbbSlot *slot = &self->slots[rank];
 
   while (slot->call == call)
@@ -352,7 +329,7 @@ wait_for_partner_locked (EbbThreadTeam *self,
         }
       if (self->broken != EBB_BREAK_NONE || has_left_locked (self, call->peer))
         return;
-      if (!wait_locked (self, &deadline) && slot->call == call && !slot->is_taken && self->broken == EBB_BREAK_NONE)
+      if (!wait_locked (self, deadline) && slot->call == call && !slot->is_taken && self->broken == EBB_BREAK_NONE)
         break_late_locked (self, call->peer, rank, timeout);
     }
 }
@@ -367,7 +344,7 @@ ebb_thread_team_pair (EbbThreadTeam *self,
   EbbSlot *slot = &self->slots[rank];
   gboolean done = FALSE;
 
-  pthread_mutex_lock (&self->world->lock);
+  EBB_AUTO_LOCK (&self->world->lock);
   if (self->broken == EBB_BREAK_NONE)
     {
       slot->call = call;
@@ -377,11 +354,9 @@ ebb_thread_team_pair (EbbThreadTeam *self,
         wait_for_partner_locked (self, rank, timeout);
       done = slot->call != call;
     }
-  if (!done)
-    {
-      slot->call = NULL;
-      report_locked (self, rank, error);
-    }
-  pthread_mutex_unlock (&self->world->lock);
-  return done;
+  if (done)
+    return TRUE;
+  slot->call = NULL;
+  report_locked (self, rank, error);
+  return FALSE;
 }

@@ -2,8 +2,6 @@
 /* Worlds and teams: their members, how they are made, split and left. */
 #include "dist/thread/team-private.h"
 
-#include <time.h>
-
 typedef struct
 {
   EbbThreadTeam *parent; /* not held: it is there while one of its ranks still has to come */
@@ -54,13 +52,12 @@ ebb_thread_world_leave (EbbThreadWorld *self,
                         guint member,
                         const GError *failure)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   self->members[member].state = failure != NULL ? EBB_MEMBER_FAILED : EBB_MEMBER_LEFT;
   g_free (self->members[member].message);
   self->members[member].message = failure != NULL ? g_strdup (failure->message) : NULL;
   for (GList *l = self->teams; l != NULL; l = l->next)
     pthread_cond_broadcast (&((EbbThreadTeam *) l->data)->changed);
-  pthread_mutex_unlock (&self->lock);
 }
 
 void
@@ -90,17 +87,13 @@ team_new_locked (EbbThreadWorld *world,
                  guint size)
 {
   EbbThreadTeam *self = g_new0 (EbbThreadTeam, 1);
-  pthread_condattr_t attributes;
 
   self->ref_count = 1;
   self->world = world_ref (world);
   self->size = size;
   self->members = g_memdup2 (members, sizeof (guint) * size);
   self->slots = g_new0 (EbbSlot, size);
-  pthread_condattr_init (&attributes);
-  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init (&self->changed, &attributes);
-  pthread_condattr_destroy (&attributes);
+  ebb_cond_init (&self->changed);
   world->teams = g_list_prepend (world->teams, self);
   return self;
 }
@@ -203,7 +196,7 @@ ebb_thread_team_split (EbbThreadTeam *parent,
 
   for (guint i = 0; i < size; i++)
     members[i] = parent->members[ranks[i]];
-  pthread_mutex_lock (&world->lock);
+  EBB_AUTO_LOCK (&world->lock);
   split = find_split_locked (parent, number, color);
   if (split == NULL)
     {
@@ -219,7 +212,6 @@ ebb_thread_team_split (EbbThreadTeam *parent,
       world->splits = g_list_remove (world->splits, split);
       g_free (split);
     }
-  pthread_mutex_unlock (&world->lock);
   return team;
 }
 
@@ -227,8 +219,7 @@ void
 ebb_thread_team_go (EbbThreadTeam *self,
                     guint rank)
 {
-  pthread_mutex_lock (&self->world->lock);
+  EBB_AUTO_LOCK (&self->world->lock);
   self->slots[rank].is_gone = TRUE;
   pthread_cond_broadcast (&self->changed);
-  pthread_mutex_unlock (&self->world->lock);
 }

@@ -6,6 +6,7 @@
 #include "tensor/autograd/op-private.h"
 #include "tensor/dry-run-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 
@@ -116,9 +117,8 @@ void
 ebb_buffer_pool_get_counts (EbbBufferPool *self,
                             EbbBufferCounts *counts)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   *counts = self->counts;
-  pthread_mutex_unlock (&self->lock);
 }
 
 /* -- buffers ------------------------------------------------------------------------------------------------------- */
@@ -139,12 +139,9 @@ buffer_unref (gpointer data)
   if (self->data != NULL)
     ebb_device_free_of (self->kind.device, self->data, buffer_size (self), EBB_PURPOSE_WORKSPACE,
                         self->kind.account != NULL ? self->kind.account : ebb_thread.account);
-  if (self->kind.account != NULL)
-    ebb_memory_account_unref (self->kind.account);
-  if (self->room != NULL)
-    ebb_handle_unref (self->room);
-  if (self->kind.next != NULL)
-    g_object_unref (self->kind.next);
+  g_clear_pointer (&self->kind.account, ebb_memory_account_unref);
+  g_clear_pointer (&self->room, ebb_handle_unref);
+  g_clear_object (&self->kind.next);
   pthread_mutex_lock (&self->pool->lock);
   self->pool->counts.n_buffers--;
   pthread_mutex_unlock (&self->pool->lock);
@@ -243,7 +240,7 @@ take (EbbBufferPool *self,
   EbbBufferPart *part = NULL;
 
   *n_parts = 0;
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   for (guint i = 0; i < self->buffers->len && part == NULL; i++)
     {
       Buffer *buffer = g_ptr_array_index (self->buffers, i);
@@ -253,7 +250,6 @@ take (EbbBufferPool *self,
       *n_parts += buffer->n_parts;
       part = take_from (buffer);
     }
-  pthread_mutex_unlock (&self->lock);
   return part;
 }
 
@@ -271,7 +267,7 @@ replace_idle_buffers (EbbBufferPool *self)
   EbbDryRun *run = ebb_dry_run_get_current ();
   EbbMemoryAccount *outer = ebb_dry_run_get_outer_account (run);
 
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   for (guint i = 0; i < self->buffers->len; i++)
     {
       Buffer *buffer = g_ptr_array_index (self->buffers, i);
@@ -281,7 +277,6 @@ replace_idle_buffers (EbbBufferPool *self)
                              buffer->kind.account == NULL && outer != NULL && !outer->is_dry ? outer
                                                                                              : buffer->kind.account);
     }
-  pthread_mutex_unlock (&self->lock);
 }
 
 /* Buffers of which nothing is held make room for a new one: tensors of other sizes don't add up to ever more memory. */
@@ -320,9 +315,8 @@ add_buffer (EbbBufferPool *self,
   buffer = buffer_new (self, kind, n_parts, error);
   if (buffer == NULL)
     return FALSE;
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   g_ptr_array_add (self->buffers, buffer);
-  pthread_mutex_unlock (&self->lock);
   return TRUE;
 }
 
@@ -368,18 +362,6 @@ part_unref (EbbBufferPart *self)
   buffer->pool->counts.n_used--;
 }
 
-/* Under the lock. */
-static EbbStorage *
-find_shown (EbbBufferPart *self)
-{
-  int n = self->shown != NULL ? __atomic_load_n (&self->shown->ref_count, __ATOMIC_RELAXED) : 0;
-
-  while (n > 0)
-    if (__atomic_compare_exchange_n (&self->shown->ref_count, &n, n + 1, TRUE, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-      return self->shown;
-  return NULL;
-}
-
 void
 ebb_buffer_part_drop (EbbBufferPart *self)
 {
@@ -388,7 +370,7 @@ ebb_buffer_part_drop (EbbBufferPart *self)
 
   pthread_mutex_lock (&buffer->pool->lock);
   self->is_held = FALSE;
-  storage = find_shown (self);
+  storage = ebb_storage_try_ref (self->shown);
   if (storage != NULL)
     ebb_storage_drop_saved (storage);
   else if (buffer->data != NULL && self->n_shown == 0)
@@ -518,7 +500,7 @@ ebb_buffer_part_show (EbbBufferPart *self,
   gboolean is_changed;
 
   pthread_mutex_lock (&self->buffer->pool->lock);
-  storage = find_shown (self);
+  storage = ebb_storage_try_ref (self->shown);
   if (storage == NULL && !self->is_changed)
     storage = show (self);
   is_changed = self->is_changed || storage->version > 0;

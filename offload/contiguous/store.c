@@ -151,23 +151,15 @@ ebb_contiguous_store_initable_init (GInitableIface *iface)
   iface->init = ebb_contiguous_store_initable_init_instance;
 }
 
-static EbbBufferCounts
-get_counts (EbbContiguousStore *self)
-{
-  EbbBufferCounts counts;
-
-  ebb_buffer_pool_get_counts (self->pool, &counts);
-  return counts;
-}
-
 static void
 ebb_contiguous_store_get_property (GObject *object,
                                    guint id,
                                    GValue *value,
                                    GParamSpec *pspec)
 {
-  const EbbBufferCounts counts = get_counts (EBB_CONTIGUOUS_STORE (object));
+  EbbBufferCounts counts;
 
+  ebb_buffer_pool_get_counts (EBB_CONTIGUOUS_STORE (object)->pool, &counts);
   switch (id)
     {
     case PROP_N_BUFFERS:

@@ -130,8 +130,7 @@ ebb_disk_block_new (EbbActivationStore *store,
   self->n_pieces = (guint) ((self->offset % EBB_DISK_SECTOR + size + EBB_DISK_PIECE - 1) / EBB_DISK_PIECE);
   self->pieces = g_new0 (EbbDiskPiece, self->n_pieces);
   cut (self);
-  pthread_mutex_lock (&self->queue->worker.lock);
+  EBB_AUTO_LOCK (&self->queue->worker.lock);
   self->queue->n_blocks++;
-  pthread_mutex_unlock (&self->queue->worker.lock);
   return self;
 }

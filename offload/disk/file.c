@@ -8,6 +8,7 @@
 #include "offload/disk/name-private.h"
 #include "offload/disk/space-map-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -164,9 +165,8 @@ static void
 note_aside (EbbDiskFile *self,
             guint64 end)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   self->aside = MAX (self->aside, end);
-  pthread_mutex_unlock (&self->lock);
 }
 
 gboolean
@@ -217,20 +217,15 @@ ebb_disk_file_give (EbbDiskFile *self,
                     guint64 offset,
                     guint64 size)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   ebb_space_map_give (&self->space, offset, EBB_DISK_ALIGN (size));
-  pthread_mutex_unlock (&self->lock);
 }
 
 guint64
 ebb_disk_file_get_in_use (EbbDiskFile *self)
 {
-  guint64 in_use;
-
-  pthread_mutex_lock (&self->lock);
-  in_use = self->space.in_use;
-  pthread_mutex_unlock (&self->lock);
-  return in_use;
+  EBB_AUTO_LOCK (&self->lock);
+  return self->space.in_use;
 }
 
 /* -- bytes --------------------------------------------------------------------------------------------------------- */

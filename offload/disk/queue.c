@@ -58,9 +58,8 @@ ebb_disk_queue_end_transfer (EbbDiskQueue *self,
   if (ok)
     ebb_transfer_get_times (transfer, &seconds, &waited);
   ebb_transfer_unref (transfer);
-  pthread_mutex_lock (&self->worker.lock);
+  EBB_AUTO_LOCK (&self->worker.lock);
   self->worker.moving += seconds;
-  pthread_mutex_unlock (&self->worker.lock);
   return ok;
 }
 

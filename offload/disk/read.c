@@ -231,13 +231,12 @@ start (EbbDiskRead *self)
 
   if (self->n_todo == 0)
     return;
-  pthread_mutex_lock (&queue->worker.lock);
+  EBB_AUTO_LOCK (&queue->worker.lock);
   self->job.run = read_next;
   ebb_worker_add (&queue->worker, &queue->worker.urgent, &self->job);
   /* The thread is in another process, or there is none. */
   while (self->job.lane != NULL && (self->block->is_dry || !ebb_worker_is_own (&queue->worker)))
     read_next (&self->job);
-  pthread_mutex_unlock (&queue->worker.lock);
 }
 
 static EbbDiskRead *

@@ -66,18 +66,14 @@ static EbbDiskQueue *
 get_queue (EbbDiskStore *self,
            GError **error)
 {
-  EbbDiskQueue *queue;
-
   if (ebb_is_dry ())
     return get_dry_queue (self, error);
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   if (self->queue != NULL && !ebb_worker_is_own (&self->queue->worker))
     g_clear_pointer (&self->queue, ebb_disk_queue_unref);
   if (self->queue == NULL)
     self->queue = ebb_disk_queue_new (self->folder, error);
-  queue = self->queue ? ebb_disk_queue_ref (self->queue) : NULL;
-  pthread_mutex_unlock (&self->lock);
-  return queue;
+  return self->queue ? ebb_disk_queue_ref (self->queue) : NULL;
 }
 
 static EbbDiskSpace *

@@ -6,6 +6,7 @@
 #include "offload/transfer/stall-private.h"
 #include "tensor/dry-run-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 
@@ -46,9 +47,8 @@ ebb_host_pool_new (void)
   self->limit = (EbbHostLimit){ G_MAXUINT64, EBB_WHEN_FULL_WAIT, EBB_HOST_PATIENCE };
   self->link.data = self;
   pthread_mutex_init (&self->lock, NULL);
-  pthread_mutex_lock (&pools_lock);
+  EBB_AUTO_LOCK (&pools_lock);
   g_queue_push_tail_link (&pools, &self->link);
-  pthread_mutex_unlock (&pools_lock);
   return self;
 }
 
@@ -56,9 +56,8 @@ void
 ebb_host_pool_get_limit (EbbHostPool *self,
                          EbbHostLimit *limit)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   *limit = self->limit;
-  pthread_mutex_unlock (&self->lock);
 }
 
 void
@@ -422,7 +421,7 @@ take_kept (EbbHostPool *self,
            gboolean (*is_wanted) (const EbbHostBuffer *buffer),
            GQueue *gone)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   for (GList *l = self->kept.head, *next; l != NULL; l = next)
     {
       EbbHostBuffer *buffer = l->data;
@@ -435,7 +434,6 @@ take_kept (EbbHostPool *self,
     }
   if (is_wanted == is_of_this_run && !ebb_is_dry ())
     self->n_most = self->n_asked;
-  pthread_mutex_unlock (&self->lock);
 }
 
 gboolean
@@ -602,10 +600,9 @@ ebb_host_pool_get_bytes (EbbHostPool *self,
                          guint64 *in_use,
                          guint64 *kept)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   *in_use = self->n_in_use;
   *kept = self->n_kept;
-  pthread_mutex_unlock (&self->lock);
 }
 
 /* -- copies -------------------------------------------------------------------------------------------------------- */

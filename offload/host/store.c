@@ -214,13 +214,9 @@ static EbbTensor *
 take_ahead (HostBlock *self,
             EbbTransfer **in)
 {
-  EbbTensor *block;
-
-  pthread_mutex_lock (&self->lock);
-  block = g_steal_pointer (&self->ahead);
+  EBB_AUTO_LOCK (&self->lock);
   *in = g_steal_pointer (&self->in);
-  pthread_mutex_unlock (&self->lock);
-  return block;
+  return g_steal_pointer (&self->ahead);
 }
 
 /* Memory that a copy may still write to is given back: computing, which may get it next, comes after the copy. */

@@ -2,8 +2,7 @@
 /* Lets threads wait for host memory, and detects that no other thread can return any. */
 #include "offload/host/wait-private.h"
 
-#include <errno.h>
-#include <pthread.h>
+#include "tensor/util/lock-private.h"
 
 struct _EbbHostOwner
 {
@@ -66,12 +65,7 @@ ebb_host_owner_may_give (EbbHostOwner *owner)
 static void __attribute__ ((constructor))
 make_condition (void)
 {
-  pthread_condattr_t attributes;
-
-  pthread_condattr_init (&attributes);
-  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init (&change, &attributes);
-  pthread_condattr_destroy (&attributes);
+  ebb_cond_init (&change);
 }
 
 void
@@ -91,16 +85,14 @@ ebb_host_wait_end (void)
 gboolean
 ebb_host_wait (gint64 deadline)
 {
-  const struct timespec until = { .tv_sec = deadline / G_USEC_PER_SEC,
-                                  .tv_nsec = deadline % G_USEC_PER_SEC * 1000 };
   EbbHostOwner *owner = ebb_host_owner_get ();
-  int result;
+  gboolean in_time;
 
   owner->waits = TRUE;
-  result = pthread_cond_timedwait (&change, &lock, &until);
+  in_time = ebb_cond_wait_until (&change, &lock, deadline);
   owner->waits = FALSE;
   ebb_host_owner_unref (owner);
-  return result != ETIMEDOUT;
+  return in_time;
 }
 
 void
@@ -109,7 +101,6 @@ ebb_host_announce (void)
   /* A thread that begins after this looks at its pool after this change of it. */
   if (__atomic_load_n (&n_waiting, __ATOMIC_SEQ_CST) == 0)
     return;
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   pthread_cond_broadcast (&change);
-  pthread_mutex_unlock (&lock);
 }

@@ -153,12 +153,11 @@ count (PartitionedBlock *self)
 {
   EbbPartitionState *partition = self->partition;
 
-  pthread_mutex_lock (&partition->lock);
+  EBB_AUTO_LOCK (&partition->lock);
   g_queue_push_tail_link (&partition->blocks, &self->link);
   partition->bytes_full += self->n_full;
   partition->bytes_kept += self->base.n_bytes;
   partition->n_partitioned++;
-  pthread_mutex_unlock (&partition->lock);
 }
 
 EbbHandle *
@@ -290,9 +289,8 @@ gather (PartitionedBlock *self,
       drop_full (self);
       return FALSE;
     }
-  pthread_mutex_lock (&partition->lock);
+  EBB_AUTO_LOCK (&partition->lock);
   partition->n_gathers++;
-  pthread_mutex_unlock (&partition->lock);
   return TRUE;
 }
 

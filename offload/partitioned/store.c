@@ -204,9 +204,8 @@ ebb_partitioned_store_reset_stats (EbbActivationStore *store)
 {
   EbbPartitionState *self = &EBB_PARTITIONED_STORE (store)->partition;
 
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   self->n_partitioned = self->n_gathers = 0;
-  pthread_mutex_unlock (&self->lock);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
@@ -243,9 +242,8 @@ ebb_partitioned_store_get_property (GObject *object,
 {
   EbbPartitionState *self = &EBB_PARTITIONED_STORE (object)->partition;
 
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   ebb_setting_get_property (object, id, value, pspec);
-  pthread_mutex_unlock (&self->lock);
 }
 
 static void

@@ -4,6 +4,7 @@
 #include "offload/transfer/stall-private.h"
 #include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 

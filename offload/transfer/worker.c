@@ -21,21 +21,19 @@ static guint n_entered; /* workers between enter and leave */
 void
 ebb_worker_enter (EbbWorker *self)
 {
-  pthread_mutex_lock (&workers_lock);
+  EBB_AUTO_LOCK (&workers_lock);
   while (n_forks > 0)
     pthread_cond_wait (&workers_change, &workers_lock);
   n_entered++;
-  pthread_mutex_unlock (&workers_lock);
 }
 
 void
 ebb_worker_leave (EbbWorker *self)
 {
-  pthread_mutex_lock (&workers_lock);
+  EBB_AUTO_LOCK (&workers_lock);
   n_entered--;
   if (n_forks > 0)
     pthread_cond_broadcast (&workers_change);
-  pthread_mutex_unlock (&workers_lock);
 }
 
 static void
@@ -86,11 +84,10 @@ watch_forks (EbbWorker *self)
 {
   static gboolean watching;
 
-  pthread_mutex_lock (&workers_lock);
+  EBB_AUTO_LOCK (&workers_lock);
   if (!watching)
     watching = pthread_atfork (before_fork, after_fork_in_parent, after_fork_in_child) == 0;
   workers = g_list_prepend (workers, self);
-  pthread_mutex_unlock (&workers_lock);
 }
 
 /* -- the thread ---------------------------------------------------------------------------------------------------- */
@@ -101,7 +98,7 @@ work (void *data)
   EbbWorker *self = data;
 
   ebb_thread.account = self->account;
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   while (!self->quit)
     {
       GQueue *lane = self->urgent.head != NULL ? &self->urgent : &self->patient;
@@ -112,7 +109,6 @@ work (void *data)
       else
         pthread_cond_wait (&self->work, &self->lock);
     }
-  pthread_mutex_unlock (&self->lock);
   return NULL;
 }
 
@@ -243,9 +239,8 @@ ebb_worker_take_seconds (EbbWorker *self,
                          double *moving,
                          double *waited)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   *moving = self->moving;
   *waited = self->waited;
   self->moving = self->waited = 0;
-  pthread_mutex_unlock (&self->lock);
 }
