@@ -41,6 +41,7 @@
 #include "nn/data/dataset.h"
 #include "nn/data/document-dataset.h"
 #include "nn/data/masked-dataset.h"
+#include "nn/data/open.h"
 #include "nn/data/text-dataset.h"
 #include "nn/data/text-format.h"
 #include "nn/data/tokenizer.h"

@@ -2,24 +2,32 @@
 /* Opens the text or the documents to train on, and the held-out part. */
 #include "common/train/data.h"
 
-#include "common/read-file.h"
-
-#include <json-glib/json-glib.h>
-#include <stdio.h>
 #include <string.h>
 
-#define JSON_LINES ".jsonl"
-#define PEEKED ((gsize) 1 << 20)
-
-/* A number is a share of the data; anything else is a file. */
-static gboolean
-get_share (const Options *options,
-           double *share)
+/* Gives an error of the functions that open data the names of the options. */
+static void
+name_options (GError *error)
 {
-  char *end;
+  static const struct
+  {
+    const char *from, *to;
+  } names[] = {
+    { "held-out ", "--eval " },
+    { "data ", "--data " },
+  };
+  GString *text = g_string_new (error->message);
 
-  *share = g_ascii_strtod (options->eval, &end);
-  return end != options->eval && *end == '\0';
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    if (g_str_has_prefix (error->message, names[i].from))
+      {
+        g_string_erase (text, 0, (gssize) strlen (names[i].from));
+        g_string_prepend (text, names[i].to);
+      }
+  g_string_replace (text, ", as data ", ", as --data ", 1);
+  g_string_replace (text, ": without data ", ": without --data ", 1);
+  g_string_replace (text, ": with pack each", ": with --pack each", 1);
+  g_free (error->message);
+  error->message = g_string_free (text, FALSE);
 }
 
 static gboolean
@@ -28,159 +36,53 @@ has_eval (const Options *options)
   return options->eval[0] != '\0';
 }
 
-/* In small or capital letters. */
-static gboolean
-has_suffix (const char *path,
-            const char *suffix)
-{
-  const gsize length = strlen (path), n = strlen (suffix);
-
-  return length >= n && g_ascii_strcasecmp (path + length - n, suffix) == 0;
-}
-
-static gboolean
-is_lines (const char *path)
-{
-  return has_suffix (path, JSON_LINES);
-}
-
-gboolean
-data_is_packed (const Options *options)
-{
-  return options->pack || is_lines (options->data != NULL ? options->data[0] : options->eval);
-}
-
-static gboolean
-check_kinds (const Options *options,
-             GError **error)
-{
-  if (options->program->is_masked && data_is_packed (options))
-    return options_refuse (error, "--data %s: masked tokens are found in text, not in JSON lines",
-                           options->data != NULL ? options->data[0] : options->eval);
-  if (options->data == NULL || options->pack)
-    return TRUE;
-  for (guint i = 1; options->data[i] != NULL; i++)
-    if (is_lines (options->data[i]) != data_is_packed (options))
-      return options_refuse (error,
-                             "--data %s and %s: one is text and one JSON lines: with --pack each text is a document",
-                             options->data[0], options->data[i]);
-  return TRUE;
-}
-
 static gboolean
 check_eval (const Options *options,
             GError **error)
 {
-  double share;
-
-  if (!has_eval (options))
-    {
-      if (OPTION_WAS_GIVEN (options, eval))
-        return options_refuse (error, "--eval: a file or a share of the text is missing");
-      if (OPTION_WAS_GIVEN (options, eval_every))
-        return options_refuse (error, "--eval-every %" G_GINT64_FORMAT ": it needs --eval FILE or a share of the text",
-                               options->eval_every);
-      if (options->save_best != NULL)
-        return options_refuse (error, "--save-best %s: it needs --eval FILE or a share of the text",
-                               options->save_best);
-      return TRUE;
-    }
-  if (options->data == NULL && get_share (options, &share))
-    return options_refuse (error, "--eval %s: without --data there is nothing to take a share of", options->eval);
-  if (get_share (options, &share))
-    return (share > 0 && share < 1)
-           || options_refuse (error, "--eval %s: a share of the text must be more than 0 and less than 1",
-                              options->eval);
-  if (!options->pack && options->data != NULL
-      && is_lines (options->eval) != data_is_packed (options))
-    return options_refuse (error, "--eval %s: it must be %s, as --data %s is", options->eval,
-                           data_is_packed (options) ? "JSON lines" : "text", options->data[0]);
-  return TRUE;
-}
-
-/* Whether a line is what JSON lines have. */
-static gboolean
-looks_like_lines (const char *line)
-{
-  static const char *const keys[] = { "text", "prompt", "completion", "messages", NULL };
-  g_autoptr (JsonParser) parser = json_parser_new ();
-  JsonNode *root;
-
-  if (*line != '{' || !json_parser_load_from_data (parser, line, (gssize) strcspn (line, "\n"), NULL))
-    return FALSE;
-  root = json_parser_get_root (parser);
-  for (guint i = 0; root != NULL && JSON_NODE_HOLDS_OBJECT (root) && keys[i] != NULL; i++)
-    if (json_object_has_member (json_node_get_object (root), keys[i]))
-      return TRUE;
-  return FALSE;
-}
-
-/* Trained as text, JSON would teach its brackets and keys. */
-static gboolean
-check_is_text (const char *option,
-               const char *path,
-               GError **error)
-{
-  g_autofree char *text = g_malloc (PEEKED + 1);
-  const gsize n = read_start (path, text, PEEKED); /* what can't be read is reported where all of it is */
-  const char *begin = text;
-  g_autoptr (GError) failure = NULL;
-
-  text[n] = '\0';
-  if (!ebb_check_text_format (path, (const guint8 *) text, n, FALSE, &failure))
-    return options_refuse (error, "--%s %s", option, failure->message);
-  if (is_lines (path))
+  if (has_eval (options))
     return TRUE;
-  if (g_str_has_prefix (begin, "\357\273\277")) /* a byte order mark */
-    begin += 3;
-  begin += strspn (begin, " \t\r\n");
-  if (looks_like_lines (begin))
-    return options_refuse (error, "--%s %s: it has JSON lines: give it a name that ends in " JSON_LINES, option, path);
-  if (has_suffix (path, ".json") && (*begin == '[' || *begin == '{'))
-    return options_refuse (
-        error,
-        "--%s %s: it is one JSON %s, which is not trained on: write an object with text, with prompt "
-        "and completion, or with messages on each line of a file whose name ends in " JSON_LINES,
-        option, path, *begin == '[' ? "array" : "object");
-  return TRUE;
-}
-
-static gboolean
-check_texts (const Options *options,
-             GError **error)
-{
-  double share;
-
-  for (guint i = 0; options->data != NULL && options->data[i] != NULL; i++)
-    if (!check_is_text ("data", options->data[i], error))
-      return FALSE;
-  return !has_eval (options) || get_share (options, &share) || check_is_text ("eval", options->eval, error);
+  if (OPTION_WAS_GIVEN (options, eval))
+    return options_refuse (error, "--eval: a file or a share of the text is missing");
+  if (OPTION_WAS_GIVEN (options, eval_every))
+    return options_refuse (error, "--eval-every %" G_GINT64_FORMAT ": it needs --eval FILE or a share of the text",
+                           options->eval_every);
+  return options->save_best == NULL
+         || options_refuse (error, "--save-best %s: it needs --eval FILE or a share of the text", options->save_best);
 }
 
 gboolean
 data_check (const Options *options,
             GError **error)
 {
-  return check_kinds (options, error) && check_eval (options, error) && check_texts (options, error);
+  const char *const *paths = (const char *const *) options->data;
+  const char *first = paths != NULL ? paths[0] : options->eval;
+  const char *ending = strrchr (first, '.');
+  g_autoptr (GError) failure = NULL;
+
+  if (options->program->is_masked
+      && (options->pack || (ending != NULL && g_ascii_strcasecmp (ending, ".jsonl") == 0)))
+    return options_refuse (error, "--data %s: masked tokens are found in text, not in JSON lines", first);
+  if (!check_eval (options, error))
+    return FALSE;
+  if (ebb_dataset_check_files (paths, has_eval (options) ? options->eval : NULL, options->pack, &failure))
+    return TRUE;
+  name_options (failure);
+  return options_refuse (error, "%s", failure->message);
 }
 
+/* Masks the tokens of text for a program that learns them. */
 static EbbDataset *
-open_files (const Options *options,
-            char **paths,
-            EbbTokenizer *tokenizer,
-            GError **error)
+mask (const Options *options,
+      EbbDataset *data, /* (transfer full) */
+      EbbTokenizer *tokenizer,
+      GError **error)
 {
-  const char *const *names = (const char *const *) paths;
-  const guint64 seed = (guint64) options->seed;
+  g_autoptr (EbbDataset) text = data;
 
-  g_autoptr (EbbDataset) data = NULL;
-
-  if (data_is_packed (options))
-    return EBB_DATASET (ebb_document_dataset_new (names, tokenizer, seed, error));
-  data = EBB_DATASET (ebb_text_dataset_new (names, tokenizer, seed, error));
-  if (data == NULL || !options->program->is_masked)
-    return g_steal_pointer (&data);
-  return EBB_DATASET (ebb_masked_dataset_new (data, tokenizer, error));
+  if (text == NULL || !options->program->is_masked || EBB_IS_MASKED_DATASET (text))
+    return g_steal_pointer (&text);
+  return EBB_DATASET (ebb_masked_dataset_new (text, tokenizer, error));
 }
 
 static EbbDataset *
@@ -189,18 +91,17 @@ open_eval (const Options *options,
            EbbDataset *data,
            GError **error)
 {
-  char *paths[] = { options->eval, NULL };
-  EbbDataset *held_out;
-  double share;
+  GError *failure = NULL;
+  EbbDataset *held_out = ebb_dataset_open_held_out (options->eval, data, tokenizer, options->pack,
+                                                    (guint64) options->seed, &failure);
 
-  if (get_share (options, &share))
+  if (held_out == NULL)
     {
-      held_out = ebb_dataset_hold_out (data, share, error);
-      if (held_out == NULL)
-        g_prefix_error (error, "--eval %s: ", options->eval);
-      return held_out;
+      name_options (failure);
+      g_propagate_error (error, failure);
+      return NULL;
     }
-  held_out = open_files (options, paths, tokenizer, error);
+  held_out = mask (options, held_out, tokenizer, error);
   if (held_out != NULL)
     g_object_set (held_out, "shuffle", FALSE, NULL);
   return held_out;
@@ -229,7 +130,10 @@ data_open (const Options *options,
   *held_out = NULL;
   if (options->data != NULL)
     {
-      *data = open_files (options, options->data, tokenizer, error);
+      *data = mask (options,
+                    ebb_dataset_open ((const char *const *) options->data, tokenizer, options->pack,
+                                      (guint64) options->seed, error),
+                    tokenizer, error);
       if (*data == NULL)
         return FALSE;
     }

@@ -7,8 +7,6 @@
 
 G_BEGIN_DECLS
 
-/* Whether --data, or the file of --eval, are documents that are packed: JSON lines by their names, or --pack. */
-gboolean data_is_packed (const Options *options);
 /* Checks that the options about data fit together, before a file is read. */
 gboolean data_check (const Options *options,
                      GError **error);
