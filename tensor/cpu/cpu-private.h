@@ -65,12 +65,8 @@ void ebb_cpu_reduce (void *dest,
                      gsize n_elements,
                      EbbDType dtype,
                      int op);
-gboolean ebb_cpu_reduce_ranks (const EbbLaunch *launch,
-                               GError **error);
-gboolean ebb_cpu_norm_sum (const EbbLaunch *launch,
-                           GError **error);
-gboolean ebb_cpu_clip_factor (const EbbLaunch *launch,
-                              GError **error);
+/* Elements that it takes at a time. */
+#define EBB_REDUCE_BLOCK 1024
 
 gboolean ebb_cpu_matmul (const EbbLaunch *launch,
                          GError **error);

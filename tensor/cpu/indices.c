@@ -14,16 +14,6 @@ get_index (const EbbView *index,
   return index->dtype == EBB_DTYPE_I64 ? ((const gint64 *) index->data)[i] : ((const gint32 *) index->data)[i];
 }
 
-static gint64
-count_elements (const EbbView *view)
-{
-  gint64 n = 1;
-
-  for (int i = 0; i < view->n_dims; i++)
-    n *= view->shape[i];
-  return n;
-}
-
 /* The offset of element @position, counted in contiguous order. */
 static gint64
 find_offset (const EbbView *view,
@@ -90,7 +80,7 @@ check (const EbbLaunch *launch,
        GError **error)
 {
   const gboolean dense = is_contiguous (index);
-  const gint64 n = count_elements (index);
+  const gint64 n = ebb_view_count_elements (index);
 
   for (gint64 begin = 0; begin < n; begin += BLOCK)
     {

@@ -1,11 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Elements of several ranks become one, in blocks that stay in the nearest cache. */
-#include "tensor/cpu/parallel-private.h"
+#include "tensor/cpu/cpu-private.h"
 #include "tensor/util/half-private.h"
 
 #include <string.h>
-
-#define BLOCK 1024
 
 /* The values of EbbReduceOp, which this folder does not know. */
 typedef enum
@@ -121,11 +119,11 @@ store_integers (void *to,
       reduce_##kind (void *dest, const void *const *sources, guint n_sources, gsize n_elements, EbbDType dtype, \
                      Op op)                                                                                     \
   {                                                                                                             \
-    Type sum[BLOCK], x[BLOCK];                                                                                  \
+    Type sum[EBB_REDUCE_BLOCK], x[EBB_REDUCE_BLOCK];                                                            \
                                                                                                                 \
-    for (gsize begin = 0; begin < n_elements; begin += BLOCK)                                                   \
+    for (gsize begin = 0; begin < n_elements; begin += EBB_REDUCE_BLOCK)                                        \
       {                                                                                                         \
-        const gsize n = MIN (BLOCK, n_elements - begin);                                                        \
+        const gsize n = MIN (EBB_REDUCE_BLOCK, n_elements - begin);                                             \
                                                                                                                 \
         load_##kind (sum, sources[0], begin, n, dtype);                                                         \
         for (guint s = 1; s < n_sources; s++)                                                                   \
@@ -155,31 +153,4 @@ ebb_cpu_reduce (void *dest,
     reduce_floats (dest, sources, n, n_elements, dtype, (Op) op);
   else
     reduce_integers (dest, sources, n, n_elements, dtype, (Op) op);
-}
-
-static void
-reduce_part (gint64 begin,
-             gint64 end,
-             void *data)
-{
-  const EbbLaunch *launch = data;
-  const EbbView *x = launch->inputs[0];
-  const gsize size = ebb_dtype_get_size (x->dtype);
-  const guint n = (guint) x->shape[0];
-  g_autofree const void **sources = g_new (const void *, n);
-
-  for (guint i = 0; i < n; i++)
-    sources[i] = (const char *) x->data + (gsize) (i * x->strides[0] + begin) * size;
-  ebb_cpu_reduce ((char *) launch->outputs[0]->data + (gsize) begin * size, sources, n, (gsize) (end - begin), x->dtype,
-                  launch->params.reduce_ranks.op);
-}
-
-gboolean
-ebb_cpu_reduce_ranks (const EbbLaunch *launch,
-                      GError **error)
-{
-  const EbbView *x = launch->inputs[0];
-
-  ebb_cpu_parallel_for_units (x->shape[1], BLOCK, EBB_CPU_GRAIN / MAX (1, x->shape[0]), reduce_part, (void *) launch);
-  return TRUE;
 }

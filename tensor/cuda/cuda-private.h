@@ -236,13 +236,9 @@ gpointer ebb_cuda_get_native_stream (int index,
 
 /* -- launches (launch.c, kernels.c) -------------------------------------------------------------------------------- */
 
-typedef struct
-{
-  EbbCudaKernelFunc run;
-  EbbCudaWorkspaceFunc get_workspace; /* NULL: it needs none */
-} EbbCudaKernel;
-
-extern const EbbCudaKernel ebb_cuda_kernels[EBB_N_KERNELS];
+extern const EbbCudaKernelFunc ebb_cuda_kernels[EBB_N_KERNELS];
+/* NULL: the kernel needs none. */
+extern const EbbCudaWorkspaceFunc ebb_cuda_workspaces[EBB_N_KERNELS];
 
 gsize ebb_cuda_get_workspace (int index,
                               const EbbLaunch *launch);

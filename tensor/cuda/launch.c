@@ -6,12 +6,12 @@ gsize
 ebb_cuda_get_workspace (int index,
                         const EbbLaunch *launch)
 {
-  const EbbCudaKernel *kernel = &ebb_cuda_kernels[launch->kernel];
+  const EbbCudaWorkspaceFunc func = ebb_cuda_workspaces[launch->kernel];
 
   /* The plan of a product belongs to a device. */
   if (launch->kernel == EBB_KERNEL_MATMUL)
     return ebb_cuda_matmul_get_workspace (ebb_cuda_device_get (index), launch);
-  return kernel->get_workspace != NULL ? kernel->get_workspace (launch) : 0;
+  return func != NULL ? func (launch) : 0;
 }
 
 /* "bf16 [4, 8]" for messages. */
@@ -78,7 +78,7 @@ run (EbbCudaDevice *device,
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: %s failed: asked to fail", device->name, name);
       return FALSE;
     }
-  status = ebb_cuda_kernels[launch->kernel].run (launch, &queue);
+  status = ebb_cuda_kernels[launch->kernel](launch, &queue);
   if (G_LIKELY (status == cudaSuccess))
     return TRUE;
   if (launch->kernel == EBB_KERNEL_MATMUL && device->blas_status != NULL)

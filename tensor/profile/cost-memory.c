@@ -261,7 +261,7 @@ choose_places (EbbCostRun *self)
 
   memset (self->sizes, 0, sizeof self->sizes);
   memset (self->places, PLACE_NONE, sizeof self->places);
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     {
       const EbbView *view = &self->views[k];
       const guint root = (guint) self->cost->shared[k];
@@ -274,7 +274,7 @@ choose_places (EbbCostRun *self)
       self->places[root] = MAX (self->places[root], place);
       self->sizes[root] = MAX (self->sizes[root], ebb_rerun_get_extent (view));
     }
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     {
       if (self->sizes[k] > half)
         self->places[k] = PLACE_REST;
@@ -341,7 +341,7 @@ place_view (EbbCostRun *self,
 {
   void *data = ring_take (ring, self->sizes[root]);
 
-  for (guint k = root; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = root; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     if (self->views[k].n_dims >= 0 && (guint) self->cost->shared[k] == root)
       self->views[k].data = data;
 }
@@ -360,7 +360,7 @@ place_views (EbbCostRun *self,
         return FALSE;
       memory->filled = n_rest;
     }
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     if (self->sizes[k] > 0)
       place_view (self, k,
                   self->places[k] == PLACE_REST   ? &memory->rest
@@ -435,7 +435,7 @@ ebb_cost_run_move (EbbCostRun *self)
 {
   if (self->cost->n_items > 0 && self->cost->cold != 0)
     place_items (self);
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     if (self->sizes[k] > 0 && self->places[k] != PLACE_REST && (self->cost->cold & 1u << k) != 0)
       place_view (self, k, self->places[k] == PLACE_READ ? &self->memory->reads : &self->memory->writes);
 }

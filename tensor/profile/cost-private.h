@@ -78,8 +78,6 @@ gboolean ebb_cost_table_measure_folder (EbbCostTable *self,
 
 /* -- between the files of the table -------------------------------------------------------------------------------- */
 
-#define EBB_COST_MAX_VIEWS (EBB_LAUNCH_MAX_INPUTS + EBB_LAUNCH_MAX_OUTPUTS)
-
 typedef struct
 {
   gint64 n_elements;
@@ -99,9 +97,9 @@ typedef struct
   guint64 key; /* first */
   EbbKernel kernel;
   guint n_inputs, n_outputs, n_items;
-  EbbView views[EBB_COST_MAX_VIEWS]; /* inputs, then from EBB_LAUNCH_MAX_INPUTS on outputs; n_dims -1: left out */
-  gint8 shared[EBB_COST_MAX_VIEWS];  /* the first operand at the same address */
-  guint32 cold;                      /* a bit for each view that is not in the cache; all of them: the items */
+  EbbView views[EBB_LAUNCH_MAX_OPERANDS]; /* inputs, then from EBB_LAUNCH_MAX_INPUTS on outputs; n_dims -1: left out */
+  gint8 shared[EBB_LAUNCH_MAX_OPERANDS];  /* the first operand at the same address */
+  guint32 cold;                           /* a bit for each view that is not in the cache; all of them: the items */
   EbbKernelParams params;
   const char *op;
   EbbCostItem *items;
@@ -180,9 +178,10 @@ typedef struct
   EbbCostMemory *memory;
   const EbbCostLaunch *cost;
   EbbLaunch launch;
-  EbbView views[EBB_COST_MAX_VIEWS];
-  gsize sizes[EBB_COST_MAX_VIEWS]; /* of the memory that operands share, at its first one; 0: shares an earlier one's */
-  guint8 places[EBB_COST_MAX_VIEWS];
+  EbbView views[EBB_LAUNCH_MAX_OPERANDS];
+  gsize sizes[EBB_LAUNCH_MAX_OPERANDS]; /* of the memory that operands share, at its first one; 0: shares an earlier
+                                           one's */
+  guint8 places[EBB_LAUNCH_MAX_OPERANDS];
   EbbCostItem *shapes; /* of the items */
   EbbLaunchItem *items;
   double share; /* of the rows */

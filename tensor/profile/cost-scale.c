@@ -165,7 +165,7 @@ scale_rows (const EbbCostLaunch *self,
       size = choose_size (old, share / left);
       if (size == old)
         break;
-      for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+      for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
         /* Starts of attention have no heads. */
         if (k != rows.main && (rows.operands & 1u << k) != 0
             && !(is_attention && dim > 0 && views[k].n_dims != main->n_dims))

@@ -107,22 +107,6 @@ touch (EbbCostTable *self,
   return is_cold;
 }
 
-/* Of a table that is indexed only what is picked counts, and of a quantised weight the panel. */
-static guint64
-count_touched (const EbbLaunch *launch,
-               guint k,
-               const EbbView *view)
-{
-  if ((launch->kernel == EBB_KERNEL_INDEX_SELECT || launch->kernel == EBB_KERNEL_GATHER) && k == 0)
-    return ebb_view_count_bytes (launch->outputs[0]);
-  if ((launch->kernel == EBB_KERNEL_INDEX_ADD || launch->kernel == EBB_KERNEL_SCATTER_ADD)
-      && k == EBB_LAUNCH_MAX_INPUTS)
-    return ebb_view_count_bytes (launch->inputs[0]);
-  if (launch->kernel == EBB_KERNEL_DEQUANTIZE && k < EBB_LAUNCH_MAX_INPUTS)
-    return ebb_dequantize_count_bytes (launch, k);
-  return ebb_view_count_bytes (view);
-}
-
 /* Items are in the cache where all of them fit, and the first one is. */
 static gboolean
 touch_items (EbbCostTable *self,
@@ -145,54 +129,44 @@ touch_items (EbbCostTable *self,
 
 /* -- which launch it is -------------------------------------------------------------------------------------------- */
 
-/* The parameters that a launch's time depends on, as words. */
-static guint
-list_params (const EbbLaunch *launch,
-             guint64 words[4])
+/* Adds the parameters that the time of a launch depends on. */
+static guint64
+hash_params (guint64 hash,
+             const EbbLaunch *launch)
 {
   const EbbKernelParams *p = &launch->params;
-  guint n = 0;
 
   switch (launch->kernel)
     {
     case EBB_KERNEL_UNARY:
     case EBB_KERNEL_UNARY_GRAD:
-      words[n++] = p->unary.op;
-      break;
+      return ebb_hash_add (hash, p->unary.op);
     case EBB_KERNEL_BINARY:
     case EBB_KERNEL_BINARY_SCALAR:
-      words[n++] = p->binary.op;
-      words[n++] = p->binary.reverse;
-      break;
+      hash = ebb_hash_add (hash, p->binary.op);
+      return ebb_hash_add (hash, p->binary.reverse);
     case EBB_KERNEL_TRIANGLE:
-      words[n++] = (guint64) p->triangle.diagonal;
-      words[n++] = p->triangle.upper;
-      break;
+      hash = ebb_hash_add (hash, (guint64) p->triangle.diagonal);
+      return ebb_hash_add (hash, p->triangle.upper);
     case EBB_KERNEL_BIAS_GELU:
     case EBB_KERNEL_BIAS_GELU_GRAD:
-      words[n++] = p->gelu.tanh;
-      break;
+      return ebb_hash_add (hash, p->gelu.tanh);
     case EBB_KERNEL_GATED_ACTIVATION:
     case EBB_KERNEL_GATED_ACTIVATION_GRAD:
-      words[n++] = p->gated.op;
-      break;
+      return ebb_hash_add (hash, p->gated.op);
     case EBB_KERNEL_COLUMN_SUM:
-      words[n++] = p->column_sum.accumulate;
-      break;
+      return ebb_hash_add (hash, p->column_sum.accumulate);
     case EBB_KERNEL_REDUCE:
     case EBB_KERNEL_VAR:
     case EBB_KERNEL_ARG_REDUCE:
-      words[n++] = p->reduce.op;
-      words[n++] = p->reduce.dims;
-      break;
+      hash = ebb_hash_add (hash, p->reduce.op);
+      return ebb_hash_add (hash, p->reduce.dims);
     case EBB_KERNEL_TOPK:
-      words[n++] = (guint64) p->topk.k;
-      words[n++] = p->topk.largest;
-      break;
+      hash = ebb_hash_add (hash, (guint64) p->topk.k);
+      return ebb_hash_add (hash, p->topk.largest);
     case EBB_KERNEL_SOFTMAX:
     case EBB_KERNEL_SOFTMAX_GRAD:
-      words[n++] = p->softmax.log;
-      break;
+      return ebb_hash_add (hash, p->softmax.log);
     case EBB_KERNEL_LAYER_NORM:
     case EBB_KERNEL_LAYER_NORM_GRAD:
     case EBB_KERNEL_RMS_NORM:
@@ -201,69 +175,49 @@ list_params (const EbbLaunch *launch,
     case EBB_KERNEL_BATCH_NORM_GRAD:
     case EBB_KERNEL_ADD_LAYER_NORM:
     case EBB_KERNEL_ADD_RMS_NORM:
-      words[n++] = (guint64) (p->norm.p > 0) | (guint64) (p->norm.training != 0) << 1
-                   | (guint64) (p->norm.accumulate_weight != 0) << 2 | (guint64) (p->norm.accumulate_bias != 0) << 3
-                   | (guint64) (p->norm.normalizes_branch != 0) << 4;
-      break;
+      return ebb_hash_add (hash, (guint64) (p->norm.p > 0) | (guint64) (p->norm.training != 0) << 1
+                                     | (guint64) (p->norm.accumulate_weight != 0) << 2
+                                     | (guint64) (p->norm.accumulate_bias != 0) << 3
+                                     | (guint64) (p->norm.normalizes_branch != 0) << 4);
     case EBB_KERNEL_CROSS_ENTROPY:
     case EBB_KERNEL_CROSS_ENTROPY_GRAD:
     case EBB_KERNEL_CROSS_ENTROPY_PART:
     case EBB_KERNEL_CROSS_ENTROPY_JOIN:
-      words[n++] = (guint64) (p->xent.smoothing > 0) | (guint64) (p->xent.cap != 0) << 1;
-      words[n++] = (guint64) p->xent.n_classes;
-      break;
+      hash = ebb_hash_add (hash, (guint64) (p->xent.smoothing > 0) | (guint64) (p->xent.cap != 0) << 1);
+      return ebb_hash_add (hash, (guint64) p->xent.n_classes);
     case EBB_KERNEL_GATHER:
     case EBB_KERNEL_SCATTER_ADD:
-      words[n++] = (guint64) p->index.dim;
-      break;
+      return ebb_hash_add (hash, (guint64) p->index.dim);
     case EBB_KERNEL_ROTARY:
-      words[n++] = (guint64) (p->rotary.ntk != 1.0);
-      break;
+      return ebb_hash_add (hash, (guint64) (p->rotary.ntk != 1.0));
     case EBB_KERNEL_MATMUL:
-      words[n++] = (guint64) (p->matmul.accumulate != 0) | (guint64) p->matmul.row_block << 1;
-      break;
+      return ebb_hash_add (hash, (guint64) (p->matmul.accumulate != 0) | (guint64) p->matmul.row_block << 1);
     case EBB_KERNEL_ATTENTION:
     case EBB_KERNEL_ATTENTION_GRAD:
-      words[n++] = (guint64) (p->attention.p > 0) | (guint64) (p->attention.softcap != 0) << 1
-                   | (guint64) (p->attention.causal != 0) << 2;
-      words[n++] = (guint64) p->attention.first_query;
-      words[n++] = (guint64) p->attention.window;
-      break;
+      hash = ebb_hash_add (hash, (guint64) (p->attention.p > 0) | (guint64) (p->attention.softcap != 0) << 1
+                                     | (guint64) (p->attention.causal != 0) << 2);
+      hash = ebb_hash_add (hash, (guint64) p->attention.first_query);
+      return ebb_hash_add (hash, (guint64) p->attention.window);
     case EBB_KERNEL_ADAMW:
-      words[n++] = p->adamw.grad_dtype;
-      words[n++] = p->adamw.moment_dtype;
-      words[n++] = (guint64) (p->adamw.l2 != 0) | (guint64) (p->adamw.rounds_at_random != 0) << 1
-                   | (guint64) p->adamw.dtype << 2;
-      break;
+      hash = ebb_hash_add (hash, p->adamw.grad_dtype);
+      hash = ebb_hash_add (hash, p->adamw.moment_dtype);
+      return ebb_hash_add (hash, (guint64) (p->adamw.l2 != 0) | (guint64) (p->adamw.rounds_at_random != 0) << 1
+                                     | (guint64) p->adamw.dtype << 2);
     case EBB_KERNEL_SGD:
-      words[n++] = (guint64) (p->sgd.momentum != 0) | (guint64) (p->sgd.nesterov != 0) << 1
-                   | (guint64) (p->sgd.first != 0) << 2 | (guint64) (p->sgd.rounds_at_random != 0) << 3;
-      break;
+      return ebb_hash_add (hash, (guint64) (p->sgd.momentum != 0) | (guint64) (p->sgd.nesterov != 0) << 1
+                                     | (guint64) (p->sgd.first != 0) << 2
+                                     | (guint64) (p->sgd.rounds_at_random != 0) << 3);
     case EBB_KERNEL_MOMENT_ENCODE:
-      words[n++] = p->moment.is_signed;
-      break;
+      return ebb_hash_add (hash, p->moment.is_signed);
     case EBB_KERNEL_SQUARED_NORM:
-      words[n++] = p->squared_norm.dtype;
-      break;
+      return ebb_hash_add (hash, p->squared_norm.dtype);
     case EBB_KERNEL_NORM_SUM:
-      words[n++] = p->norm_sum.max;
-      break;
+      return ebb_hash_add (hash, p->norm_sum.max);
     case EBB_KERNEL_REDUCE_RANKS:
-      words[n++] = (guint64) p->reduce_ranks.op;
-      break;
+      return ebb_hash_add (hash, (guint64) p->reduce_ranks.op);
     default:
-      break;
+      return hash;
     }
-  return n;
-}
-
-static const EbbView *
-get_view (const EbbLaunch *launch,
-          guint k)
-{
-  if (k >= EBB_LAUNCH_MAX_INPUTS)
-    return k - EBB_LAUNCH_MAX_INPUTS < launch->n_outputs ? launch->outputs[k - EBB_LAUNCH_MAX_INPUTS] : NULL;
-  return k < launch->n_inputs ? launch->inputs[k] : NULL;
 }
 
 /* The first operand at the address of operand @k; that itself if it has none. */
@@ -271,11 +225,11 @@ static guint
 find_shared (const EbbLaunch *launch,
              guint k)
 {
-  const void *data = get_view (launch, k)->data;
+  const void *data = ebb_launch_get_operand (launch, k)->data;
 
   for (guint i = 0; data != NULL && i < k; i++)
     {
-      const EbbView *view = get_view (launch, i);
+      const EbbView *view = ebb_launch_get_operand (launch, i);
 
       if (view != NULL && view->data == data)
         return i;
@@ -317,26 +271,23 @@ hash_launch (EbbCostTable *self,
              const EbbLaunch *launch,
              guint32 *cold)
 {
-  guint64 hash = EBB_HASH_BEGIN, words[4];
-  guint n;
+  guint64 hash = EBB_HASH_BEGIN;
 
   hash = ebb_hash_add (hash, (guint64) launch->kernel << 32 | launch->n_items);
   *cold = 0;
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     {
-      const EbbView *view = get_view (launch, k);
+      const EbbView *view = ebb_launch_get_operand (launch, k);
       guint shared;
 
       if (view == NULL)
         continue;
       shared = find_shared (launch, k);
       hash = hash_view (ebb_hash_add (hash, k << 8 | shared), view);
-      if (shared == k && touch (self, view->data, count_touched (launch, k, view)))
+      if (shared == k && touch (self, view->data, ebb_launch_count_operand_bytes (launch, k)))
         *cold |= 1u << k;
     }
-  n = list_params (launch, words);
-  for (guint i = 0; i < n; i++)
-    hash = ebb_hash_add (hash, words[i]);
+  hash = hash_params (hash, launch);
   if (launch->n_items > 0)
     {
       hash = hash_items (hash, launch);
@@ -364,9 +315,9 @@ launch_new (guint64 key,
   self->bytes = ebb_launch_count_bytes (launch);
   self->flop = ebb_launch_count_flop (launch);
   self->figure.seconds = -1;
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     {
-      const EbbView *view = get_view (launch, k);
+      const EbbView *view = ebb_launch_get_operand (launch, k);
 
       self->views[k].n_dims = -1;
       if (view == NULL)
@@ -422,7 +373,7 @@ ebb_cost_launch_init (const EbbCostLaunch *self,
   launch->n_outputs = self->n_outputs;
   launch->params = self->params;
   launch->op = self->op;
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     {
       EbbView *view = views[k].n_dims >= 0 ? &views[k] : NULL;
 

@@ -64,7 +64,8 @@ struct _EbbProfiler
 /* -- between the profiler's files ---------------------------------------------------------------------------------- */
 
 /* work.c */
-EbbOpWork *ebb_work_new (const EbbWorkKey *key);
+EbbOpWork *ebb_work_new (const EbbWorkKey *key,
+                         const EbbLaunch *launch);
 guint ebb_work_hash (gconstpointer key);
 gboolean ebb_work_equal (gconstpointer a,
                          gconstpointer b);
@@ -75,14 +76,6 @@ gboolean ebb_work_key_init (EbbWorkKey *key,
 gboolean ebb_work_is_product (const EbbOpWork *work);
 /* "f32 [1024, 768] x [768, 2304] + bias, b transposed"; of attention its queries "to" its keys. */
 char *ebb_work_to_string (const EbbOpWork *work);
-/* Elements that are there in memory: along a dimension that is broadcast there is one. */
-guint64 ebb_view_count_bytes (const EbbView *view);
-guint64 ebb_launch_count_bytes (const EbbLaunch *launch);
-/* That a launch of EBB_KERNEL_DEQUANTIZE reads of the input of that number. */
-guint64 ebb_dequantize_count_bytes (const EbbLaunch *launch,
-                                    guint input);
-/* Of products and attention; 0 of other kernels. */
-guint64 ebb_launch_count_flop (const EbbLaunch *launch);
 guint64 ebb_launch_count_elements (const EbbLaunch *launch);
 
 /* profiler.c */

@@ -134,7 +134,7 @@ find_work (EbbProfiler *self,
     return -1;
   if (g_hash_table_lookup_extended (self->by_key, &key, NULL, &index))
     return GPOINTER_TO_INT (index);
-  work = ebb_work_new (&key);
+  work = ebb_work_new (&key, launch);
   g_hash_table_insert (self->by_key, work, GUINT_TO_POINTER (self->works->len));
   g_ptr_array_add (self->works, work);
   return (int) self->works->len - 1;

@@ -1,95 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Which launches are the same product, or the same attention, and what they compute. */
 #include "tensor/profile/profiler-private.h"
 
 #include "tensor/backend/backend-private.h"
-#include "tensor/backend/launch-item-private.h"
-#include "tensor/backend/quantized-private.h"
 #include "tensor/util/checksum-private.h"
 
 #include <string.h>
-
-/* The operations of launches, from their views alone, and which of them are the same product, or the same attention. */
-
-static gint64
-count_elements (const EbbView *view)
-{
-  gint64 n = 1;
-
-  for (int i = 0; i < view->n_dims; i++)
-    n *= view->shape[i];
-  return n;
-}
-
-/* Elements that are there in memory: along a dimension that is broadcast there is one. */
-guint64
-ebb_view_count_bytes (const EbbView *view)
-{
-  gint64 n = 1;
-
-  for (int i = 0; i < view->n_dims; i++)
-    if (view->strides[i] != 0 || view->shape[i] == 0)
-      n *= view->shape[i];
-  return (guint64) n * ebb_dtype_get_size (view->dtype);
-}
-
-/* Of a quantised weight only the codes and scales of the panel are read. */
-guint64
-ebb_dequantize_count_bytes (const EbbLaunch *launch,
-                            guint input)
-{
-  const gboolean multiplies = launch->n_inputs > 5;
-  const gint64 n_rows = launch->outputs[0]->shape[multiplies ? 1 : 0];
-  const guint64 n = (guint64) (n_rows * (multiplies ? launch->inputs[5] : launch->outputs[0])->shape[1]);
-  const gboolean is_nf4 = launch->inputs[1]->dtype == EBB_DTYPE_U8;
-
-  if (input == 0)
-    return is_nf4 ? (n + 1) / 2 : n;
-  if (input == 1)
-    return is_nf4 ? (n + EBB_NF4_BLOCK - 1) / EBB_NF4_BLOCK
-                  : (guint64) n_rows * ebb_dtype_get_size (EBB_DTYPE_F32);
-  return launch->inputs[input] != NULL ? ebb_view_count_bytes (launch->inputs[input]) : 0;
-}
-
-/* A product that adds reads what it writes. Of what is indexed, only what is picked is read, or added to. */
-guint64
-ebb_launch_count_bytes (const EbbLaunch *launch)
-{
-  guint64 n = 0;
-
-  switch (launch->kernel)
-    {
-    case EBB_KERNEL_INDEX_SELECT:
-    case EBB_KERNEL_GATHER:
-      return ebb_view_count_bytes (launch->inputs[1]) + 2 * ebb_view_count_bytes (launch->outputs[0]);
-    case EBB_KERNEL_INDEX_ADD:
-    case EBB_KERNEL_SCATTER_ADD:
-      return ebb_view_count_bytes (launch->inputs[1]) + 3 * ebb_view_count_bytes (launch->inputs[0]);
-    case EBB_KERNEL_DEQUANTIZE:
-      for (guint i = 0; i < launch->n_inputs; i++)
-        n += ebb_dequantize_count_bytes (launch, i);
-      return n + ebb_view_count_bytes (launch->outputs[0]);
-    default:
-      break;
-    }
-  for (guint i = 0; i < launch->n_inputs; i++)
-    if (launch->inputs[i] != NULL)
-      n += ebb_view_count_bytes (launch->inputs[i]);
-  for (guint i = 0; i < launch->n_outputs; i++)
-    if (launch->outputs[i] != NULL)
-      n += ebb_view_count_bytes (launch->outputs[i]);
-  /* What an optimizer writes it has read. */
-  for (guint i = 0; i < launch->n_items; i++)
-    for (guint k = 0; k < EBB_LAUNCH_ITEM_DATA; k++)
-      {
-        gboolean writes;
-        gsize size = ebb_launch_item_get_size (launch, &launch->items[i], k, &writes);
-
-        n += writes ? 2 * size : size;
-      }
-  if (launch->kernel == EBB_KERNEL_MATMUL && launch->params.matmul.accumulate)
-    n += ebb_view_count_bytes (launch->outputs[0]);
-  return n;
-}
 
 guint64
 ebb_launch_count_elements (const EbbLaunch *launch)
@@ -98,7 +14,7 @@ ebb_launch_count_elements (const EbbLaunch *launch)
 
   for (guint i = 0; i < launch->n_outputs; i++)
     if (launch->outputs[i] != NULL)
-      n += (guint64) count_elements (launch->outputs[i]);
+      n += (guint64) ebb_view_count_elements (launch->outputs[i]);
   for (guint i = 0; i < launch->n_items; i++)
     n += (guint64) launch->items[i].n_elements;
   return n;
@@ -189,36 +105,15 @@ ebb_work_is_product (const EbbOpWork *work)
   return work->key.kernel == EBB_KERNEL_MATMUL;
 }
 
-/* Two for each multiplication; of attention, those of its products, two forward and five backward, for queries and keys
- * that see each other. */
-static guint64
-count_flop (const EbbWorkKey *key)
-{
-  const EbbView *views = key->views;
-
-  if (key->kernel == EBB_KERNEL_MATMUL)
-    return 2 * (guint64) count_elements (&views[3]) * (guint64) views[0].shape[views[0].n_dims - 1];
-  return ebb_attention_count_flop (&key->params, views[0].shape[2], views[1].shape[2],
-                                   (key->kernel == EBB_KERNEL_ATTENTION ? 4 : 10)
-                                       * (guint64) (views[0].shape[0] * views[0].shape[1] * views[0].shape[3]));
-}
-
-guint64
-ebb_launch_count_flop (const EbbLaunch *launch)
-{
-  EbbWorkKey key;
-
-  return ebb_work_key_init (&key, NULL, launch) ? count_flop (&key) : 0;
-}
-
 EbbOpWork *
-ebb_work_new (const EbbWorkKey *key)
+ebb_work_new (const EbbWorkKey *key,
+              const EbbLaunch *launch)
 {
   EbbOpWork *work = g_new0 (EbbOpWork, 1);
 
   work->key = *key;
   work->floor = -1;
-  work->flop = count_flop (key);
+  work->flop = ebb_launch_count_flop (launch);
   return work;
 }
 

@@ -99,9 +99,7 @@ EBB_SIMD_WORKSPACE (bias_gelu_grad)
   return ebb_vector_count_workspace (ebb_launch_get_input (launch, 2), FALSE);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_bias_gelu) (const EbbLaunch *launch,
-                                   GError **error)
+EBB_SIMD_KERNEL (bias_gelu)
 {
   static const EbbParallelFunc funcs[2][2] = { { gelu_f32, gelu_bf16 }, { gelu_tanh_f32, gelu_tanh_bf16 } };
   const EbbView *x = launch->inputs[0];
@@ -111,9 +109,7 @@ EBB_SIMD_NAME (ebb_cpu_bias_gelu) (const EbbLaunch *launch,
                         funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16]);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_bias_gelu_grad) (const EbbLaunch *launch,
-                                        GError **error)
+EBB_SIMD_KERNEL (bias_gelu_grad)
 {
   static const EbbParallelFunc funcs[2][2] = { { gelu_grad_f32, gelu_grad_bf16 },
                                                { gelu_tanh_grad_f32, gelu_tanh_grad_bf16 } };
@@ -271,9 +267,7 @@ run_gated (Gated *self,
   ebb_cpu_parallel_for (rows, MAX (1, EBB_CPU_GRAIN / 4 / self->columns), func, self);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_gated_activation) (const EbbLaunch *launch,
-                                          GError **error)
+EBB_SIMD_KERNEL (gated_activation)
 {
   static const EbbParallelFunc funcs[3][2] = { { gated_gelu_f32, gated_gelu_bf16 },
                                                { gated_gelu_tanh_f32, gated_gelu_tanh_bf16 },
@@ -285,9 +279,7 @@ EBB_SIMD_NAME (ebb_cpu_gated_activation) (const EbbLaunch *launch,
   return TRUE;
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_gated_activation_grad) (const EbbLaunch *launch,
-                                               GError **error)
+EBB_SIMD_KERNEL (gated_activation_grad)
 {
   static const EbbParallelFunc funcs[3][2] = { { gated_gelu_grad_f32, gated_gelu_grad_bf16 },
                                                { gated_gelu_tanh_grad_f32, gated_gelu_tanh_grad_bf16 },

@@ -94,9 +94,7 @@ arg_reduce (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_arg_reduce) (const EbbLaunch *launch,
-                                    GError **error)
+EBB_SIMD_KERNEL (arg_reduce)
 {
   const EbbView *x = launch->inputs[0];
   EbbView *indices = ebb_launch_get_output (launch, 1);

@@ -419,9 +419,7 @@ EBB_SIMD_WORKSPACE (attention_grad)
          * (gsize) attention_count_threads (&self.base, n_tasks, TRUE);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_attention_grad) (const EbbLaunch *launch,
-                                        GError **error)
+EBB_SIMD_KERNEL (attention_grad)
 {
   AttentionGrad self;
   Scratch sizes;

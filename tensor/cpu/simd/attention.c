@@ -449,9 +449,7 @@ EBB_SIMD_WORKSPACE (attention)
          * (gsize) attention_count_threads (&self, division.n_tasks, TRUE);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_attention) (const EbbLaunch *launch,
-                                   GError **error)
+EBB_SIMD_KERNEL (attention)
 {
   Attention self;
   Scratch sizes;

@@ -321,9 +321,7 @@ EBB_SIMD_WORKSPACE (batch_norm_grad)
   return ebb_vector_count_workspace (launch->inputs[2], FALSE);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_batch_norm) (const EbbLaunch *launch,
-                                    GError **error)
+EBB_SIMD_KERNEL (batch_norm)
 {
   BatchNorm work = {
     .x = launch->inputs[0],
@@ -339,9 +337,7 @@ EBB_SIMD_NAME (ebb_cpu_batch_norm) (const EbbLaunch *launch,
                          norm_channels);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_batch_norm_grad) (const EbbLaunch *launch,
-                                         GError **error)
+EBB_SIMD_KERNEL (batch_norm_grad)
 {
   BatchNorm work = {
     .dy = launch->inputs[0],

@@ -121,9 +121,7 @@ static const struct
   [EBB_BINARY_OR] = { logical_or, or_i64 },
 };
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_binary) (const EbbLaunch *launch,
-                                GError **error)
+EBB_SIMD_KERNEL (binary)
 {
   EbbBinaryOp op = launch->params.binary.op;
   EbbElementwise work = {
@@ -140,9 +138,7 @@ EBB_SIMD_NAME (ebb_cpu_binary) (const EbbLaunch *launch,
   return ebb_elementwise (&work, error);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_binary_scalar) (const EbbLaunch *launch,
-                                       GError **error)
+EBB_SIMD_KERNEL (binary_scalar)
 {
   EbbBinaryOp op = launch->params.binary.op;
   const EbbView *scalar = ebb_launch_get_input (launch, 1);

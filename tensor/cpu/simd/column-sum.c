@@ -114,9 +114,7 @@ EBB_SIMD_WORKSPACE (column_sum)
   return (gsize) ((rows + rows_per_block - 1) / rows_per_block * columns) * sizeof (float);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_column_sum) (const EbbLaunch *launch,
-                                    GError **error)
+EBB_SIMD_KERNEL (column_sum)
 {
   const EbbView *x = launch->inputs[0];
   ColumnSum work = { .x = x->data, .dtype = x->dtype };

@@ -220,9 +220,7 @@ try_transpose (const EbbView *x,
   return TRUE;
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_copy) (const EbbLaunch *launch,
-                              GError **error)
+EBB_SIMD_KERNEL (copy)
 {
   Copy copy = { launch->inputs[0], launch->outputs[0] };
   gint64 n = ebb_view_count (copy.y);

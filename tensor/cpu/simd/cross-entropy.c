@@ -254,9 +254,7 @@ get_grain (const CrossEntropy *self)
   return MAX (1, EBB_CPU_GRAIN / 4 / MAX (self->n, 1));
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_cross_entropy) (const EbbLaunch *launch,
-                                       GError **error)
+EBB_SIMD_KERNEL (cross_entropy)
 {
   CrossEntropy self;
 
@@ -298,9 +296,7 @@ part_rows (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_cross_entropy_part) (const EbbLaunch *launch,
-                                            GError **error)
+EBB_SIMD_KERNEL (cross_entropy_part)
 {
   CrossEntropy self;
 
@@ -352,9 +348,7 @@ join_rows (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_cross_entropy_join) (const EbbLaunch *launch,
-                                            GError **error)
+EBB_SIMD_KERNEL (cross_entropy_join)
 {
   CrossEntropy self;
 
@@ -477,9 +471,7 @@ backward_rows (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_cross_entropy_grad) (const EbbLaunch *launch,
-                                            GError **error)
+EBB_SIMD_KERNEL (cross_entropy_grad)
 {
   CrossEntropy self;
 

@@ -270,7 +270,7 @@ get_packed_size (const EbbView *x)
   return (gsize) (x->shape[0] * count_vecs (x) * get_x_step (x->dtype == EBB_DTYPE_BF16) * 4);
 }
 
-EBB_SIMD_WORKSPACE (few_rows)
+EBB_SIMD_WORKSPACE (matmul)
 {
   return get_packed_size (launch->inputs[0]);
 }
@@ -296,9 +296,7 @@ few_rows_init (FewRows *self,
 }
 
 /* The kernel of products, for a [M, K] and b [K, N] with strides (.., 1) and (1, ..) and c [M, N] alone. */
-gboolean
-EBB_SIMD_NAME (ebb_cpu_few_rows) (const EbbLaunch *launch,
-                                  GError **error)
+EBB_SIMD_KERNEL (matmul)
 {
   FewRows self = { .weight = launch->inputs[1], .bias = ebb_launch_get_input (launch, 2) };
 
@@ -471,9 +469,7 @@ multiply_with_codes (const EbbLaunch *launch)
 }
 
 /* The weight, or its product with a few rows, where there are any. */
-gboolean
-EBB_SIMD_NAME (ebb_cpu_dequantize) (const EbbLaunch *launch,
-                                    GError **error)
+EBB_SIMD_KERNEL (dequantize)
 {
   if (launch->n_inputs > INPUT_X)
     multiply_with_codes (launch);

@@ -11,9 +11,7 @@
 EBB_BLOCK_UNARY (fill_f32, a)
 EBB_BLOCK_I64 (fill_i64, a)
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_fill) (const EbbLaunch *launch,
-                              GError **error)
+EBB_SIMD_KERNEL (fill)
 {
   EbbElementwise work = {
     .output = launch->outputs[0],
@@ -65,9 +63,7 @@ arange_part (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_arange) (const EbbLaunch *launch,
-                                GError **error)
+EBB_SIMD_KERNEL (arange)
 {
   ebb_cpu_parallel_for (ebb_view_count (launch->outputs[0]), EBB_CPU_GRAIN / 4, arange_part, (void *) launch);
   return TRUE;
@@ -119,9 +115,7 @@ triangle_rows (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_triangle) (const EbbLaunch *launch,
-                                  GError **error)
+EBB_SIMD_KERNEL (triangle)
 {
   gint64 rows, columns;
 

@@ -56,9 +56,7 @@ select_rows (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_index_select) (const EbbLaunch *launch,
-                                      GError **error)
+EBB_SIMD_KERNEL (index_select)
 {
   const EbbView *y = launch->outputs[0];
   gint64 inner = MAX (y->shape[2], 1);
@@ -159,9 +157,7 @@ add_part (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_index_add) (const EbbLaunch *launch,
-                                   GError **error)
+EBB_SIMD_KERNEL (index_add)
 {
   IndexAdd self = { launch->inputs[0], launch->inputs[1], launch->outputs[0], 0, FALSE };
   gint64 inner = self.y->shape[2], work, n_threads = ebb_cpu_get_n_threads ();
@@ -304,9 +300,7 @@ check_lines (const EbbLaunch *launch,
                                 error);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_gather) (const EbbLaunch *launch,
-                                GError **error)
+EBB_SIMD_KERNEL (gather)
 {
   if (!check_lines (launch, launch->inputs[0], error))
     return FALSE;
@@ -314,9 +308,7 @@ EBB_SIMD_NAME (ebb_cpu_gather) (const EbbLaunch *launch,
   return TRUE;
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_scatter_add) (const EbbLaunch *launch,
-                                     GError **error)
+EBB_SIMD_KERNEL (scatter_add)
 {
   if (!check_lines (launch, launch->outputs[0], error))
     return FALSE;

@@ -317,9 +317,7 @@ EBB_SIMD_WORKSPACE (add_rms_norm)
          + ebb_vector_count_workspace (ebb_launch_get_input (launch, 2), launch->params.norm.unit_offset);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_layer_norm) (const EbbLaunch *launch,
-                                    GError **error)
+EBB_SIMD_KERNEL (layer_norm)
 {
   const EbbView *x = launch->inputs[0];
   Norm work = {
@@ -333,9 +331,7 @@ EBB_SIMD_NAME (ebb_cpu_layer_norm) (const EbbLaunch *launch,
                    x->dtype == EBB_DTYPE_BF16 ? layer_norm_bf16 : layer_norm_f32);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_rms_norm) (const EbbLaunch *launch,
-                                  GError **error)
+EBB_SIMD_KERNEL (rms_norm)
 {
   const EbbView *x = launch->inputs[0];
   Norm work = {
@@ -364,9 +360,7 @@ prepare_add_norm (Norm *work,
   work->philox = launch->params.norm.philox;
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_add_layer_norm) (const EbbLaunch *launch,
-                                        GError **error)
+EBB_SIMD_KERNEL (add_layer_norm)
 {
   const EbbView *x = launch->inputs[0];
   Norm work = { .mean = get_floats (launch, 2), .rstd = get_floats (launch, 3) };
@@ -376,9 +370,7 @@ EBB_SIMD_NAME (ebb_cpu_add_layer_norm) (const EbbLaunch *launch,
                    x->dtype == EBB_DTYPE_BF16 ? add_layer_norm_bf16 : add_layer_norm_f32);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_add_rms_norm) (const EbbLaunch *launch,
-                                      GError **error)
+EBB_SIMD_KERNEL (add_rms_norm)
 {
   const EbbView *x = launch->inputs[0], *branch_weight = ebb_launch_get_input (launch, 3);
   Norm work = { .rstd = get_floats (launch, 2), .unit_offset = launch->params.norm.unit_offset };

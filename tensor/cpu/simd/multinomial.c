@@ -52,9 +52,7 @@ EBB_SIMD_WORKSPACE (multinomial)
   return (gsize) n * sizeof (double);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_multinomial) (const EbbLaunch *launch,
-                                     GError **error)
+EBB_SIMD_KERNEL (multinomial)
 {
   EbbPhilox philox = launch->params.random.philox;
   const float *weights = launch->inputs[0]->data;

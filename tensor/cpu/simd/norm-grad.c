@@ -233,9 +233,7 @@ run_norm_grad (NormGrad *work,
   return TRUE;
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_layer_norm_grad) (const EbbLaunch *launch,
-                                         GError **error)
+EBB_SIMD_KERNEL (layer_norm_grad)
 {
   const EbbView *dsum = ebb_launch_get_input (launch, 5);
   NormGrad work = {
@@ -248,9 +246,7 @@ EBB_SIMD_NAME (ebb_cpu_layer_norm_grad) (const EbbLaunch *launch,
                         launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? layer_norm_grad_bf16 : layer_norm_grad_f32);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_rms_norm_grad) (const EbbLaunch *launch,
-                                       GError **error)
+EBB_SIMD_KERNEL (rms_norm_grad)
 {
   const EbbView *dsum = ebb_launch_get_input (launch, 4);
   NormGrad work = { .rstd = launch->inputs[3]->data, .dsum = dsum != NULL ? dsum->data : NULL };

@@ -26,16 +26,6 @@ typedef struct
   gboolean nesterov, first;
 } Update;
 
-static gint64
-count_elements (const EbbView *view)
-{
-  gint64 n = 1;
-
-  for (int i = 0; i < view->n_dims; i++)
-    n *= view->shape[i];
-  return n;
-}
-
 EBB_VEC_INLINE gsize
 get_size (EbbDType moment_dtype)
 {
@@ -265,9 +255,7 @@ get_scale (const EbbLaunch *launch,
 }
 
 /* Loshchilov, Hutter: Decoupled weight decay regularization, 2019: algorithm 2 */
-gboolean
-EBB_SIMD_NAME (ebb_cpu_adamw) (const EbbLaunch *launch,
-                               GError **error)
+EBB_SIMD_KERNEL (adamw)
 {
   double lr = launch->params.adamw.lr;
   double beta1 = launch->params.adamw.beta1, beta2 = launch->params.adamw.beta2;
@@ -342,14 +330,12 @@ convert (Conversion *conversion)
   ebb_cpu_parallel_for (n_blocks, EBB_CPU_GRAIN / EBB_MOMENT_BLOCK, convert_blocks, conversion);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_moment_encode) (const EbbLaunch *launch,
-                                       GError **error)
+EBB_SIMD_KERNEL (moment_encode)
 {
   Conversion conversion = { .values = launch->inputs[0]->data,
                             .codes = launch->outputs[0]->data,
                             .absmax = launch->outputs[1]->data,
-                            .n = count_elements (launch->inputs[0]),
+                            .n = ebb_view_count_elements (launch->inputs[0]),
                             .is_signed = launch->params.moment.is_signed,
                             .encodes = TRUE };
 
@@ -357,14 +343,12 @@ EBB_SIMD_NAME (ebb_cpu_moment_encode) (const EbbLaunch *launch,
   return TRUE;
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_moment_decode) (const EbbLaunch *launch,
-                                       GError **error)
+EBB_SIMD_KERNEL (moment_decode)
 {
   Conversion conversion = { .values = launch->outputs[0]->data,
                             .codes = launch->inputs[0]->data,
                             .absmax = launch->inputs[1]->data,
-                            .n = count_elements (launch->outputs[0]),
+                            .n = ebb_view_count_elements (launch->outputs[0]),
                             .is_signed = launch->params.moment.is_signed };
 
   convert (&conversion);
@@ -424,9 +408,7 @@ sgd_range (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_sgd) (const EbbLaunch *launch,
-                             GError **error)
+EBB_SIMD_KERNEL (sgd)
 {
   const EbbView *grad = launch->inputs[1], *parameter = launch->outputs[0];
   Update update = { .grad_dtype = grad->dtype,
@@ -446,6 +428,6 @@ EBB_SIMD_NAME (ebb_cpu_sgd) (const EbbLaunch *launch,
   update.rounds_at_random = parameter->dtype == EBB_DTYPE_BF16 && launch->params.sgd.rounds_at_random;
   update.rounding = launch->params.sgd.rounding;
   update.first_element = launch->params.sgd.first_element;
-  ebb_cpu_parallel_for_units (count_elements (parameter), 64, EBB_CPU_GRAIN / 4, sgd_range, &update);
+  ebb_cpu_parallel_for_units (ebb_view_count_elements (parameter), 64, EBB_CPU_GRAIN / 4, sgd_range, &update);
   return TRUE;
 }

@@ -94,9 +94,7 @@ uniform_part (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_uniform) (const EbbLaunch *launch,
-                                 GError **error)
+EBB_SIMD_KERNEL (uniform)
 {
   Uniform self = { .launch = launch };
 
@@ -163,9 +161,7 @@ normal_part (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_normal) (const EbbLaunch *launch,
-                                GError **error)
+EBB_SIMD_KERNEL (normal)
 {
   ebb_cpu_parallel_for_units (ebb_view_count (launch->outputs[0]), UNIT, RANDOM_GRAIN, normal_part, (void *) launch);
   return TRUE;
@@ -204,9 +200,7 @@ randint_part (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_randint) (const EbbLaunch *launch,
-                                 GError **error)
+EBB_SIMD_KERNEL (randint)
 {
   ebb_cpu_parallel_for_units (ebb_view_count (launch->outputs[0]), UNIT, RANDOM_GRAIN, randint_part, (void *) launch);
   return TRUE;
@@ -270,9 +264,7 @@ dropout_bf16 (gint64 begin,
   dropout_as (EBB_DTYPE_BF16, data, begin, end);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_dropout) (const EbbLaunch *launch,
-                                 GError **error)
+EBB_SIMD_KERNEL (dropout)
 {
   ebb_cpu_parallel_for_units (ebb_view_count (launch->inputs[0]), EBB_PHILOX_VECTOR_DRAWS, RANDOM_GRAIN,
                               launch->inputs[0]->dtype == EBB_DTYPE_BF16 ? dropout_bf16 : dropout_f32, (void *) launch);

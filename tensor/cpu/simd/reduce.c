@@ -384,9 +384,7 @@ reduce_integers (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_reduce) (const EbbLaunch *launch,
-                                GError **error)
+EBB_SIMD_KERNEL (reduce)
 {
   Reduce work;
 
@@ -469,9 +467,7 @@ EBB_SIMD_WORKSPACE (squared_norm)
 }
 
 /* The order of additions is that of EBB_REDUCE_SUM_SQUARES over a dense tensor. */
-gboolean
-EBB_SIMD_NAME (ebb_cpu_squared_norm) (const EbbLaunch *launch,
-                                      GError **error)
+EBB_SIMD_KERNEL (squared_norm)
 {
   SquaredNorm self = { launch, launch->workspace };
   float *norms = launch->outputs[0]->data;

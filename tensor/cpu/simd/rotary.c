@@ -193,9 +193,7 @@ EBB_SIMD_WORKSPACE (rotary)
   return launch->params.rotary.ntk != 1.0 ? (gsize) launch->inputs[1]->shape[0] * sizeof (float) : 0;
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_rotary) (const EbbLaunch *launch,
-                                GError **error)
+EBB_SIMD_KERNEL (rotary)
 {
   const EbbView *x = launch->inputs[0], *frequencies = launch->inputs[1];
   gint64 row_size = x->shape[2] * x->shape[3];

@@ -29,9 +29,7 @@ where_i64 (const EbbBlockI64 *block)
                                                         : block->in[2][i * block->step[2]];
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_where) (const EbbLaunch *launch,
-                               GError **error)
+EBB_SIMD_KERNEL (where)
 {
   EbbElementwise work = {
     .output = launch->outputs[0],
@@ -93,9 +91,7 @@ clamp_grad (const EbbBlockF32 *block)
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_clamp) (const EbbLaunch *launch,
-                               GError **error)
+EBB_SIMD_KERNEL (clamp)
 {
   EbbElementwise work = {
     .output = launch->outputs[0],
@@ -111,9 +107,7 @@ EBB_SIMD_NAME (ebb_cpu_clamp) (const EbbLaunch *launch,
   return ebb_elementwise (&work, error);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_clamp_grad) (const EbbLaunch *launch,
-                                    GError **error)
+EBB_SIMD_KERNEL (clamp_grad)
 {
   EbbElementwise work = {
     .output = launch->outputs[0],
@@ -145,9 +139,7 @@ add_scaled (const EbbBlockF32 *block)
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_add_scaled) (const EbbLaunch *launch,
-                                    GError **error)
+EBB_SIMD_KERNEL (add_scaled)
 {
   EbbElementwise work = {
     .output = launch->outputs[0],

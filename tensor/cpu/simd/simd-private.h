@@ -49,70 +49,8 @@ ebb_launch_get_output (const EbbLaunch *launch,
   return k < launch->n_outputs ? launch->outputs[k] : NULL;
 }
 
-/* copy.c, fill.c, unary.c, binary.c, select.c */
-EBB_SIMD_KERNEL (copy);
-EBB_SIMD_KERNEL (fill);
-EBB_SIMD_KERNEL (arange);
-EBB_SIMD_KERNEL (unary);
-EBB_SIMD_KERNEL (unary_grad);
-EBB_SIMD_KERNEL (binary);
-EBB_SIMD_KERNEL (binary_scalar);
-EBB_SIMD_KERNEL (where);
-EBB_SIMD_KERNEL (clamp);
-EBB_SIMD_KERNEL (clamp_grad);
-EBB_SIMD_KERNEL (add_scaled);
-EBB_SIMD_KERNEL (triangle);
-
-/* random.c, multinomial.c */
-EBB_SIMD_KERNEL (uniform);
-EBB_SIMD_KERNEL (normal);
-EBB_SIMD_KERNEL (randint);
-EBB_SIMD_KERNEL (dropout);
-EBB_SIMD_KERNEL (multinomial);
-
-/* activation.c, column-sum.c */
-EBB_SIMD_KERNEL (bias_gelu);
-EBB_SIMD_KERNEL (bias_gelu_grad);
-EBB_SIMD_KERNEL (gated_activation);
-EBB_SIMD_KERNEL (gated_activation_grad);
-EBB_SIMD_KERNEL (column_sum);
-
-/* reduce.c, variance.c, arg-reduce.c, topk.c */
-EBB_SIMD_KERNEL (reduce);
-EBB_SIMD_KERNEL (squared_norm);
-EBB_SIMD_KERNEL (var);
-EBB_SIMD_KERNEL (arg_reduce);
-EBB_SIMD_KERNEL (topk);
-
-/* softmax.c, layer-norm.c, norm-grad.c, batch-norm.c */
-EBB_SIMD_KERNEL (softmax);
-EBB_SIMD_KERNEL (softmax_grad);
-EBB_SIMD_KERNEL (layer_norm);
-EBB_SIMD_KERNEL (layer_norm_grad);
-EBB_SIMD_KERNEL (add_layer_norm);
-EBB_SIMD_KERNEL (add_rms_norm);
-EBB_SIMD_KERNEL (rms_norm);
-EBB_SIMD_KERNEL (rms_norm_grad);
-EBB_SIMD_KERNEL (batch_norm);
-EBB_SIMD_KERNEL (batch_norm_grad);
-
-/* cross-entropy.c, index.c, optimizer.c */
-EBB_SIMD_KERNEL (cross_entropy);
-EBB_SIMD_KERNEL (cross_entropy_grad);
-EBB_SIMD_KERNEL (cross_entropy_part);
-EBB_SIMD_KERNEL (cross_entropy_join);
-EBB_SIMD_KERNEL (index_select);
-EBB_SIMD_KERNEL (index_add);
-EBB_SIMD_KERNEL (gather);
-EBB_SIMD_KERNEL (scatter_add);
-EBB_SIMD_KERNEL (adamw);
-EBB_SIMD_KERNEL (sgd);
-EBB_SIMD_KERNEL (moment_encode);
-EBB_SIMD_KERNEL (moment_decode);
-
-/* few-rows.c, convert.c */
-EBB_SIMD_KERNEL (few_rows);
-EBB_SIMD_KERNEL (dequantize);
+#define EBB_KERNEL(NUMBER, name, cost) EBB_SIMD_KERNEL (name);
+#include "tensor/backend/kernel-list-private.h"
 /* The rows that EBB_KERNEL_DEQUANTIZE names, without a product. */
 void EBB_SIMD_NAME (ebb_cpu_decode_rows) (const EbbLaunch *launch);
 
@@ -133,12 +71,7 @@ EBB_SIMD_WORKSPACE (batch_norm_grad);
 EBB_SIMD_WORKSPACE (rotary);
 EBB_SIMD_WORKSPACE (attention);
 EBB_SIMD_WORKSPACE (attention_grad);
-EBB_SIMD_WORKSPACE (few_rows);
+EBB_SIMD_WORKSPACE (matmul);
 EBB_SIMD_WORKSPACE (dequantize);
-
-/* rotary.c, attention.c, attention-grad.c */
-EBB_SIMD_KERNEL (rotary);
-EBB_SIMD_KERNEL (attention);
-EBB_SIMD_KERNEL (attention_grad);
 
 G_END_DECLS

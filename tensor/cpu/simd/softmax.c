@@ -154,9 +154,7 @@ run_softmax (Softmax *work,
     ebb_cpu_parallel_for (rows, MAX (1, EBB_CPU_GRAIN / 4 / work->columns), func, work);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_softmax) (const EbbLaunch *launch,
-                                 GError **error)
+EBB_SIMD_KERNEL (softmax)
 {
   static const EbbParallelFunc funcs[2][2] = { { softmax_f32, softmax_bf16 }, { log_softmax_f32, log_softmax_bf16 } };
   const EbbView *x = launch->inputs[0];
@@ -166,9 +164,7 @@ EBB_SIMD_NAME (ebb_cpu_softmax) (const EbbLaunch *launch,
   return TRUE;
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_softmax_grad) (const EbbLaunch *launch,
-                                      GError **error)
+EBB_SIMD_KERNEL (softmax_grad)
 {
   static const EbbParallelFunc funcs[2][2] = { { softmax_grad_f32, softmax_grad_bf16 },
                                                { log_softmax_grad_f32, log_softmax_grad_bf16 } };

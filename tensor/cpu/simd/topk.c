@@ -149,9 +149,7 @@ EBB_SIMD_WORKSPACE (topk)
   return (gsize) rows * (gsize) launch->params.topk.k * sizeof (Item);
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_topk) (const EbbLaunch *launch,
-                              GError **error)
+EBB_SIMD_KERNEL (topk)
 {
   EbbView *indices = ebb_launch_get_output (launch, 1);
   Topk work = {

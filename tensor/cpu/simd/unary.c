@@ -92,9 +92,7 @@ get_grain (EbbUnaryOp op)
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_unary) (const EbbLaunch *launch,
-                               GError **error)
+EBB_SIMD_KERNEL (unary)
 {
   EbbUnaryOp op = launch->params.unary.op;
   EbbElementwise work = {
@@ -177,9 +175,7 @@ static const struct
   [EBB_UNARY_SOFT_CAP] = { soft_cap_grad, TRUE },
 };
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_unary_grad) (const EbbLaunch *launch,
-                                    GError **error)
+EBB_SIMD_KERNEL (unary_grad)
 {
   EbbUnaryOp op = launch->params.unary.op;
   const EbbView *saved = ebb_launch_get_input (launch, unary_grads[op].uses_y ? 2 : 1);

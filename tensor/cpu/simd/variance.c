@@ -89,9 +89,7 @@ get_variances (gint64 begin,
     }
 }
 
-gboolean
-EBB_SIMD_NAME (ebb_cpu_var) (const EbbLaunch *launch,
-                             GError **error)
+EBB_SIMD_KERNEL (var)
 {
   const EbbView *x = launch->inputs[0];
   Variance work = {

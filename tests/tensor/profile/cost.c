@@ -388,7 +388,7 @@ make_operand (GPtrArray *operands, gsize size, gboolean is_float)
 static void
 run_exactly (const EbbCostLaunch *cost, EbbView *views, const EbbCostItem *shapes)
 {
-  gsize sizes[EBB_COST_MAX_VIEWS] = { 0 };
+  gsize sizes[EBB_LAUNCH_MAX_OPERANDS] = { 0 };
   g_autoptr (GPtrArray) operands = g_ptr_array_new_with_free_func (operand_free);
   g_autofree EbbLaunchItem *items = g_new0 (EbbLaunchItem, cost->n_items);
   g_autoptr (GError) error = NULL;
@@ -397,10 +397,10 @@ run_exactly (const EbbCostLaunch *cost, EbbView *views, const EbbCostItem *shape
   ebb_cost_launch_init (cost, views, &launch);
   launch.n_items = cost->n_items;
   launch.items = items;
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     if (views[k].n_dims >= 0)
       sizes[cost->shared[k]] = MAX (sizes[cost->shared[k]], ebb_rerun_get_extent (&views[k]));
-  for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
     if (views[k].n_dims >= 0 && (guint) cost->shared[k] == k)
       views[k].data = make_operand (operands, sizes[k], ebb_dtype_is_floating_point (views[k].dtype));
     else if (views[k].n_dims >= 0)
@@ -428,14 +428,14 @@ fewer_rows_are_a_launch_of_the_same_kind (void)
       {
         const EbbCostLaunch *cost = ebb_cost_table_get_launch (table, i);
         g_autofree EbbCostItem *items = g_memdup2 (cost->items, sizeof (EbbCostItem) * cost->n_items);
-        EbbView views[EBB_COST_MAX_VIEWS];
+        EbbView views[EBB_LAUNCH_MAX_OPERANDS];
         double share;
 
         memcpy (views, cost->views, sizeof views);
         share = ebb_cost_launch_scale (cost, views, items, shares[j]);
         g_assert_true (share > 0 && share <= 1);
         n_smaller += share < 1;
-        for (guint k = 0; k < EBB_COST_MAX_VIEWS; k++)
+        for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
           {
             g_assert_cmpint (views[k].n_dims, ==, cost->views[k].n_dims);
             g_assert_cmpint (views[k].dtype, ==, cost->views[k].dtype);
@@ -458,7 +458,7 @@ static void
 a_gradient_of_a_weight_has_fewer_terms (void)
 {
   g_autoptr (EbbCostTable) table = ebb_cost_table_new (test_device ());
-  EbbView views[EBB_COST_MAX_VIEWS];
+  EbbView views[EBB_LAUNCH_MAX_OPERANDS];
   const EbbCostLaunch *cost;
   Product product;
 

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* From the parts of a norm of gradients to the norm, and the factor that gradients are clipped by. */
-#include "tensor/cpu/cpu-private.h"
+/* From the parts of a norm of gradients to the norm, and the factor that gradients are clipped by; sums over ranks. */
+#include "tensor/cpu/parallel-private.h"
+#include "tensor/cpu/simd/simd-private.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,9 +18,7 @@ load (const EbbView *view,
   return value;
 }
 
-gboolean
-ebb_cpu_norm_sum (const EbbLaunch *launch,
-                  GError **error)
+EBB_SIMD_KERNEL (norm_sum)
 {
   const EbbView *x = launch->inputs[0];
   EbbView *y = launch->outputs[0];
@@ -42,9 +41,7 @@ ebb_cpu_norm_sum (const EbbLaunch *launch,
   return TRUE;
 }
 
-gboolean
-ebb_cpu_clip_factor (const EbbLaunch *launch,
-                     GError **error)
+EBB_SIMD_KERNEL (clip_factor)
 {
   const EbbView *earlier = launch->n_inputs > 1 ? launch->inputs[1] : NULL;
   const double p = launch->params.clip.p, total = load (launch->inputs[0], 0);
@@ -57,5 +54,31 @@ ebb_cpu_clip_factor (const EbbLaunch *launch,
   factor = launch->params.clip.max_norm / (norm + 1e-6);
   *(float *) launch->outputs[0]->data = (float) norm;
   *(float *) launch->outputs[1]->data = (float) (isfinite (norm) && factor < 1 ? scale * factor : scale);
+  return TRUE;
+}
+
+static void
+reduce_part (gint64 begin,
+             gint64 end,
+             void *data)
+{
+  const EbbLaunch *launch = data;
+  const EbbView *x = launch->inputs[0];
+  const gsize size = ebb_dtype_get_size (x->dtype);
+  const guint n = (guint) x->shape[0];
+  g_autofree const void **sources = g_new (const void *, n);
+
+  for (guint i = 0; i < n; i++)
+    sources[i] = (const char *) x->data + (gsize) (i * x->strides[0] + begin) * size;
+  ebb_cpu_reduce ((char *) launch->outputs[0]->data + (gsize) begin * size, sources, n, (gsize) (end - begin), x->dtype,
+                  launch->params.reduce_ranks.op);
+}
+
+EBB_SIMD_KERNEL (reduce_ranks)
+{
+  const EbbView *x = launch->inputs[0];
+
+  ebb_cpu_parallel_for_units (x->shape[1], EBB_REDUCE_BLOCK, EBB_CPU_GRAIN / MAX (1, x->shape[0]), reduce_part,
+                              (void *) launch);
   return TRUE;
 }
