@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 
+#include "tensor/error-private.h"
+
 #include <string.h>
 
 /* Takes the arguments of a call apart by a signature, and says what is wrong with them. */
@@ -72,11 +74,8 @@ take_value (EbbArgs *self, guint index, const char *owner, const EbbParameterSpe
   else if (spec->kind == EBB_PARAMETER_DOUBLE && (kind == EBB_VALUE_DOUBLE || kind == EBB_VALUE_INT))
     *(double *) spec->location = ebb_args_get_double (self, index);
   else
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must be %s", owner, spec->name,
-                   spec->kind == EBB_PARAMETER_OPTIONAL_OBJECT ? g_type_name (spec->type) : wanted[spec->kind]);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must be %s", owner, spec->name,
+                     spec->kind == EBB_PARAMETER_OPTIONAL_OBJECT ? g_type_name (spec->type) : wanted[spec->kind]);
   return TRUE;
 }
 
@@ -100,10 +99,7 @@ ebb_args_parse (EbbArgs *self, const char *owner, const EbbParameterSpec *specs,
         return FALSE;
       bit = G_GUINT64_CONSTANT (1) << (spec - specs);
       if (given & bit)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is given twice", owner, spec->name);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is given twice", owner, spec->name);
       given |= bit;
       if (!take_value (self, i, owner, spec, error))
         return FALSE;
@@ -111,9 +107,6 @@ ebb_args_parse (EbbArgs *self, const char *owner, const EbbParameterSpec *specs,
 
   for (guint i = 0; i < n_specs; i++)
     if (specs[i].kind == EBB_PARAMETER_TENSOR && *(EbbTensor **) specs[i].location == NULL)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is missing", owner, specs[i].name);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is missing", owner, specs[i].name);
   return TRUE;
 }

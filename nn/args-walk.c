@@ -57,9 +57,8 @@ ebb_args_check_depth (EbbArgs *self, GError **error)
 {
   if (!is_deeper (self, EBB_ARGS_MAX_DEPTH))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "containers of values are nested deeper than %d in each other", EBB_ARGS_MAX_DEPTH);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "containers of values are nested deeper than %d in each other", EBB_ARGS_MAX_DEPTH);
 }
 
 static EbbTensor *

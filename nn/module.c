@@ -349,11 +349,8 @@ ebb_module_set_activation_checkpointing (EbbModule *self, gboolean enabled, GErr
   if (ebb_module_get_activation_checkpointing (self) == (enabled != FALSE))
     return TRUE;
   if (activation_checkpointing_funcs == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: this build of the library has no activation checkpointing", ebb_module_get_type_name (self));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "%s: this build of the library has no activation checkpointing", ebb_module_get_type_name (self));
   return activation_checkpointing_funcs->set (self, enabled != FALSE, error);
 }
 
@@ -370,9 +367,8 @@ ebb_module_take_only_tensor (EbbModule *self, EbbArgs *result, GError **error)
   if (tensor != NULL)
     return ebb_tensor_ref (tensor);
   text = ebb_args_to_string (result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but it gave %s",
-               ebb_module_get_type_name (self), text);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but it gave %s",
+                        ebb_module_get_type_name (self), text);
 }
 
 EbbArgs *
@@ -385,18 +381,14 @@ ebb_module_default_forward (EbbModule *self, EbbArgs *args, GError **error)
   gboolean outer = priv->in_default_forward;
 
   if (klass->forward1 == ebb_module_default_forward1)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
-                   ebb_module_get_type_name (self));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
+                          ebb_module_get_type_name (self));
   if (input == NULL)
     {
       g_autofree char *text = ebb_args_to_string (args);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: takes one tensor, but got %s",
-                   ebb_module_get_type_name (self), text);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: takes one tensor, but got %s",
+                            ebb_module_get_type_name (self), text);
     }
   priv->in_default_forward = TRUE;
   output = klass->forward1 (self, input, error);
@@ -414,11 +406,8 @@ ebb_module_default_forward1 (EbbModule *self, EbbTensor *input, GError **error)
 
   /* A forward1 that chains up while forward is already here has nobody left to go to. */
   if (klass->forward == ebb_module_default_forward || priv->in_default_forward)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
-                   ebb_module_get_type_name (self));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
+                          ebb_module_get_type_name (self));
   args = ebb_args_new_for_tensor (input);
   result = klass->forward (self, args, error);
   return ebb_module_take_only_tensor (self, result, error);
@@ -609,10 +598,9 @@ check_name (EbbModule *self, const char *name, NameKind kind, GError **error)
     {
       g_autofree char *shown = g_utf8_make_valid (name, -1);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: \"%s\" can't name a %s; a name has at least one character and no dot",
-                   ebb_module_get_type_name (self), shown, kinds[kind]);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                       "%s: \"%s\" can't name a %s; a name has at least one character and no dot",
+                       ebb_module_get_type_name (self), shown, kinds[kind]);
     }
   parameter = registry_find (&priv->parameters, name);
   buffer = registry_find (&priv->buffers, name);
@@ -629,28 +617,21 @@ check_name (EbbModule *self, const char *name, NameKind kind, GError **error)
     return TRUE;
   if (other == kind)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: \"%s\" can't name a %s, it is a %s already",
-               ebb_module_get_type_name (self), name, kinds[kind], kinds[other]);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: \"%s\" can't name a %s, it is a %s already",
+                   ebb_module_get_type_name (self), name, kinds[kind], kinds[other]);
 }
 
 static gboolean
 check_tensor (EbbModule *self, const char *name, EbbTensor *tensor, NameKind kind, GError **error)
 {
   if (kind == NAME_PARAMETER && !ebb_dtype_is_floating_point (ebb_tensor_get_dtype (tensor)))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-                   "%s: parameter \"%s\" is of %s; a parameter is of a floating dtype, register others as buffers",
-                   ebb_module_get_type_name (self), name, ebb_dtype_get_name (ebb_tensor_get_dtype (tensor)));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE,
+                     "%s: parameter \"%s\" is of %s; a parameter is of a floating dtype, register others as buffers",
+                     ebb_module_get_type_name (self), name, ebb_dtype_get_name (ebb_tensor_get_dtype (tensor)));
   if (tensor->node != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: \"%s\" is the result of an operation that gradients flow through; detach it first",
-                   ebb_module_get_type_name (self), name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_GRAPH,
+                     "%s: \"%s\" is the result of an operation that gradients flow through; detach it first",
+                     ebb_module_get_type_name (self), name);
   return TRUE;
 }
 
@@ -665,10 +646,9 @@ check_not_split (EbbModule *self, const char *name, EbbTensor *parameter, GError
       || ((old == NULL || !ebb_parameter_is_sharded (old))
           && (parameter == NULL || !ebb_parameter_is_sharded (parameter))))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s: the parameter \"%s\" is split over ranks; register parameters before ebb_fully_shard()",
-               ebb_module_get_type_name (self), name);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "%s: the parameter \"%s\" is split over ranks; register parameters before ebb_fully_shard()",
+                   ebb_module_get_type_name (self), name);
 }
 
 /**
@@ -793,19 +773,15 @@ check_place (EbbModule *self, const char *name, EbbModule *child, GError **error
 
   ebb_module_visit (child, look_for_module, &membership);
   if (membership.found)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: \"%s\" can't be a child, it is or holds the module itself", ebb_module_get_type_name (self),
-                   name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: \"%s\" can't be a child, it is or holds the module itself", ebb_module_get_type_name (self),
+                     name);
   depth = count_parents (self) + 2 + membership.depth;
   if (depth <= MAX_DEPTH)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: with the child \"%s\" modules would be nested %u deep; at most %d can be",
-               ebb_module_get_type_name (self), name, depth, MAX_DEPTH);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: with the child \"%s\" modules would be nested %u deep; at most %d can be",
+                   ebb_module_get_type_name (self), name, depth, MAX_DEPTH);
 }
 
 /**

@@ -80,11 +80,8 @@ find_backend_locked (const char *name,
     if (strcmp (backends[i]->name, name) == 0)
       return backends[i];
   if (n_backends == G_N_ELEMENTS (backends))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s\": there are %u kinds already", name,
-                   n_backends);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_DEVICE, "no device \"%s\": there are %u kinds already", name,
+                          n_backends);
   backend = ebb_backend_load (name, error);
   if (backend != NULL)
     register_locked (backend);
@@ -105,11 +102,8 @@ find_locked (const char *backend_name,
   if (backend == NULL)
     return NULL;
   if (n_devices == EBB_MAX_DEVICES)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s:%d\": there are %d already", backend_name, index,
-                   EBB_MAX_DEVICES);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_DEVICE, "no device \"%s:%d\": there are %d already", backend_name, index,
+                          EBB_MAX_DEVICES);
   if (backend->open != NULL && !backend->open (index, error))
     return NULL;
   return device_new_locked (backend, index);
@@ -145,9 +139,8 @@ ebb_device_get (const char *name,
     {
       g_autofree char *shown = ebb_escape_text (name);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "device \"%s\": the part after the colon must be a number from 0 to 1023", shown);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_DEVICE,
+                            "device \"%s\": the part after the colon must be a number from 0 to 1023", shown);
     }
   backend_name = colon != NULL ? g_strndup (name, (gsize) (colon - name)) : g_strdup (name);
   ebb_device_get_cpu ();

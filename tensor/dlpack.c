@@ -128,11 +128,8 @@ expose (EbbTensor *tensor, guint64 *address, GError **error)
       return *address != 0 || tensor->n_elements == 0;
     }
   if (tensor->storage->placeholder)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "the recompute was stopped before it computed this tensor; there is no data to share");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "the recompute was stopped before it computed this tensor; there is no data to share");
   if (!ebb_device_synchronize (device, error))
     return FALSE;
   tensor->storage->pinned = TRUE;
@@ -241,10 +238,9 @@ find_dtype (const DLTensor *tensor, EbbDType *dtype, GError **error)
         *dtype = (EbbDType) i;
         return TRUE;
       }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-               "DLPack elements of code %u with %u bits and %u lanes: must be f32, bf16, f16, i32, i64, u8 or bool",
-               tensor->code, tensor->bits, tensor->lanes);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE,
+                   "DLPack elements of code %u with %u bits and %u lanes: must be f32, bf16, f16, i32, i64, u8 or bool",
+                   tensor->code, tensor->bits, tensor->lanes);
 }
 
 /* The device that uses memory of a type, NULL with @error set. */
@@ -261,10 +257,10 @@ find_device (const DLTensor *in, GError **error)
         name = i == 0 ? g_strdup ("cpu") : g_strdup_printf ("%s:%d", devices[i].name, in->device_id);
         return ebb_device_get (name, error);
       }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-               "the DLPack data is on a device of type %d; it must be in host memory (type 1) or on an NVIDIA GPU (2)",
-               in->device_type);
-  return NULL;
+  return ebb_fail_null (
+      error, EBB_ERROR_DEVICE,
+      "the DLPack data is on a device of type %d; it must be in host memory (type 1) or on an NVIDIA GPU (2)",
+      in->device_type);
 }
 
 /**
@@ -294,20 +290,14 @@ ebb_tensor_new_from_dlpack (guint64 address, GError **error)
   if (error != NULL && *error != NULL)
     return NULL;
   if (managed == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "address 0 is no DLPack structure");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "address 0 is no DLPack structure");
   in = &managed->tensor;
   device = find_device (in, error);
   if (device == NULL)
     return NULL;
   if (in->n_dims < 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "the DLPack data has %d dimensions; it must have 0 or more",
-                   in->n_dims);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_SHAPE, "the DLPack data has %d dimensions; it must have 0 or more",
+                          in->n_dims);
   if (!find_dtype (in, &dtype, error))
     return NULL;
 
@@ -315,13 +305,10 @@ ebb_tensor_new_from_dlpack (guint64 address, GError **error)
   for (gint32 i = 0; i < in->n_dims; i++)
     is_empty = is_empty || in->shape[i] == 0;
   if (!is_empty && (data == 0 || data % ebb_dtype_get_size (dtype) != 0))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "address 0x%" G_GINT64_MODIFIER "x for elements of %s: must be aligned to %" G_GSIZE_FORMAT
-                   " bytes and not 0",
-                   data, ebb_dtype_get_name (dtype), ebb_dtype_get_size (dtype));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "address 0x%" G_GINT64_MODIFIER "x for elements of %s: must be aligned to %" G_GSIZE_FORMAT
+                          " bytes and not 0",
+                          data, ebb_dtype_get_name (dtype), ebb_dtype_get_size (dtype));
   /* The structure changes hands only where nothing can fail any more. */
   import = g_new0 (Import, 1);
   import->device = device;

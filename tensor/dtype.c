@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/dtype.h"
 
+#include "tensor/error-private.h"
+
 #include <string.h>
 
 /* The types of elements: names, sizes, and the type in which two meet. */
@@ -70,9 +72,8 @@ ebb_dtype_from_name (const char *name,
         *dtype = i;
         return TRUE;
       }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "no dtype \"%s\"; there are f32, bf16, f16, i32, i64, u8 and bool",
-               name ? name : "(null)");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE, "no dtype \"%s\"; there are f32, bf16, f16, i32, i64, u8 and bool",
+                   name ? name : "(null)");
 }
 
 /**

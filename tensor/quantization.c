@@ -57,9 +57,8 @@ ebb_quantization_from_name (const char *name,
         return TRUE;
       }
   shown = ebb_escape_text (name != NULL ? name : "(null)");
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "no quantisation \"%s\"; there are none, int8 and nf4",
-               shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "no quantisation \"%s\"; there are none, int8 and nf4",
+                   shown);
 }
 
 /* -- tensors ------------------------------------------------------------------------------------------------------- */
@@ -167,12 +166,11 @@ ebb_quantized_weight_check (const EbbQuantizedWeight *self,
   if (!describe_own (self, i, &wanted))
     return TRUE;
   shape = ebb_shape_to_string (wanted.shape, wanted.n_dims);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: the buffer %s of the %s weight [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
-               "] must be %s %s, contiguous and on the weight's device",
-               op, wanted.name, ebb_quantization_get_name (self->quantization), self->n_rows, self->n_columns,
-               ebb_dtype_get_name (wanted.dtype), shape);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE,
+                   "%s: the buffer %s of the %s weight [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
+                   "] must be %s %s, contiguous and on the weight's device",
+                   op, wanted.name, ebb_quantization_get_name (self->quantization), self->n_rows, self->n_columns,
+                   ebb_dtype_get_name (wanted.dtype), shape);
 }
 
 void
@@ -464,11 +462,8 @@ ebb_quantized_weight_encode (EbbQuantizedWeight *self,
   if (!put (self->codes, encoding.codes, error))
     return FALSE;
   if (encoding.is_infinite)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a value is not finite, and has no code in %s",
-                   ebb_quantization_get_name (self->quantization));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "a value is not finite, and has no code in %s",
+                     ebb_quantization_get_name (self->quantization));
   return is_nf4 ? put_nf4_scales (self, scales, n_scales, error)
                 : ebb_tensor_upload (self->absmax, scales, error);
 }

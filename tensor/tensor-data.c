@@ -21,21 +21,18 @@ check_present (EbbTensor *tensor,
   if (!ebb_may_begin (error, "reading values", "tensor", (const gconstpointer[]){ tensor }, 1))
     return FALSE;
   if (tensor->storage->placeholder)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
-                   "the tensor has no data: it was made after a recompute had all it needed");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STOP,
+                     "the tensor has no data: it was made after a recompute had all it needed");
   if (G_UNLIKELY (tensor->storage->no_data))
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DRY_RUN,
-                   "the values of the %s tensor %s are read, and a dry run has none: read them outside of the step, or "
-                   "take real steps: ebb_memory_plan_new_measured (), in Python plan_memory (…, measured=True), plans "
-                   "by them, and an EbbMemoryTimeline records one",
-                   ebb_dtype_get_name (tensor->view.dtype), shape);
-      return FALSE;
+      return ebb_fail (
+          error, EBB_ERROR_DRY_RUN,
+          "the values of the %s tensor %s are read, and a dry run has none: read them outside of the step, or "
+          "take real steps: ebb_memory_plan_new_measured (), in Python plan_memory (…, measured=True), plans "
+          "by them, and an EbbMemoryTimeline records one",
+          ebb_dtype_get_name (tensor->view.dtype), shape);
     }
   if (G_UNLIKELY (ebb_modes.observers != NULL))
     ebb_thread_touch (tensor->view.data);
@@ -49,11 +46,8 @@ check_readable (EbbTensor *tensor,
   if (!check_present (tensor, error))
     return FALSE;
   if (!tensor->storage->device->backend->host_memory)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "the host can't read the memory of %s; copy the tensor to cpu",
-                   tensor->storage->device->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE, "the host can't read the memory of %s; copy the tensor to cpu",
+                     tensor->storage->device->name);
   return TRUE;
 }
 
@@ -203,9 +197,8 @@ read_item (EbbTensor *tensor,
     {
       g_autofree char *text = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "item () of a tensor of shape %s: it must have one element",
-                   text);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_SHAPE, "item () of a tensor of shape %s: it must have one element",
+                       text);
     }
   if (!download (tensor, &element, error))
     return FALSE;
@@ -427,20 +420,14 @@ ebb_tensor_set_requires_grad (EbbTensor *tensor,
   if (!EBB_MAY_BEGIN (error, tensor))
     return FALSE;
   if (tensor->node != NULL && !requires_grad)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "the tensor was made by an op (%s); use detach () to leave the graph",
-                   ebb_node_get_op (tensor->node)->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_GRAPH,
+                     "the tensor was made by an op (%s); use detach () to leave the graph",
+                     ebb_node_get_op (tensor->node)->name);
   if (requires_grad && !ebb_dtype_is_floating_point (tensor->view.dtype))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-                   "a tensor of %s can't require a gradient; only floating ones can%s",
-                   ebb_dtype_get_name (tensor->view.dtype),
-                   tensor->is_buffer ? "; a quantised weight is trained by an adapter, see ebb_lora_wrap ()" : "");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE,
+                     "a tensor of %s can't require a gradient; only floating ones can%s",
+                     ebb_dtype_get_name (tensor->view.dtype),
+                     tensor->is_buffer ? "; a quantised weight is trained by an adapter, see ebb_lora_wrap ()" : "");
   if (tensor->node == NULL)
     tensor->requires_grad = requires_grad != FALSE;
   return TRUE;
@@ -520,22 +507,15 @@ ebb_tensor_set_grad (EbbTensor *tensor,
       g_autofree char *a = ebb_tensor_shape_to_string (grad);
       g_autofree char *b = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "the gradient has shape %s, but the tensor has shape %s", a, b);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_SHAPE, "the gradient has shape %s, but the tensor has shape %s", a, b);
     }
   if (grad != NULL && grad->view.dtype != tensor->view.dtype
       && (grad->view.dtype != EBB_DTYPE_F32 || tensor->view.dtype != EBB_DTYPE_BF16))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "the gradient is of %s, but the tensor is of %s",
-                   ebb_dtype_get_name (grad->view.dtype), ebb_dtype_get_name (tensor->view.dtype));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE, "the gradient is of %s, but the tensor is of %s",
+                     ebb_dtype_get_name (grad->view.dtype), ebb_dtype_get_name (tensor->view.dtype));
   if (grad != NULL && grad->storage->device != tensor->storage->device)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "the gradient is on %s, but the tensor is on %s",
-                   grad->storage->device->name, tensor->storage->device->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE, "the gradient is on %s, but the tensor is on %s",
+                     grad->storage->device->name, tensor->storage->device->name);
   ebb_parameter_drop_grads (tensor);
   if (grad != NULL)
     ebb_tensor_ref (grad);

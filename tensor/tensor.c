@@ -68,23 +68,16 @@ count_bytes (const gint64 *shape,
   gboolean ok = TRUE;
 
   if (n_dims > EBB_MAX_DIMS)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "a tensor of %u dimensions: at most %d are possible", n_dims,
-                   EBB_MAX_DIMS);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_SHAPE, "a tensor of %u dimensions: at most %d are possible", n_dims,
+                     EBB_MAX_DIMS);
   if ((guint) dtype >= EBB_N_DTYPES)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "dtype number %d: there is none", (int) dtype);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE, "dtype number %d: there is none", (int) dtype);
   for (guint i = 0; i < n_dims; i++)
     if (shape[i] < 0)
       {
         g_autofree char *text = ebb_shape_to_string (shape, n_dims);
 
-        g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "shape %s: sizes must be 0 or more", text);
-        return FALSE;
+        return ebb_fail (error, EBB_ERROR_SHAPE, "shape %s: sizes must be 0 or more", text);
       }
     else if (shape[i] == 0)
       {
@@ -98,8 +91,7 @@ count_bytes (const gint64 *shape,
     {
       g_autofree char *text = ebb_shape_to_string (shape, n_dims);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "shape %s has more bytes than can be counted", text);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_NO_MEMORY, "shape %s has more bytes than can be counted", text);
     }
   *size = (gsize) n;
   return TRUE;
@@ -203,10 +195,9 @@ ebb_tensor_new_from_values (const void *values,
     {
       g_autofree char *text = ebb_tensor_shape_to_string (self);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "%" G_GSIZE_FORMAT " values for a tensor of shape %s, which has %" G_GINT64_FORMAT, n_values, text,
-                   self->n_elements);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                            "%" G_GSIZE_FORMAT " values for a tensor of shape %s, which has %" G_GINT64_FORMAT,
+                            n_values, text, self->n_elements);
     }
   return ebb_tensor_upload (self, values, error) ? g_steal_pointer (&self) : NULL;
 }
@@ -289,11 +280,10 @@ ebb_tensor_new_from_bytes (GBytes *bytes,
   if (offset > available || size > available - offset || ((gsize) data + offset) % ebb_dtype_get_size (dtype) != 0)
     {
       text = ebb_shape_to_string (shape, n_dims);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "shape %s of %s at offset %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
-                   " bytes: must lie inside and be aligned to the element's size",
-                   text, ebb_dtype_get_name (dtype), offset, available);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                            "shape %s of %s at offset %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
+                            " bytes: must lie inside and be aligned to the element's size",
+                            text, ebb_dtype_get_name (dtype), offset, available);
     }
   return ebb_tensor_new_from_pointer ((guint64) (gsize) (data + offset), shape, n_dims, NULL, 0, dtype,
                                       (GDestroyNotify) g_bytes_unref, g_bytes_ref (bytes), error);
@@ -410,13 +400,10 @@ ebb_tensor_new_from_address (guint64 address,
   if ((error != NULL && *error != NULL) || !G_IS_OBJECT (owner) || !count_bytes (shape, n_dims, dtype, &size, error))
     return NULL;
   if (size > 0 && (address == 0 || address % ebb_dtype_get_size (dtype) != 0))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "address 0x%" G_GINT64_MODIFIER "x for elements of %s: must be aligned to %" G_GSIZE_FORMAT
-                   " bytes and not 0",
-                   address, ebb_dtype_get_name (dtype), ebb_dtype_get_size (dtype));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "address 0x%" G_GINT64_MODIFIER "x for elements of %s: must be aligned to %" G_GSIZE_FORMAT
+                          " bytes and not 0",
+                          address, ebb_dtype_get_name (dtype), ebb_dtype_get_size (dtype));
   return ebb_tensor_new_from_pointer (address, shape, n_dims, strides, n_strides, dtype, g_object_unref,
                                       g_object_ref (owner), error);
 }

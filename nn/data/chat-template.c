@@ -107,10 +107,7 @@ ebb_chat_template_new_from_text (const char *text,
   if (!EBB_MAY_BEGIN (error, text))
     return NULL;
   if (!g_utf8_validate (text, -1, NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the chat template is not UTF-8");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_FORMAT, "the chat template is not UTF-8");
   if (!ebb_chat_form_recognise (text, &recognition, error))
     return NULL;
   self = g_object_new (EBB_TYPE_CHAT_TEMPLATE, NULL);
@@ -160,14 +157,11 @@ ebb_chat_template_open (const char *folder,
     return NULL;
   shown = ebb_escape_text (folder);
   if (text == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: there is no chat template, %s: the model was not trained to chat", shown,
-                   ebb_gguf_is_path (folder) ? "\"tokenizer.chat_template\""
-                                             : "neither chat_template.jinja nor \"chat_template\" in "
-                                               "tokenizer_config.json");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
+                          "%s: there is no chat template, %s: the model was not trained to chat", shown,
+                          ebb_gguf_is_path (folder) ? "\"tokenizer.chat_template\""
+                                                    : "neither chat_template.jinja nor \"chat_template\" in "
+                                                      "tokenizer_config.json");
   self = ebb_chat_template_new_from_text (text, ebb_tokenizer_settings_find_token (config, map, "bos_token"),
                                           ebb_tokenizer_settings_find_token (config, map, "eos_token"), error);
   if (self == NULL)
@@ -207,11 +201,8 @@ ebb_chat_template_new_for_tokenizer (EbbTokenizer *tokenizer,
 
   text = ebb_tokenizer_get_chat_template (tokenizer);
   if (text == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "chat: the tokenizer has no chat template: its model was not trained to chat");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
+                          "chat: the tokenizer has no chat template: its model was not trained to chat");
   bos = spell_special_token (tokenizer, EBB_SPECIAL_TOKEN_BOS);
   eos = spell_special_token (tokenizer, EBB_SPECIAL_TOKEN_EOS);
   return ebb_chat_template_new_from_text (text, bos, eos, error);
@@ -463,8 +454,7 @@ refuse (GError **error, const char *format, ...)
   va_start (args, format);
   message = g_strdup_vprintf (format, args);
   va_end (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "chat: %s", message);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "chat: %s", message);
 }
 
 static gboolean

@@ -291,8 +291,7 @@ read_statement (Splitter *self, const char *p, const char *end, GError **error)
     }
   statement = g_strndup (p, (gsize) (end - p));
   shown = ebb_escape_beginning (statement, 40);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the chat template has the statement \"%s\"", shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "the chat template has the statement \"%s\"", shown);
 }
 
 /* -- text between tags --------------------------------------------------------------------------------------------- */

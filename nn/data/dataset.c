@@ -72,9 +72,8 @@ ebb_dataset_check_positive_context (gint64 context,
 {
   if (context > 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "a context of %" G_GINT64_FORMAT " tokens: it must be 1 or more", context);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "a context of %" G_GINT64_FORMAT " tokens: it must be 1 or more", context);
 }
 
 /**
@@ -140,19 +139,15 @@ check_rows (EbbDataset *self,
   EbbDatasetPrivate *priv = ebb_dataset_get_instance_private (self);
 
   if (n_rows <= 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a batch of %" G_GINT64_FORMAT " windows: it must be 1 or more", n_rows);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "a batch of %" G_GINT64_FORMAT " windows: it must be 1 or more", n_rows);
   if (!get_kind (self)->check_context (self, context, error))
     return FALSE;
   if (priv->position <= G_MAXINT64 - n_rows)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%" G_GINT64_FORMAT " windows at position %" G_GINT64_FORMAT ": positions end at %" G_GINT64_FORMAT,
-               n_rows, priv->position, G_MAXINT64);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%" G_GINT64_FORMAT " windows at position %" G_GINT64_FORMAT ": positions end at %" G_GINT64_FORMAT,
+                   n_rows, priv->position, G_MAXINT64);
 }
 
 static EbbTensor *
@@ -262,11 +257,8 @@ ebb_dataset_hold_out (EbbDataset *self,
   g_return_val_if_fail (EBB_IS_DATASET (self), NULL);
 
   if (!(share > 0 && share < 1))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a held-out share of %g: it must be more than 0 and less than 1", share);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "a held-out share of %g: it must be more than 0 and less than 1", share);
   held = get_kind (self)->hold_out (self, share, error);
   if (held != NULL)
     g_object_set (held, "shuffle", FALSE, NULL);
@@ -380,19 +372,18 @@ check_text (EbbDataset *self,
   if (n_tokens != present)
     {
       names = get_kind (self)->get_names (self);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s: %" G_GINT64_FORMAT " tokens, but the state is of a text of %" G_GINT64_FORMAT
-                   ": go on with the text it was saved with",
-                   names, present, n_tokens);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE,
+                       "%s: %" G_GINT64_FORMAT " tokens, but the state is of a text of %" G_GINT64_FORMAT
+                       ": go on with the text it was saved with",
+                       names, present, n_tokens);
     }
   if (checksum == get_kind (self)->get_checksum (self))
     return TRUE;
   names = get_kind (self)->get_names (self);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s: the state is of another text of %" G_GINT64_FORMAT " tokens: go on with the text it was saved with",
-               names, n_tokens);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "%s: the state is of another text of %" G_GINT64_FORMAT
+                   " tokens: go on with the text it was saved with",
+                   names, n_tokens);
 }
 
 gboolean
@@ -408,18 +399,14 @@ ebb_dataset_check_state (EbbDataset *self,
       int index = ebb_args_find (state, names[i]);
 
       if (index < 0 || ebb_args_get_value_kind (state, (guint) index) != (i == 4 ? EBB_VALUE_BOOL : EBB_VALUE_INT))
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state of the text has no %s", names[i]);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_STATE, "the state of the text has no %s", names[i]);
     }
   position = ebb_args_get_int (state, (guint) ebb_args_find (state, "position"));
   if (position >= 0 && position <= EBB_STATE_MAX_COUNT)
     return check_text (self, state, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the state of the text is of position %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT,
-               position, EBB_STATE_MAX_COUNT);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "the state of the text is of position %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT,
+                   position, EBB_STATE_MAX_COUNT);
 }
 
 /**

@@ -65,20 +65,17 @@ ebb_document_dataset_check_context (EbbDataset *dataset,
   if (!ebb_dataset_check_positive_context (context, error))
     return FALSE;
   if (context > G_MAXINT32)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a context of %" G_GINT64_FORMAT " tokens: rows of documents have %d at most", context, G_MAXINT32);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "a context of %" G_GINT64_FORMAT " tokens: rows of documents have %d at most", context,
+                     G_MAXINT32);
   packing = self->store != NULL ? get_packing (self, context, error) : NULL;
   if (packing == NULL)
     return FALSE;
   if (packing->n_rows > 0)
     return TRUE;
   names = ebb_document_dataset_get_names (dataset);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: no document has a token to learn after its first one", names);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: no document has a token to learn after its first one", names);
 }
 
 static gint64
@@ -199,10 +196,10 @@ ebb_document_dataset_hold_out (EbbDataset *dataset,
     {
       g_autofree char *names = ebb_document_dataset_get_names (dataset);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: a share of %g can't be held out of %" G_GINT64_FORMAT " document%s: none would be left", names,
-                   share, n, n == 1 ? "" : "s");
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                            "%s: a share of %g can't be held out of %" G_GINT64_FORMAT
+                            " document%s: none would be left",
+                            names, share, n, n == 1 ? "" : "s");
     }
   is_held = g_new0 (guint8, (gsize) n);
   for (gint64 i = 0; i < n_held; i++)
@@ -333,11 +330,8 @@ ebb_document_dataset_open (EbbDataset *dataset,
   if (self->store != NULL)
     return TRUE;
   if (self->tokenizer == NULL || (self->paths == NULL || self->paths[0] == NULL) == (self->lines == NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a document dataset needs a tokenizer and either files or lines");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "a document dataset needs a tokenizer and either files or lines");
   self->store = ebb_document_store_new (self->tokenizer);
   if (!read_all (self, error))
     {

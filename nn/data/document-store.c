@@ -35,11 +35,8 @@ reserve (EbbDocumentStore *self,
     self->tokens = tokens;
   learned = tokens != NULL ? g_try_realloc (self->learned, (gsize) wanted / 8) : NULL;
   if (learned == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no memory for %" G_GINT64_FORMAT " tokens of %u bytes each",
-                   wanted, self->width);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY, "no memory for %" G_GINT64_FORMAT " tokens of %u bytes each",
+                     wanted, self->width);
   self->learned = learned;
   self->room = wanted;
   return TRUE;
@@ -60,12 +57,9 @@ ebb_document_store_append (EbbDocumentStore *self,
       const guint8 bit = (guint8) (1u << (place % 8));
 
       if (tokens[i] < 0 || tokens[i] >= self->vocab_size)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-                       "the tokenizer gave the token %" G_GINT64_FORMAT ": its vocabulary has %" G_GINT64_FORMAT,
-                       tokens[i], self->vocab_size);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INDEX,
+                         "the tokenizer gave the token %" G_GINT64_FORMAT ": its vocabulary has %" G_GINT64_FORMAT,
+                         tokens[i], self->vocab_size);
       if (self->width == 1)
         ((guint8 *) self->tokens)[place] = (guint8) tokens[i];
       else if (self->width == 2)

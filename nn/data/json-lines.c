@@ -4,6 +4,7 @@
 
 #include "nn/data/answers-private.h"
 #include "nn/data/text-format.h"
+#include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 #include "tensor/util/json-private.h"
 #include "tensor/util/json-scanner-private.h"
@@ -50,8 +51,7 @@ fail (Lines *self,
   va_start (args, format);
   message = g_strdup_vprintf (format, args);
   va_end (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: line %" G_GINT64_FORMAT ": %s", name, self->number, message);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: line %" G_GINT64_FORMAT ": %s", name, self->number, message);
 }
 
 /* -- one line ------------------------------------------------------------------------------------------------------ */
@@ -519,8 +519,7 @@ fail_empty (const char *name,
 {
   g_autofree char *shown = ebb_escape_text (name);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", shown);
 }
 
 static gboolean

@@ -166,11 +166,10 @@ ebb_masked_dataset_check_context (EbbDataset *dataset,
     return FALSE;
   if (context > framing)
     return ebb_dataset_check_context (self->source, context - framing, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "a context of %" G_GINT64_FORMAT " tokens has no room for text beside %" G_GINT64_FORMAT
-               " special tokens",
-               context, framing);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "a context of %" G_GINT64_FORMAT " tokens has no room for text beside %" G_GINT64_FORMAT
+                   " special tokens",
+                   context, framing);
 }
 
 static gint64
@@ -266,19 +265,13 @@ ebb_masked_dataset_open (EbbDataset *dataset,
   EbbMaskedDataset *self = EBB_MASKED_DATASET (dataset);
 
   if (self->source == NULL || self->tokenizer == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a masked dataset needs a dataset to take rows of, and the tokenizer that made its tokens");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "a masked dataset needs a dataset to take rows of, and the tokenizer that made its tokens");
   if (((const EbbDatasetKind *) EBB_DATASET_GET_CLASS (self->source)->kind)->has_starts
       || EBB_IS_MASKED_DATASET (self->source))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "a masked dataset takes rows of text: %s has packed documents or masked tokens",
-                   G_OBJECT_TYPE_NAME (self->source));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "a masked dataset takes rows of text: %s has packed documents or masked tokens",
+                     G_OBJECT_TYPE_NAME (self->source));
   find_special_tokens (self);
   ebb_dataset_get_private (EBB_DATASET (self))->seed = ebb_dataset_get_private (self->source)->seed;
   return TRUE;

@@ -131,11 +131,10 @@ ebb_text_dataset_find_context (EbbDataset *dataset,
   if (context < self->n_tokens)
     return TRUE;
   names = ebb_text_dataset_get_names (dataset);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: %" G_GINT64_FORMAT " tokens are too few: a context of %" G_GINT64_FORMAT
-               " needs one more than that",
-               names, self->n_tokens, context);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: %" G_GINT64_FORMAT " tokens are too few: a context of %" G_GINT64_FORMAT
+                   " needs one more than that",
+                   names, self->n_tokens, context);
 }
 
 static gint64
@@ -158,11 +157,10 @@ ebb_text_dataset_hold_out (EbbDataset *dataset,
     {
       g_autofree char *names = ebb_text_dataset_get_names (dataset);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: a share of %g can't be held out of %" G_GINT64_FORMAT
-                   " tokens: it and the rest must be 2 tokens or more",
-                   names, share, self->n_tokens);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                            "%s: a share of %g can't be held out of %" G_GINT64_FORMAT
+                            " tokens: it and the rest must be 2 tokens or more",
+                            names, share, self->n_tokens);
     }
   held = g_object_new (EBB_TYPE_TEXT_DATASET, "paths", self->paths, "tokenizer", self->tokenizer, "seed",
                        ebb_dataset_get_private (dataset)->seed, NULL);
@@ -240,11 +238,8 @@ ebb_text_dataset_open (EbbDataset *dataset,
   if (self->stream != NULL)
     return TRUE;
   if (self->tokenizer == NULL || (self->paths == NULL || self->paths[0] == NULL) == (self->text == NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a text dataset needs a tokenizer and either files or a text");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "a text dataset needs a tokenizer and either files or a text");
   self->stream = g_atomic_rc_box_new0 (EbbTokenStream);
   if ((self->text ? ebb_token_stream_append (self->stream, self->text, "the text", self->tokenizer, error)
                   : read_paths (self, error))

@@ -96,6 +96,5 @@ ebb_check_text_format (const char *name,
   else
     return TRUE;
   shown = ebb_escape_text (name);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it is %s: %s", shown, fault, advice);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: it is %s: %s", shown, fault, advice);
 }

@@ -3,6 +3,7 @@
 
 #include "nn/data/byte-tokenizer.h"
 #include "nn/data/text-format.h"
+#include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <stdlib.h>
@@ -31,11 +32,8 @@ reserve (EbbTokenSegment *segment,
   wanted = MAX (wanted, *capacity + *capacity / 2);
   tokens = g_try_realloc_n (segment->tokens, wanted, segment->width);
   if (tokens == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "no memory for %" G_GSIZE_FORMAT " tokens of %u bytes each", wanted, segment->width);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY,
+                     "no memory for %" G_GSIZE_FORMAT " tokens of %u bytes each", wanted, segment->width);
   segment->tokens = tokens;
   *capacity = wanted;
   return TRUE;
@@ -58,12 +56,9 @@ append_tokens (EbbTokenSegment *segment,
       gsize place = (gsize) segment->n_tokens + i;
 
       if (tokens[i] < 0 || tokens[i] >= vocab_size)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-                       "the tokenizer gave the token %" G_GINT64_FORMAT ": its vocabulary has %" G_GINT64_FORMAT,
-                       tokens[i], vocab_size);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INDEX,
+                         "the tokenizer gave the token %" G_GINT64_FORMAT ": its vocabulary has %" G_GINT64_FORMAT,
+                         tokens[i], vocab_size);
       if (segment->width == 2)
         ((guint16 *) segment->tokens)[place] = (guint16) tokens[i];
       else
@@ -116,8 +111,7 @@ fail_empty (const char *name,
 {
   g_autofree char *shown = ebb_escape_text (name);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", shown);
 }
 
 /* Takes @segment over. */

@@ -85,9 +85,8 @@ fail_without_error (EbbTokenizer *self,
                     const char *what,
                     GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s () of %s failed without an error", what,
-               G_OBJECT_TYPE_NAME (self));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_CALLBACK, "%s () of %s failed without an error", what,
+                   G_OBJECT_TYPE_NAME (self));
 }
 
 /**
@@ -130,10 +129,9 @@ take_tokens (EbbTokenizer *self,
       && ebb_tensor_is_contiguous (tokens))
     return ebb_to_device (tokens, ebb_device_get_cpu (), error);
   shape = ebb_tensor_shape_to_string (tokens);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
-               "%s () of %s gave %s %s: it must give a contiguous i64 tensor with one dimension", what,
-               G_OBJECT_TYPE_NAME (self), ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_CALLBACK,
+                        "%s () of %s gave %s %s: it must give a contiguous i64 tensor with one dimension", what,
+                        G_OBJECT_TYPE_NAME (self), ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
 }
 
 /**
@@ -254,12 +252,9 @@ check_tokens (EbbTokenizer *self,
 
   for (gint64 i = 0; i < n_tokens; i++)
     if (tokens[i] < 0 || tokens[i] >= size)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-                     "token %" G_GINT64_FORMAT " at %" G_GINT64_FORMAT ": it must be in [0, %" G_GINT64_FORMAT ")",
-                     tokens[i], i, size);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INDEX,
+                       "token %" G_GINT64_FORMAT " at %" G_GINT64_FORMAT ": it must be in [0, %" G_GINT64_FORMAT ")",
+                       tokens[i], i, size);
   return TRUE;
 }
 
@@ -293,9 +288,8 @@ ebb_tokenizer_decode (EbbTokenizer *self,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tokens);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "tokens are %s %s: they must be an i64 tensor with one dimension",
-                   ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_SHAPE, "tokens are %s %s: they must be an i64 tensor with one dimension",
+                            ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
     }
   contiguous = ebb_contiguous (tokens, error);
   host = ebb_to_device (contiguous, ebb_device_get_cpu (), error);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* renameat2 () */
 #include "nn/files/atomic-folder-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <errno.h>
@@ -26,8 +27,7 @@ fail (const char *verb,
 {
   g_autofree char *shown = ebb_escape_text (path);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, shown, g_strerror (number));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, shown, g_strerror (number));
 }
 
 /* Flushes a folder's entries to the disk, as far as its file system can. */
@@ -219,10 +219,7 @@ resolve (const char *path,
   g_autofree char *current = NULL;
 
   if (*path == '\0')
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the name of the folder to save is empty");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "the name of the folder to save is empty");
   if (real == NULL && errno != ENOENT)
     {
       fail ("write", path, errno, error);
@@ -232,17 +229,15 @@ resolve (const char *path,
     {
       g_autofree char *shown = ebb_escape_text (path);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write the folder %s: the current folder has been removed",
-                   shown);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_IO, "can't write the folder %s: the current folder has been removed",
+                            shown);
     }
   if (real == NULL)
     real = g_canonicalize_filename (path, current);
   if (strcmp (real, "/") != 0)
     return g_steal_pointer (&real);
-  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "can't write the folder /: it is the root of all folders");
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                        "can't write the folder /: it is the root of all folders");
 }
 
 gboolean

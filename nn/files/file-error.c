@@ -17,6 +17,5 @@ ebb_file_fail (const char *path,
   va_start (arguments, format);
   text = g_strdup_vprintf (format, arguments);
   va_end (arguments);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", shown, text);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: %s", shown, text);
 }

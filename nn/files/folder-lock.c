@@ -50,8 +50,7 @@ fail (EbbFolderLock *self,
 {
   g_autofree char *shown = ebb_escape_text (self->folder);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, shown, g_strerror (number));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, shown, g_strerror (number));
 }
 
 static gboolean
@@ -68,9 +67,8 @@ refuse (EbbFolderLock *self,
     owner = g_strdup ("another process");
   else
     owner = ebb_escape_text (text);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the folder %s is in use by %s: wait for its end, or name another folder", shown, owner);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "the folder %s is in use by %s: wait for its end, or name another folder", shown, owner);
 }
 
 /* Whether the file that is locked is still the one of that name: its last owner may have removed it before. */
@@ -131,10 +129,7 @@ ebb_folder_lock_initable_init_instance (GInitable *initable,
   if (self->path != NULL)
     return TRUE;
   if (self->folder == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a lock needs the path of a folder");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "a lock needs the path of a folder");
   self->made_folder = !g_file_test (self->folder, G_FILE_TEST_EXISTS);
   if (g_mkdir_with_parents (self->folder, 0777) != 0)
     return fail (self, error, "make", errno);

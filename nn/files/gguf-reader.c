@@ -255,9 +255,8 @@ set_type (Parser *parser,
   if (type >= G_N_ELEMENTS (tensor_types) || tensor_types[type] == NULL)
     return ebb_file_fail (parser->path, error, "tensor %s has the type %u, which is unknown", name, type);
   shown = ebb_escape_text (parser->path);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: tensor %s is %s: it must be F32, F16, BF16 or Q8_0", shown, name,
-               tensor_types[type]);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE, "%s: tensor %s is %s: it must be F32, F16, BF16 or Q8_0", shown, name,
+                   tensor_types[type]);
 }
 
 static gboolean

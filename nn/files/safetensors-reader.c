@@ -78,10 +78,9 @@ read_dtype (Parser *parser,
     {
       g_autofree char *shown = ebb_escape_text (parser->path);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-                   "%s: tensor %s has the dtype %s, which is not supported: it must be one of " SUPPORTED_DTYPES, shown,
-                   tensor, name);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_DTYPE,
+                       "%s: tensor %s has the dtype %s, which is not supported: it must be one of " SUPPORTED_DTYPES,
+                       shown, tensor, name);
     }
   quoted = ebb_json_quote (name);
   return ebb_file_fail (parser->path, error,
@@ -375,11 +374,8 @@ read_header (EbbTensorFile *self,
     return FALSE;
   text = g_try_malloc (length + 1);
   if (text == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s: no memory for a header of %" G_GSIZE_FORMAT " bytes",
-                   self->path, length);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY, "%s: no memory for a header of %" G_GSIZE_FORMAT " bytes",
+                     self->path, length);
   self->data_offset = 8 + length;
   if (!ebb_read_file_part (self->fd, self->path, 8, text, length, error)
       || !ebb_safetensors_header_parse (&header, self->path, text, length, size - self->data_offset, error))

@@ -27,9 +27,8 @@ check_booleans (const char *path,
         g_autofree char *name = ebb_json_quote (entry->name);
         g_autofree char *shown = ebb_escape_text (path);
 
-        g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                     "%s: tensor %s is BOOL and has the byte %u: it must be 0 or 1", shown, name, data[i]);
-        return FALSE;
+        return ebb_fail (error, EBB_ERROR_FORMAT,
+                         "%s: tensor %s is BOOL and has the byte %u: it must be 0 or 1", shown, name, data[i]);
       }
   return TRUE;
 }
@@ -164,9 +163,8 @@ check_tensors (const char *path,
         {
           g_autofree char *shown = ebb_json_quote (name ? name : "");
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "can't write %s: value %u, %s, %s", path, i, shown,
-                       problem);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "can't write %s: value %u, %s, %s", path, i, shown,
+                           problem);
         }
     }
   return TRUE;
@@ -191,12 +189,9 @@ append_metadata (GString *json,
 
       if (key == NULL || value == NULL || !g_utf8_validate (key, -1, NULL) || !g_utf8_validate (value, -1, NULL)
           || ebb_args_find (metadata, key) != (int) i)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "can't write %s: entry %u of the metadata is not a string in UTF-8 with a name of its own", path,
-                       i);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                         "can't write %s: entry %u of the metadata is not a string in UTF-8 with a name of its own",
+                         path, i);
       if (i > 0)
         g_string_append_c (json, ',');
       ebb_json_append_string (json, key);
@@ -258,12 +253,9 @@ ebb_safetensors_make_header (const char *path,
   while ((json->len + 8) % 64 != 0)
     g_string_append_c (json, ' ');
   if (json->len > EBB_SAFETENSORS_MAX_HEADER)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "can't write %s: its header would have %" G_GSIZE_FORMAT " bytes, more than %d", path, json->len,
-                   EBB_SAFETENSORS_MAX_HEADER);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "can't write %s: its header would have %" G_GSIZE_FORMAT " bytes, more than %d", path,
+                          json->len, EBB_SAFETENSORS_MAX_HEADER);
   return g_steal_pointer (&json);
 }
 

@@ -38,8 +38,7 @@ ebb_state_file_read (const char *path,
     {
       g_autofree char *shown = ebb_escape_text (path);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it holds tensors, but no saved training", shown);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_FORMAT, "%s: it holds tensors, but no saved training", shown);
     }
   return ebb_state_tree_restore (ebb_args_get_string (metadata, (guint) index), tensors, path, error);
 }

@@ -71,8 +71,7 @@ refuse (Flattening *self,
 {
   g_autofree char *quoted = ebb_json_quote (self->path->str);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state can't be saved: at %s it has %s", quoted, problem);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "the state can't be saved: at %s it has %s", quoted, problem);
 }
 
 static gboolean

@@ -155,41 +155,26 @@ check_append (EbbKeyValueCache *self,
       || ebb_tensor_get_dim (keys, 0) != ebb_tensor_get_dim (values, 0)
       || ebb_tensor_get_dim (keys, 1) != ebb_tensor_get_dim (values, 1)
       || ebb_tensor_get_dim (keys, 2) != ebb_tensor_get_dim (values, 2) || ebb_tensor_get_dim (keys, 0) < 1)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "KeyValueCache: keys %s and values %s; they must be [B, G, T, D] with the same B, G and T",
-                   keys_shape, values_shape);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_SHAPE,
+                     "KeyValueCache: keys %s and values %s; they must be [B, G, T, D] with the same B, G and T",
+                     keys_shape, values_shape);
   n_tokens = ebb_tensor_get_dim (keys, 2);
   if (n_tokens > self->capacity - self->length)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-                   "KeyValueCache: %" G_GINT64_FORMAT " tokens after %" G_GINT64_FORMAT
-                   " are more than its capacity of %" G_GINT64_FORMAT,
-                   n_tokens, self->length, self->capacity);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INDEX,
+                     "KeyValueCache: %" G_GINT64_FORMAT " tokens after %" G_GINT64_FORMAT
+                     " are more than its capacity of %" G_GINT64_FORMAT,
+                     n_tokens, self->length, self->capacity);
   if (self->n_rows != 0 && ebb_tensor_get_dim (keys, 0) != self->n_rows)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "KeyValueCache: keys %s; it holds %" G_GINT64_FORMAT " rows", keys_shape, self->n_rows);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_SHAPE,
+                     "KeyValueCache: keys %s; it holds %" G_GINT64_FORMAT " rows", keys_shape, self->n_rows);
   if (ebb_tensor_get_requires_grad (keys) || ebb_tensor_get_requires_grad (values))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "KeyValueCache: gradients are recorded; use a cache without gradients alone");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_GRAPH,
+                     "KeyValueCache: gradients are recorded; use a cache without gradients alone");
   if ((layer != NULL ? layer->end : 0) != self->length)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "KeyValueCache: the layer holds %" G_GINT64_FORMAT " tokens and the cache %" G_GINT64_FORMAT
-                   ": each layer must append once in a call, and a failed call must be followed by truncate ()",
-                   layer != NULL ? layer->end : 0, self->length);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "KeyValueCache: the layer holds %" G_GINT64_FORMAT " tokens and the cache %" G_GINT64_FORMAT
+                     ": each layer must append once in a call, and a failed call must be followed by truncate ()",
+                     layer != NULL ? layer->end : 0, self->length);
   if (layer == NULL)
     return TRUE;
   if (ebb_tensor_get_dim (keys, 1) != ebb_tensor_get_dim (layer->keys, 1)
@@ -197,17 +182,15 @@ check_append (EbbKeyValueCache *self,
       || ebb_tensor_get_dim (values, 3) != ebb_tensor_get_dim (layer->values, 3))
     {
       own_shape = ebb_tensor_shape_to_string (layer->keys);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "KeyValueCache: keys %s do not follow keys %s", keys_shape,
-                   own_shape);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_SHAPE, "KeyValueCache: keys %s do not follow keys %s", keys_shape,
+                       own_shape);
     }
   if (ebb_tensor_get_dtype (keys) == ebb_tensor_get_dtype (layer->keys)
       && ebb_tensor_get_dtype (values) == ebb_tensor_get_dtype (layer->values))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "KeyValueCache: keys of %s do not follow keys of %s",
-               ebb_dtype_get_name (ebb_tensor_get_dtype (keys)),
-               ebb_dtype_get_name (ebb_tensor_get_dtype (layer->keys)));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE, "KeyValueCache: keys of %s do not follow keys of %s",
+                   ebb_dtype_get_name (ebb_tensor_get_dtype (keys)),
+                   ebb_dtype_get_name (ebb_tensor_get_dtype (layer->keys)));
 }
 
 /* Room for @n_tokens tokens: the next power of two, but not more than the capacity. */
@@ -420,19 +403,13 @@ ebb_key_value_cache_keep_rows (EbbKeyValueCache *self,
 
   for (gsize i = 0; i < n_rows; i++)
     if (rows[i] < 0 || rows[i] >= self->n_rows || (i > 0 && rows[i] <= rows[i - 1]))
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-                     "KeyValueCache: row %" G_GINT64_FORMAT " at %" G_GSIZE_FORMAT
-                     "; rows must ascend and be in [0, %" G_GINT64_FORMAT ")",
-                     rows[i], i, self->n_rows);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INDEX,
+                       "KeyValueCache: row %" G_GINT64_FORMAT " at %" G_GSIZE_FORMAT
+                       "; rows must ascend and be in [0, %" G_GINT64_FORMAT ")",
+                       rows[i], i, self->n_rows);
   if (n_rows == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "KeyValueCache: no row is kept; reset () drops all of them");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "KeyValueCache: no row is kept; reset () drops all of them");
   g_hash_table_iter_init (&iter, self->layers);
   while (g_hash_table_iter_next (&iter, NULL, &value))
     if (!move_rows (((Layer *) value)->keys, rows, n_rows, self->length, error)

@@ -228,9 +228,8 @@ ebb_layer_check_positive (EbbModule *self, const char *property, int value, GErr
 {
   if (value >= 1)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %d, it must be at least 1",
-               ebb_module_get_type_name (self), property, value);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %d, it must be at least 1",
+                   ebb_module_get_type_name (self), property, value);
 }
 
 gboolean
@@ -238,9 +237,8 @@ ebb_layer_check_probability (EbbModule *self, const char *property, double value
 {
   if (value >= 0 && value <= 1)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g, it must be a probability from 0 to 1",
-               ebb_module_get_type_name (self), property, value);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g, it must be a probability from 0 to 1",
+                   ebb_module_get_type_name (self), property, value);
 }
 
 gboolean
@@ -248,9 +246,8 @@ ebb_layer_check_eps (EbbModule *self, double eps, GError **error)
 {
   if (eps >= 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: eps is %g, it must not be negative",
-               ebb_module_get_type_name (self), eps);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: eps is %g, it must not be negative",
+                   ebb_module_get_type_name (self), eps);
 }
 
 G_DEFINE_INTERFACE (EbbOutputLayer, ebb_output_layer, EBB_TYPE_MODULE)

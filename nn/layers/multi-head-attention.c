@@ -8,6 +8,7 @@
 #include "nn/layers/rotary-private.h"
 #include "nn/module-private.h"
 #include "tensor/autograd/op-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/attention.h"
 #include "tensor/ops/shape.h"
 
@@ -260,9 +261,8 @@ check_input (EbbMultiHeadAttention *self, const char *name, EbbTensor *tensor, i
   if (ebb_tensor_get_n_dims (tensor) == 3 && ebb_tensor_get_dim (tensor, 2) == width)
     return TRUE;
   shape = ebb_tensor_shape_to_string (tensor);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: %s %s; it must be [B, T, %d]",
-               ebb_module_get_type_name (EBB_MODULE (self)), name, shape, width);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be [B, T, %d]",
+                   ebb_module_get_type_name (EBB_MODULE (self)), name, shape, width);
 }
 
 /* How many heads a projection with @n_parts side by side in its last dimension has: all, unless it gives a part of
@@ -454,9 +454,8 @@ check_starts (EbbMultiHeadAttention *self, EbbTensor *starts, EbbTensor *x, GErr
       || (ebb_tensor_get_n_dims (starts) == 2 && ebb_tensor_get_dim (starts, 0) == ebb_tensor_get_dim (x, 0)))
     return TRUE;
   shape = ebb_tensor_shape_to_string (starts);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: starts %s; it must be [B, T], one for each token",
-               ebb_module_get_type_name (EBB_MODULE (self)), shape);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: starts %s; it must be [B, T], one for each token",
+                   ebb_module_get_type_name (EBB_MODULE (self)), shape);
 }
 
 /* @inputs: of the call, the mask as it was given. */
@@ -500,18 +499,14 @@ static gboolean
 check_context (EbbMultiHeadAttention *self, gboolean given, const EbbBlockInputs *inputs, GError **error)
 {
   if (given && (inputs->starts != NULL || inputs->cache != NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: cross attention takes no %s",
-                   ebb_module_get_type_name (EBB_MODULE (self)), inputs->starts != NULL ? "starts" : "cache");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s: cross attention takes no %s",
+                     ebb_module_get_type_name (EBB_MODULE (self)), inputs->starts != NULL ? "starts" : "cache");
   if (given == (self->context_width > 0))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s",
-               ebb_module_get_type_name (EBB_MODULE (self)),
-               given ? "a context is given, but this is self attention (context-width is 0)"
-                     : "context is missing, which cross attention takes keys and values from");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s",
+                   ebb_module_get_type_name (EBB_MODULE (self)),
+                   given ? "a context is given, but this is self attention (context-width is 0)"
+                         : "context is missing, which cross attention takes keys and values from");
 }
 
 static EbbTensor *

@@ -3,6 +3,7 @@
 #include "nn/args-private.h"
 #include "nn/layers/block-private.h"
 #include "nn/layers/layer-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/normalization.h"
 #include "tensor/tensor-private.h"
 
@@ -392,10 +393,9 @@ check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
   if (ok)
     return TRUE;
   text = ebb_args_to_string (result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: it must return two tensors of its input's shape, but it returned %s",
-               ebb_module_get_type_name (module), text);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE,
+                   "%s: it must return two tensors of its input's shape, but it returned %s",
+                   ebb_module_get_type_name (module), text);
 }
 
 static EbbTensor *

@@ -227,12 +227,9 @@ ebb_quantize (EbbModule *model,
   g_return_val_if_fail (EBB_IS_MODULE (model), FALSE);
 
   if (quantization != EBB_QUANTIZATION_INT8 && quantization != EBB_QUANTIZATION_NF4)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "quantize: the quantisation is %s; must be int8 or nf4",
-                   quantization == EBB_QUANTIZATION_NONE ? "none" : "unknown");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "quantize: the quantisation is %s; must be int8 or nf4",
+                     quantization == EBB_QUANTIZATION_NONE ? "none" : "unknown");
   layers = ebb_quantize_list_layers (model, error);
   if (layers == NULL)
     return FALSE;

@@ -2,6 +2,7 @@
 #include "nn/layers/stack-private.h"
 
 #include "nn/args-private.h"
+#include "tensor/error-private.h"
 
 /* Calls the children of a stack one after another, through the interceptor and within the boundary that are attached to
  * it. */
@@ -143,9 +144,8 @@ check_args (EbbStackFlow flow, EbbArgs *args, GError **error)
   if (flow == EBB_STACK_PIPE || ebb_args_get_n_positional (args) > 0)
     return TRUE;
   text = ebb_args_to_string (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "the value that goes through the modules must be the first argument, by position; got %s", text);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "the value that goes through the modules must be the first argument, by position; got %s", text);
 }
 
 /* -- calls --------------------------------------------------------------------------------------------------------- */
@@ -207,10 +207,8 @@ peek_first (EbbModule *stack, EbbArgs *args, const char *which, GError **error)
   if (first != NULL)
     return first;
   text = ebb_args_to_string (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: %s must begin with a tensor, which is divided; got %s", ebb_module_get_type_name (stack), which,
-               text);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must begin with a tensor, which is divided; got %s",
+                        ebb_module_get_type_name (stack), which, text);
 }
 
 static EbbArgs *

@@ -142,9 +142,8 @@ check_tokens (EbbBert *self, EbbTensor *tokens, GError **error)
       && ebb_tensor_get_dim (tokens, 1) <= self->config->context)
     return TRUE;
   shape = ebb_tensor_shape_to_string (tokens);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: tokens %s; they must be [B, T] with T at most %d, the context",
-               ebb_module_get_type_name (EBB_MODULE (self)), shape, self->config->context);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: tokens %s; they must be [B, T] with T at most %d, the context",
+                   ebb_module_get_type_name (EBB_MODULE (self)), shape, self->config->context);
 }
 
 /* The embeddings' sum, in the order of the published model: words, segments, positions. */
@@ -178,12 +177,9 @@ make_key_mask (EbbBert *self, EbbTensor *mask, EbbTensor **keys, GError **error)
   if (mask == NULL)
     return TRUE;
   if (ebb_dtype_is_floating_point (ebb_tensor_get_dtype (mask)))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: mask is %s; it must be bool or integers, zero for padding",
-                   ebb_module_get_type_name (EBB_MODULE (self)),
-                   ebb_dtype_get_name (ebb_tensor_get_dtype (mask)));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE, "%s: mask is %s; it must be bool or integers, zero for padding",
+                     ebb_module_get_type_name (EBB_MODULE (self)),
+                     ebb_dtype_get_name (ebb_tensor_get_dtype (mask)));
   present = ebb_tensor_get_dtype (mask) == EBB_DTYPE_BOOL ? ebb_tensor_ref (mask) : ebb_ne_scalar (mask, 0, error);
   with_heads = ebb_unsqueeze (present, 1, error);
   *keys = ebb_unsqueeze (with_heads, 1, error);

@@ -14,8 +14,7 @@
 static gboolean
 refuse_key (const char *path, const char *key, const char *expected, GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: \"%s\" must be %s", path, key, expected);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: \"%s\" must be %s", path, key, expected);
 }
 
 static gboolean

@@ -412,9 +412,8 @@ check_number (const char *name, double value, double least, double most, const c
 {
   if (value >= least && value <= most)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "generate: %s is %g, it must be %s", name, value,
-               expected);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "generate: %s is %g, it must be %s", name, value,
+                   expected);
 }
 
 static gboolean
@@ -422,11 +421,8 @@ check_tokens (const char *name, const GArray *tokens, GError **error)
 {
   for (guint i = 0; i < tokens->len; i++)
     if (g_array_index (tokens, gint64, i) < 0)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                     "generate: %s token %" G_GINT64_FORMAT " is negative", name, g_array_index (tokens, gint64, i));
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                       "generate: %s token %" G_GINT64_FORMAT " is negative", name, g_array_index (tokens, gint64, i));
   return TRUE;
 }
 
@@ -453,10 +449,7 @@ ebb_generation_options_check_values (EbbGenerationOptions *self, gboolean has_te
                                                                                : NULL;
 
       if (fault != NULL)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "generate: stop string %u %s", i, fault);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "generate: stop string %u %s", i, fault);
     }
   return check_tokens ("stop", self->stop_tokens, error)
          && check_tokens ("forced last", self->forced_eos_tokens, error)

@@ -105,12 +105,10 @@ begin_row (EbbGenerationRow *row, EbbTensor *prompt, guint i, gint64 vocab, EbbT
   row->n_prompt = (guint) ebb_tensor_get_dim (contiguous, 0);
   for (guint j = 0; j < row->n_prompt; j++)
     if (tokens[j] < 0 || tokens[j] >= vocab)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-                     "generate: token %" G_GINT64_FORMAT " at %u of prompt %u; it must be in [0, %" G_GINT64_FORMAT ")",
-                     tokens[j], j, i, vocab);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INDEX,
+                       "generate: token %" G_GINT64_FORMAT " at %u of prompt %u; it must be in [0, %" G_GINT64_FORMAT
+                       ")",
+                       tokens[j], j, i, vocab);
   g_array_append_vals (row->tokens, tokens, row->n_prompt);
   return tokenizer == NULL || begin_text (row, tokenizer, error);
 }
@@ -121,10 +119,7 @@ ebb_generation_new (EbbTensor **prompts, gsize n_prompts, gint64 vocab, EbbToken
   g_autoptr (EbbGeneration) self = g_object_new (EBB_TYPE_GENERATION, NULL);
 
   if (n_prompts == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "generate: there is no prompt");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "generate: there is no prompt");
   self->n_rows = (guint) n_prompts;
   self->rows = g_new0 (EbbGenerationRow, n_prompts);
   for (guint i = 0; i < self->n_rows; i++)

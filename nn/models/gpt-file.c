@@ -49,8 +49,7 @@ refuse (const Source *source,
   g_autofree char *value = ebb_escape_text (g_hash_table_lookup (source->values, name));
   g_autofree char *where = ebb_escape_text (source->where);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: %s is %s: it must be %s", where, name, value, right);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: %s is %s: it must be %s", where, name, value, right);
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
@@ -65,10 +64,7 @@ read_config (const Source *source,
   if (document == NULL)
     return FALSE;
   if (document->kind != EBB_JSON_OBJECT)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: expected an object of keys and values", where);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "%s: expected an object of keys and values", where);
   for (gsize i = 0; i < document->n_items; i++)
     g_hash_table_insert (source->values, g_strdup (document->items[i].key), ebb_json_to_line (&document->items[i]));
   return TRUE;

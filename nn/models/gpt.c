@@ -241,12 +241,11 @@ check_documents (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, 
         return FALSE;
       if (!found)
         return TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: starts in rows of %" G_GINT64_FORMAT " tokens; with %s rotary scaling rows of documents "
-                   "have at most %" G_GINT64_FORMAT ", the original context",
-                   ebb_module_get_type_name (EBB_MODULE (self)), length,
-                   kinds[i]->scaling == EBB_ROTARY_DYNAMIC ? "dynamic" : "longrope", limit);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                       "%s: starts in rows of %" G_GINT64_FORMAT " tokens; with %s rotary scaling rows of documents "
+                       "have at most %" G_GINT64_FORMAT ", the original context",
+                       ebb_module_get_type_name (EBB_MODULE (self)), length,
+                       kinds[i]->scaling == EBB_ROTARY_DYNAMIC ? "dynamic" : "longrope", limit);
     }
   return TRUE;
 }
@@ -408,11 +407,8 @@ ebb_gpt_forward (EbbModule *module, EbbArgs *args, GError **error)
   if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
     return NULL;
   if (targets != NULL && last)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: targets and last can't be given together",
-                   ebb_module_get_type_name (module));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: targets and last can't be given together",
+                          ebb_module_get_type_name (module));
   if (ebb_tensor_get_n_dims (tokens) == 2
       && (!ebb_model_check_like_tokens (EBB_MODULE (self), "starts", inputs.starts, tokens, error)
           || !check_documents (self, tokens, &inputs, targets != NULL, error)))

@@ -2,6 +2,7 @@
 #include "nn/models/model-config-private.h"
 
 #include "nn/layers/layer-private.h"
+#include "tensor/error-private.h"
 #include "tensor/error.h"
 
 #include <string.h>
@@ -38,9 +39,8 @@ ebb_model_config_check_preset (const char *unknown_preset, const char *const *pr
   if (unknown_preset == NULL)
     return TRUE;
   known = g_strjoinv (", ", (char **) presets);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s",
-               unknown_preset, known);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s",
+                   unknown_preset, known);
 }
 
 gboolean
@@ -48,11 +48,8 @@ ebb_model_config_check_sizes (const char *model, const EbbConfigSize *sizes, gui
 {
   for (guint i = 0; i < n_sizes; i++)
     if (sizes[i].value < sizes[i].least)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %d, it must be at least %d", model,
-                     sizes[i].name, sizes[i].value, sizes[i].least);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %d, it must be at least %d", model,
+                       sizes[i].name, sizes[i].value, sizes[i].least);
   return TRUE;
 }
 
@@ -61,9 +58,8 @@ ebb_model_config_check_heads (const char *model, int width, int heads, GError **
 {
   if (width % heads == 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d can't be divided among %d heads", model,
-               width, heads);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d can't be divided among %d heads", model,
+                   width, heads);
 }
 
 gboolean
@@ -86,9 +82,8 @@ ebb_model_config_check_norm_eps (const char *model, double norm_eps, GError **er
 {
   if (norm_eps >= 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: norm_eps is %g, it must not be negative", model,
-               norm_eps);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: norm_eps is %g, it must not be negative", model,
+                   norm_eps);
 }
 
 gboolean
@@ -96,8 +91,7 @@ ebb_model_check_has_config (EbbModule *model, gconstpointer config, GError **err
 {
   if (config != NULL)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing", ebb_module_get_type_name (model));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing", ebb_module_get_type_name (model));
 }
 
 gboolean
@@ -133,7 +127,6 @@ ebb_model_check_like_tokens (EbbModule *model, const char *name, EbbTensor *tens
     return TRUE;
   shape = ebb_tensor_shape_to_string (tensor);
   right = ebb_tensor_shape_to_string (tokens);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: %s %s; it must be %s, as tokens",
-               ebb_module_get_type_name (model), name, shape, right);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be %s, as tokens",
+                   ebb_module_get_type_name (model), name, shape, right);
 }

@@ -4,6 +4,7 @@
 
 #include "nn/optim/optimizer-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 
 #include <math.h>
@@ -192,11 +193,8 @@ check_states (const char *name,
               GError **error)
 {
   if ((states[EXP_AVG] != NULL) != (states[EXP_AVG_SQ] != NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state of %s has no %s", name,
-                   states[EXP_AVG] == NULL ? "exp_avg" : "exp_avg_sq");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the optimizer's state of %s has no %s", name,
+                     states[EXP_AVG] == NULL ? "exp_avg" : "exp_avg_sq");
   for (guint moment = EXP_AVG; moment <= EXP_AVG_SQ; moment++)
     {
       EbbTensor *state = states[moment];
@@ -204,10 +202,9 @@ check_states (const char *name,
 
       if (is_8bit == (states[EXP_AVG_ABSMAX + moment] != NULL))
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the optimizer's state of %s has %s: 8-bit moments and their absmax come together", name,
-                   is_8bit ? "8-bit moments without their absmax" : "an absmax without 8-bit moments");
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE,
+                       "the optimizer's state of %s has %s: 8-bit moments and their absmax come together", name,
+                       is_8bit ? "8-bit moments without their absmax" : "an absmax without 8-bit moments");
     }
   return TRUE;
 }

@@ -166,11 +166,8 @@ read_double (EbbArgs *args,
     return FALSE;
   *value = ebb_args_get_double (args, (guint) index);
   if (!isfinite (*value) || *value < lowest)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the optimizer's state has %s %g: it must be a number of %g or more", key, *value, lowest);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "the optimizer's state has %s %g: it must be a number of %g or more", key, *value, lowest);
   return TRUE;
 }
 
@@ -186,12 +183,9 @@ read_int (EbbArgs *args,
     return FALSE;
   *value = ebb_args_get_int (args, (guint) index);
   if (*value < 0 || *value > EBB_STATE_MAX_COUNT)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the optimizer's state has %s %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT, key,
-                   *value, EBB_STATE_MAX_COUNT);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "the optimizer's state has %s %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT, key,
+                     *value, EBB_STATE_MAX_COUNT);
   return TRUE;
 }
 
@@ -208,11 +202,10 @@ find_slot (EbbOptimizerPrivate *priv,
   if (name != NULL && g_hash_table_lookup_extended (by_name, name, NULL, &index))
     return &slots[GPOINTER_TO_UINT (index)];
   shown = ebb_escape_text (name != NULL ? name : "");
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the optimizer's state is for a parameter \"%s\", which it does not have (it has %u, the first is %s)%s",
-               shown, priv->n_slots, priv->slots[0].name,
-               ebb_optimizer_explain_numbers (priv, name != NULL ? name : ""));
-  return NULL;
+  return ebb_fail_null (
+      error, EBB_ERROR_STATE,
+      "the optimizer's state is for a parameter \"%s\", which it does not have (it has %u, the first is %s)%s", shown,
+      priv->n_slots, priv->slots[0].name, ebb_optimizer_explain_numbers (priv, name != NULL ? name : ""));
 }
 
 /* The checked contents of a state, which a load installs all at once. */
@@ -249,10 +242,7 @@ read_groups (Loading *loading,
   if (groups == NULL)
     return FALSE;
   if (n == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has no parameter group");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the optimizer's state has no parameter group");
   loading->groups = g_new (EbbOptimizerGroup, n);
   loading->n_groups = n;
   for (guint g = 0; g < n; g++)
@@ -329,9 +319,8 @@ find_tensor (EbbArgs *values,
       g_autofree char *shape = name_shape (layout);
       g_autofree char *dtypes = name_dtypes (layout->dtypes & dtype ? dtype : layout->dtypes);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state %s of %s is %s %s: it must be %s %s", key,
-                   name, tensor ? ebb_dtype_get_name (tensor->view.dtype) : "no tensor,", had, dtypes, shape);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE, "the optimizer's state %s of %s is %s %s: it must be %s %s", key,
+                       name, tensor ? ebb_dtype_get_name (tensor->view.dtype) : "no tensor,", had, dtypes, shape);
     }
   *result = g_steal_pointer (&tensor);
   return TRUE;
@@ -440,10 +429,7 @@ read_slots (Loading *loading,
       if (slot == NULL)
         return FALSE;
       if (values == NULL)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state of %s is no dictionary", name);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_STATE, "the optimizer's state of %s is no dictionary", name);
       parameter = loading->priv->slots[slot - loading->slots].parameter;
       if (!read_int (values, "n_steps", &slot->n_steps, error)
           || !read_tensors (loading, values, name, parameter, slot, error))
@@ -480,10 +466,7 @@ read_options (EbbOptimizer *self,
       else
         g_value_set_double (&value, ebb_args_get_double (options, (guint) index));
       if (!is_boolean && !ebb_optimizer_check_option (self, name, g_value_get_double (&value), NULL))
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has a %s out of range", name);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_STATE, "the optimizer's state has a %s out of range", name);
       if (!check_only)
         g_object_set_property (G_OBJECT (self), name, &value);
     }
@@ -505,9 +488,8 @@ check_kind (EbbOptimizer *self,
     {
       g_autofree char *shown = ebb_escape_text (ebb_args_get_string (state, (guint) index));
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state is one of the optimizer %s: this one is %s", shown,
-                   own);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE, "the state is one of the optimizer %s: this one is %s", shown,
+                       own);
     }
   return TRUE;
 }

@@ -108,12 +108,11 @@ check_state_fits (const EbbOptimizerSlot *slot,
 {
   if ((slot->master == NULL && slot->states[0] == NULL) || slot->n_elements == slot->parameter->n_elements)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the optimizer's state of %s is for %" G_GINT64_FORMAT
-               " elements, and the parameter has %" G_GINT64_FORMAT
-               " now: shard before the first step, or load the state again",
-               slot->name, slot->n_elements, slot->parameter->n_elements);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "the optimizer's state of %s is for %" G_GINT64_FORMAT
+                   " elements, and the parameter has %" G_GINT64_FORMAT
+                   " now: shard before the first step, or load the state again",
+                   slot->name, slot->n_elements, slot->parameter->n_elements);
 }
 
 /* All that can fail for one parameter happens here, before the first parameter is changed. */
@@ -126,19 +125,14 @@ prepare_slot (EbbOptimizer *self,
   EbbTensor *parameter = slot->parameter;
 
   if (parameter->view.dtype == EBB_DTYPE_F16 && !ebb_optimizer_keeps_master (priv, parameter))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-                   "the parameter %s is f16: without a master copy only bf16 moves: set weight-rounding to \"master\", "
-                   "or cast it to bf16",
-                   slot->name);
-      return FALSE;
-    }
+    return ebb_fail (
+        error, EBB_ERROR_DTYPE,
+        "the parameter %s is f16: without a master copy only bf16 moves: set weight-rounding to \"master\", "
+        "or cast it to bf16",
+        slot->name);
   if (!ebb_view_is_contiguous (&parameter->view))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "the parameter %s is not contiguous: an optimizer changes contiguous parameters only", slot->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "the parameter %s is not contiguous: an optimizer changes contiguous parameters only", slot->name);
   if (!check_state_fits (slot, error))
     return FALSE;
   slot->n_elements = parameter->n_elements;
@@ -305,11 +299,10 @@ check_moved (const EbbOptimizerSlot *slot,
 {
   if (!slot->moved)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s got a gradient again before ebb_optimizer_step(): gradients can't be accumulated over several "
-               "backward passes while step-in-backward is on",
-               slot->name);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "%s got a gradient again before ebb_optimizer_step(): gradients can't be accumulated over several "
+                   "backward passes while step-in-backward is on",
+                   slot->name);
 }
 
 gboolean
@@ -361,11 +354,8 @@ ebb_optimizer_step (EbbOptimizer *self,
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   if (EBB_OPTIMIZER_GET_CLASS (self)->step == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()",
-                   ebb_optimizer_get_type_name (self));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()",
+                     ebb_optimizer_get_type_name (self));
   priv = ebb_optimizer_get_private (self);
   ebb_optimizer_join_dry_run (self);
   mark = ebb_profile_push_range (EBB_PROFILE_STEP, EBB_PHASE_OPTIMIZER);
@@ -379,11 +369,8 @@ ebb_optimizer_step (EbbOptimizer *self,
       return FALSE;
     }
   if (!ok)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "step () of %s failed without an error",
-                   ebb_optimizer_get_type_name (self));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_CALLBACK, "step () of %s failed without an error",
+                     ebb_optimizer_get_type_name (self));
   priv->n_steps++;
   ebb_optimizer_reset_scale (priv);
   ebb_optimizer_name_memory (self);

@@ -265,11 +265,9 @@ ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
 
   priv = ebb_optimizer_get_private (self);
   if (priv->step_in_backward)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "gradients can't be clipped by their norm while step-in-backward is on: they are never all there");
-      return NULL;
-    }
+    return ebb_fail_null (
+        error, EBB_ERROR_NOT_SUPPORTED,
+        "gradients can't be clipped by their norm while step-in-backward is on: they are never all there");
   parameters = g_new (EbbTensor *, priv->n_slots + 1);
   for (guint i = 0; i < priv->n_slots; i++)
     parameters[i] = priv->slots[i].parameter;
@@ -348,9 +346,8 @@ check_group (double lr,
 {
   if (isfinite (lr) && isfinite (weight_decay))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "a group with learning rate %g and weight decay %g: both must be finite", lr, weight_decay);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "a group with learning rate %g and weight decay %g: both must be finite", lr, weight_decay);
 }
 
 static gboolean
@@ -389,11 +386,8 @@ check_patterns (EbbOptimizerPrivate *priv,
                 GError **error)
 {
   if (patterns[0] == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a parameter group needs at least one pattern of names");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "a parameter group needs at least one pattern of names");
   for (guint p = 0; patterns[p] != NULL; p++)
     {
       gboolean found = FALSE;
@@ -401,12 +395,9 @@ check_patterns (EbbOptimizerPrivate *priv,
       for (guint i = 0; !found && i < priv->n_slots; i++)
         found = matches (&priv->slots[i], patterns[p]);
       if (!found)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "no parameter's name matches \"%s\"; the first of %u is %s%s", patterns[p], priv->n_slots,
-                       priv->slots[0].name, ebb_optimizer_explain_numbers (priv, patterns[p]));
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                         "no parameter's name matches \"%s\"; the first of %u is %s%s", patterns[p], priv->n_slots,
+                         priv->slots[0].name, ebb_optimizer_explain_numbers (priv, patterns[p]));
     }
   return TRUE;
 }
@@ -657,11 +648,11 @@ check_step_in_backward (EbbOptimizer *self,
 {
   if (ebb_optimizer_get_kind (self) != NULL)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s: step-in-backward is for optimizers that move each parameter by itself, as AdamW and SGD do: leave "
-               "it off",
-               ebb_optimizer_get_type_name (self));
-  return FALSE;
+  return ebb_fail (
+      error, EBB_ERROR_NOT_SUPPORTED,
+      "%s: step-in-backward is for optimizers that move each parameter by itself, as AdamW and SGD do: leave "
+      "it off",
+      ebb_optimizer_get_type_name (self));
 }
 
 /* Makes backward passes move the parameters, or no longer. */
@@ -756,18 +747,12 @@ collect_from_list (EbbOptimizer *self,
       else if (g_hash_table_contains (seen, parameters[i]))
         reason = "is in a group of this optimizer already";
       if (reason != NULL)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: parameter %u of %u %s",
-                       ebb_optimizer_get_type_name (self), i, n_parameters, reason);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: parameter %u of %u %s",
+                         ebb_optimizer_get_type_name (self), i, n_parameters, reason);
     }
   if (n_parameters == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the list of parameters is empty",
-                   ebb_optimizer_get_type_name (self));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: the list of parameters is empty",
+                     ebb_optimizer_get_type_name (self));
   for (guint i = 0; i < n_parameters; i++) /* one that stands there twice, as tied weights do, is moved once */
     if (g_hash_table_add (seen, parameters[i]))
       append_slot (priv, g_strdup_printf ("%u", priv->n_slots), parameters[i], group);
@@ -784,11 +769,8 @@ collect_from_args (EbbOptimizer *self,
 
   for (guint i = 0; i < n; i++)
     if ((parameters[i] = ebb_args_peek_tensor (args, i)) == NULL)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: item %u of the list of parameters is no tensor",
-                     ebb_optimizer_get_type_name (self), i);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: item %u of the list of parameters is no tensor",
+                       ebb_optimizer_get_type_name (self), i);
   return collect_from_list (self, parameters, n, 0, error);
 }
 
@@ -973,12 +955,9 @@ ebb_optimizer_initable_init_instance (GInitable *initable,
   if (!check_options (self, error))
     return FALSE;
   if ((priv->module == NULL) == (priv->parameters == NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: it needs a module, or a list of parameters, that it can move",
-                   ebb_optimizer_get_type_name (self));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: it needs a module, or a list of parameters, that it can move",
+                     ebb_optimizer_get_type_name (self));
   if (priv->parameters != NULL && !collect_from_args (self, priv->parameters, error))
     return FALSE;
   if (priv->module != NULL)
@@ -986,11 +965,8 @@ ebb_optimizer_initable_init_instance (GInitable *initable,
   g_clear_object (&priv->module);
   g_clear_pointer (&priv->parameters, ebb_args_unref);
   if (priv->n_slots == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the module has no parameters",
-                   ebb_optimizer_get_type_name (self));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: the module has no parameters",
+                     ebb_optimizer_get_type_name (self));
   if (!priv->step_in_backward)
     return TRUE;
   if (!check_step_in_backward (self, error))

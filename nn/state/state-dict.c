@@ -281,9 +281,8 @@ check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **erro
   if (advice != NULL)
     g_string_append_printf (text, "; %s", advice);
   shown = ebb_escape_text (text->str);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the state dict does not fit:%s", ebb_module_get_type_name (self),
-               shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: the state dict does not fit:%s", ebb_module_get_type_name (self),
+                   shown);
 }
 
 /* Everything that can fail comes before the first byte is changed. */
@@ -339,9 +338,8 @@ read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
         {
           g_autofree char *shown = ebb_escape_text (key != NULL ? key : "");
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: entry %u of the state dict, \"%s\", is not a tensor",
-                       ebb_module_get_type_name (self), i, shown);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_STATE, "%s: entry %u of the state dict, \"%s\", is not a tensor",
+                           ebb_module_get_type_name (self), i, shown);
         }
       g_hash_table_insert (loading->unused, (char *) key, tensor);
     }

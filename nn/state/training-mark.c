@@ -304,9 +304,8 @@ fail_changed (const char *what,
               const char *name,
               GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s%s%s has changed since the mark", what, *name != '\0' ? " " : "",
-               name);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s%s%s has changed since the mark", what, *name != '\0' ? " " : "",
+                   name);
 }
 
 static char *
@@ -351,9 +350,8 @@ check_parameters (EbbTrainingState *self,
       name = find_name (self, parameter->tensor);
       if (!has_grad)
         return fail_changed ("the parameter", name, error);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s had a gradient at the mark already, to which the step may have added", name);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE,
+                       "%s had a gradient at the mark already, to which the step may have added", name);
     }
   return TRUE;
 }
@@ -499,10 +497,7 @@ ebb_training_state_rewind (EbbTrainingState *self,
 
   mark = self->mark;
   if (mark == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the training has no mark to go back to");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the training has no mark to go back to");
   if (!check_parameters (self, error) || !check_buffers (mark, error)
       || (self->optimizer != NULL && !check_optimizer (self, error)))
     return FALSE;

@@ -91,10 +91,9 @@ ebb_training_state_check_step (gint64 step,
 {
   if (step >= 0 && step <= EBB_STATE_MAX_COUNT)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "a state of step %" G_GINT64_FORMAT " can't be saved: the step must be from 0 to %" G_GINT64_FORMAT,
-               step, EBB_STATE_MAX_COUNT);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "a state of step %" G_GINT64_FORMAT " can't be saved: the step must be from 0 to %" G_GINT64_FORMAT,
+                   step, EBB_STATE_MAX_COUNT);
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
@@ -127,8 +126,7 @@ read_int (EbbArgs *tree,
       *value = ebb_args_get_int (tree, (guint) index);
       return TRUE;
     }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
 }
 
 static gboolean
@@ -168,10 +166,7 @@ load_generator (EbbArgs *generators,
   gint64 seed, offset;
 
   if (state == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no generator %s", folder, name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s has no generator %s", folder, name);
   if (!read_int (state, "seed", folder, &seed, error) || !read_int (state, "offset", folder, &offset, error))
     return FALSE;
   if (!check_only)
@@ -211,11 +206,10 @@ load_named_generators (EbbArgs *tree,
     return TRUE;
   if (states != NULL && named != NULL)
     return named->set (states, check_only, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the state saved in %s has generators of a tracker, and there is none here: call "
-               "ebb_model_parallel_manual_seed () or ebb_generator_tracker_get_default () first",
-               folder);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "the state saved in %s has generators of a tracker, and there is none here: call "
+                   "ebb_model_parallel_manual_seed () or ebb_generator_tracker_get_default () first",
+                   folder);
 }
 
 /* The same seed and another stream give numbers of their own. */
@@ -258,9 +252,8 @@ check_texts (EbbArgs *tree,
 
       if (index < 0 || ebb_args_get_value_kind (tree, (guint) index) == kinds[i])
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has %s of another type than it should",
-                   folder, names[i]);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s has %s of another type than it should",
+                       folder, names[i]);
     }
   return TRUE;
 }
@@ -330,8 +323,7 @@ ebb_training_state_get_saved_config (EbbArgs *tree,
 
   if (index >= 0 && ebb_args_get_value_kind (tree, (guint) index) == EBB_VALUE_STRING)
     return g_strdup (ebb_args_get_string (tree, (guint) index));
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no config", folder);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_STATE, "the state saved in %s has no config", folder);
 }
 
 /* -- the object ---------------------------------------------------------------------------------------------------- */

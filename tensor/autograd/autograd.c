@@ -380,12 +380,9 @@ run_node (Task *task,
   if (ctx.needs == 0) /* the gradient of an output was all that was wanted */
     return TRUE;
   if (node->released)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: its saved tensors were freed by the first backward pass; pass retain_graph to that pass",
-                   node->op->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_GRAPH,
+                     "%s: its saved tensors were freed by the first backward pass; pass retain_graph to that pass",
+                     node->op->name);
 
   ok = unpack_all (&ctx, node, error) && node->op->backward (&ctx, error);
   for (guint i = 0; i < node->n_saved; i++)
@@ -535,9 +532,8 @@ make_seed (EbbTensor *output,
       g_autofree char *a = ebb_tensor_shape_to_string (given);
       g_autofree char *b = ebb_tensor_shape_to_string (output);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "backward: the gradient has shape %s, but its output has shape %s", a, b);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                            "backward: the gradient has shape %s, but its output has shape %s", a, b);
     }
   if (given != NULL)
     return ebb_tensor_alias (given);
@@ -545,9 +541,8 @@ make_seed (EbbTensor *output,
     {
       g_autofree char *text = ebb_tensor_shape_to_string (output);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "backward: the output has shape %s; it must be a scalar, or its gradient be given", text);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                            "backward: the output has shape %s; it must be a scalar, or its gradient be given", text);
     }
   seed = ebb_tensor_new_uninitialized (output->view.shape, (guint) output->view.n_dims, output->view.dtype,
                                        output->storage->device, error);
@@ -576,12 +571,9 @@ start (Task *task,
   gboolean ok = TRUE;
 
   if (n_grad_outputs != 0 && n_grad_outputs != n_outputs)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "backward: %u gradients were given for %u outputs; give one for each output, or none",
-                   n_grad_outputs, n_outputs);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "backward: %u gradients were given for %u outputs; give one for each output, or none",
+                     n_grad_outputs, n_outputs);
   for (guint i = 0; i < n_outputs; i++)
     if (!ebb_tensor_needs_grad (outputs[i]))
       {
@@ -815,10 +807,7 @@ ebb_grad (EbbTensor **outputs,
       || !all_given (G_STRFUNC, "a gradient of an output", grad_outputs, n_grad_outputs, error))
     return NULL;
   if (n_inputs == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "grad: no inputs were given; name at least one");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "grad: no inputs were given; name at least one");
   task.captures = make_captures (inputs, n_inputs);
   /* After the early stop of a recompute there is nothing to go through; the result is without data as well. */
   ok = ebb_is_stopped () || run_backward (&task, outputs, n_outputs, grad_outputs, n_grad_outputs, error);

@@ -3,6 +3,7 @@
 #include "tensor/autograd/op-private.h"
 
 #include "tensor/backend/backend-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 static gboolean
@@ -22,10 +23,9 @@ check_data (const EbbView *view,
 {
   if (G_LIKELY (view == NULL || view->data != NULL) || !has_elements (view))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
-               "%s: the operand has no data: it was made after a recompute had all it needed",
-               ebb_kernel_get_name (launch->kernel));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STOP,
+                   "%s: the operand has no data: it was made after a recompute had all it needed",
+                   ebb_kernel_get_name (launch->kernel));
 }
 
 static void
@@ -68,11 +68,8 @@ ebb_launch (EbbDevice *device,
   if (G_UNLIKELY (ebb_modes.observers != NULL))
     touch_operands (launch);
   if (G_UNLIKELY (device->kernels[launch->kernel] == NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
-                   ebb_kernel_get_name (launch->kernel));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
+                     ebb_kernel_get_name (launch->kernel));
   ebb_thread.n_launches++;
   if (G_UNLIKELY (ebb_thread.observer != NULL))
     return ebb_thread.observer->launch (ebb_thread.observer, device, launch, error);

@@ -584,11 +584,8 @@ ebb_normalize_dim (const char *op_name,
   int n = MAX ((int) n_dims, 1);
 
   if (*dim < -n || *dim >= n)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX, "%s: dimension %d of a tensor with %u: must be from %d to %d",
-                   op_name, *dim, n_dims, -n, n - 1);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INDEX, "%s: dimension %d of a tensor with %u: must be from %d to %d",
+                     op_name, *dim, n_dims, -n, n - 1);
   if (*dim < 0)
     *dim += n;
   return TRUE;

@@ -343,11 +343,10 @@ packed_check (EbbPacked *self,
     return TRUE;
   was = ebb_shape_to_string (self->sizes, (guint) self->n_dims);
   is = ebb_tensor_shape_to_string (tensor);
-  g_set_error (error, EBB_ERROR, code, "%s: unpack of %s gave %s %s on %s for the %s %s on %s that was packed",
-               op->name, G_OBJECT_TYPE_NAME (self->hooks), ebb_dtype_get_name (view->dtype), is,
-               ebb_device_get_name (tensor->storage->device), ebb_dtype_get_name (self->dtype), was,
-               ebb_device_get_name (self->device));
-  return FALSE;
+  return ebb_fail (error, code, "%s: unpack of %s gave %s %s on %s for the %s %s on %s that was packed",
+                   op->name, G_OBJECT_TYPE_NAME (self->hooks), ebb_dtype_get_name (view->dtype), is,
+                   ebb_device_get_name (tensor->storage->device), ebb_dtype_get_name (self->dtype), was,
+                   ebb_device_get_name (self->device));
 }
 
 /* The tensor that the hooks return for @handle, laid out as it was or contiguous: kernels rely on either. */

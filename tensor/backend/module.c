@@ -166,10 +166,7 @@ open_module (const char *path,
   GError *failure = NULL;
 
   if (module == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "device \"%s\": %s", name, g_module_error ());
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_DEVICE, "device \"%s\": %s", name, g_module_error ());
   if (!g_module_symbol (module, EBB_BACKEND_MODULE_SYMBOL, &symbol) || symbol == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "device \"%s\": %s has no symbol " EBB_BACKEND_MODULE_SYMBOL,
@@ -190,12 +187,9 @@ open_module (const char *path,
     }
   g_clear_error (&failure);
   if (backend->version != EBB_BACKEND_VERSION || strcmp (backend->name, name) != 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "device \"%s\": %s is of \"%s\", version %u; version %u of \"%s\" is wanted", name, path,
-                   backend->name, backend->version, EBB_BACKEND_VERSION, name);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_DEVICE,
+                          "device \"%s\": %s is of \"%s\", version %u; version %u of \"%s\" is wanted", name, path,
+                          backend->name, backend->version, EBB_BACKEND_VERSION, name);
   return backend;
 }
 
@@ -212,10 +206,9 @@ ebb_backend_load (const char *name,
       g_autofree char *modules = g_strjoinv (", ", names);
       g_autofree char *shown = ebb_escape_text (name);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s\" here; there is cpu%s%s%s%s%s", shown,
-                   *modules != '\0' ? ", " : "", modules, tried->len > 0 ? " (there is no " : "", tried->str,
-                   tried->len > 0 ? ")" : "");
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_DEVICE, "no device \"%s\" here; there is cpu%s%s%s%s%s", shown,
+                            *modules != '\0' ? ", " : "", modules, tried->len > 0 ? " (there is no " : "", tried->str,
+                            tried->len > 0 ? ")" : "");
     }
   return open_module (path, name, error);
 }

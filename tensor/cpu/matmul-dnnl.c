@@ -11,6 +11,7 @@
 #include "tensor/cpu/dnnl-compat-private.h"
 #include "tensor/cpu/host-allocator-private.h"
 #include "tensor/cpu/matmul-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/checksum-private.h"
 
 #define MAX_PLANS 1024
@@ -453,10 +454,10 @@ plan_new (const EbbProduct *product,
     {
       g_autofree char *text = ebb_product_to_string (product);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "matmul %s: ulimit -v leaves %" G_GSIZE_FORMAT " bytes of address space; oneDNN may need %lu", text,
-                   space, SPACE_FOR_PLAN);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_NO_MEMORY,
+                            "matmul %s: ulimit -v leaves %" G_GSIZE_FORMAT
+                            " bytes of address space; oneDNN may need %lu",
+                            text, space, SPACE_FOR_PLAN);
     }
   if (!get_engine ())
     {

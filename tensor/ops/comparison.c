@@ -452,8 +452,7 @@ ebb_bitwise_not (EbbTensor *x, GError **error)
     return ebb_logical_not (x, error);
   if (!ebb_dtype_is_floating_point (x->view.dtype))
     return ebb_rsub_scalar (x, x->view.dtype == EBB_DTYPE_U8 ? 255.0 : -1.0, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-               "bitwise_not: needs integers or bool, not %s; compare first, as with ne",
-               ebb_dtype_get_name (x->view.dtype));
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_DTYPE,
+                        "bitwise_not: needs integers or bool, not %s; compare first, as with ne",
+                        ebb_dtype_get_name (x->view.dtype));
 }

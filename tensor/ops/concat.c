@@ -71,10 +71,10 @@ check_parts (EbbTensor **tensors, guint n_tensors, int dim, EbbDType *dtype, GEr
           g_autofree char *a = ebb_tensor_shape_to_string (tensors[0]);
           g_autofree char *b = ebb_tensor_shape_to_string (tensors[i]);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                       "cat: shapes %s and %s (number %u) do not fit; all sizes but that of dimension %d must be equal",
-                       a, b, i, dim);
-          return FALSE;
+          return ebb_fail (
+              error, EBB_ERROR_SHAPE,
+              "cat: shapes %s and %s (number %u) do not fit; all sizes but that of dimension %d must be equal", a, b, i,
+              dim);
         }
       *dtype = ebb_dtype_promote (*dtype, view->dtype);
     }
@@ -136,10 +136,7 @@ check_list (const char *op_name, EbbTensor **tensors, guint n_tensors, GError **
   if (error != NULL && *error != NULL)
     return FALSE;
   if (n_tensors == 0 || tensors == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: no tensors; there must be one or more", op_name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: no tensors; there must be one or more", op_name);
   for (guint i = 0; i < n_tensors; i++)
     if (tensors[i] == NULL)
       {
@@ -171,11 +168,8 @@ ebb_cat (EbbTensor **tensors, guint n_tensors, int dim, GError **error)
   if (!check_list ("cat", tensors, n_tensors, error))
     return NULL;
   if (tensors[0]->view.n_dims == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "cat: a tensor of shape [] has no dimension to be joined along; use stack");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                          "cat: a tensor of shape [] has no dimension to be joined along; use stack");
   if (!ebb_normalize_dim ("cat", &dim, (guint) tensors[0]->view.n_dims, error)
       || !check_parts (tensors, n_tensors, dim, &dtype, error))
     return NULL;
@@ -211,9 +205,8 @@ ebb_stack (EbbTensor **tensors, guint n_tensors, int dim, GError **error)
         g_autofree char *a = ebb_tensor_shape_to_string (tensors[0]);
         g_autofree char *b = ebb_tensor_shape_to_string (tensors[i]);
 
-        g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "stack: shapes %s and %s (number %u) differ; all must be equal",
-                     a, b, i);
-        return NULL;
+        return ebb_fail_null (error, EBB_ERROR_SHAPE, "stack: shapes %s and %s (number %u) differ; all must be equal",
+                              a, b, i);
       }
   rows = g_new0 (EbbTensor *, n_tensors);
   for (; n < n_tensors; n++)

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/creation.h"
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/error-private.h"
 
 #include <math.h>
 
@@ -131,18 +132,13 @@ ebb_arange (double start, double end, double step, EbbDType dtype, EbbDevice *de
   if (error != NULL && *error != NULL)
     return NULL;
   if (dtype == EBB_DTYPE_BOOL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "arange: bool holds no numbers; use i64 or f32");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_DTYPE, "arange: bool holds no numbers; use i64 or f32");
   if (step == 0.0 || !(n >= 0.0) || !isfinite (start) || !isfinite (step) || !isfinite (end))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "arange: a step of %g does not lead from %g to %g; all must be finite and the step have the sign of "
-                   "end - start",
-                   step, start, end);
-      return NULL;
-    }
+    return ebb_fail_null (
+        error, EBB_ERROR_INVALID_ARGUMENT,
+        "arange: a step of %g does not lead from %g to %g; all must be finite and the step have the sign of "
+        "end - start",
+        step, start, end);
   size = n < 0x1p62 ? (gint64) n : G_GINT64_CONSTANT (1) << 62;
   tensor = ebb_tensor_new_checked ("arange", &size, 1, dtype, device, error);
   if (tensor == NULL || size == 0 || EBB_LAUNCH (EBB_KERNEL_ARANGE, &params, 0, error, tensor))

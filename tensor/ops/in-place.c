@@ -23,10 +23,9 @@ check_target (EbbTensor *tensor, const char *op_name, GError **error)
       {
         g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                     "%s: a tensor expanded to shape %s has elements that share memory; change a copy of it", op_name,
-                     shape);
-        return FALSE;
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                         "%s: a tensor expanded to shape %s has elements that share memory; change a copy of it",
+                         op_name, shape);
       }
   return TRUE;
 }
@@ -42,9 +41,8 @@ check_floating (EbbTensor *tensor, const char *op_name, GError **error)
 {
   if (tensor->view.dtype == EBB_DTYPE_F32 || tensor->view.dtype == EBB_DTYPE_BF16)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: needs a tensor of f32 or bf16, not %s", op_name,
-               ebb_dtype_get_name (tensor->view.dtype));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE, "%s: needs a tensor of f32 or bf16, not %s", op_name,
+                   ebb_dtype_get_name (tensor->view.dtype));
 }
 
 static gboolean
@@ -56,29 +54,22 @@ check_source (EbbTensor *tensor, EbbTensor *source, const char *op_name, GError 
   g_autofree char *source_shape = NULL;
 
   if (EBB_DEVICE_OF (tensor) != EBB_DEVICE_OF (source))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: tensors on %s and %s; move one with to_device", op_name,
-                   ebb_device_get_name (EBB_DEVICE_OF (tensor)), ebb_device_get_name (EBB_DEVICE_OF (source)));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE, "%s: tensors on %s and %s; move one with to_device", op_name,
+                     ebb_device_get_name (EBB_DEVICE_OF (tensor)), ebb_device_get_name (EBB_DEVICE_OF (source)));
   if (ebb_is_grad_enabled () && ebb_tensor_needs_grad (source))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: the operand requires a gradient, which a change in place does not pass on; detach it or turn "
-                   "gradients off",
-                   op_name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_GRAPH,
+                     "%s: the operand requires a gradient, which a change in place does not pass on; detach it or turn "
+                     "gradients off",
+                     op_name);
   for (int i = 0; ok && i < source->view.n_dims; i++)
     ok = source->view.shape[i] == 1 || source->view.shape[i] == tensor->view.shape[i + missing];
   if (ok)
     return TRUE;
   shape = ebb_tensor_shape_to_string (tensor);
   source_shape = ebb_tensor_shape_to_string (source);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: a tensor of shape %s does not broadcast to %s; sizes must be equal or 1", op_name, source_shape,
-               shape);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE,
+                   "%s: a tensor of shape %s does not broadcast to %s; sizes must be equal or 1", op_name, source_shape,
+                   shape);
 }
 
 static gboolean
@@ -233,11 +224,10 @@ take_result (EbbTensor *tensor, EbbTensor *result, const char *op_name, GError *
   if (ebb_dtype_is_floating_point (tensor->view.dtype) || tensor->view.dtype == result->view.dtype
       || (tensor->view.dtype != EBB_DTYPE_BOOL && !ebb_dtype_is_floating_point (result->view.dtype)))
     return is_idle (tensor) || EBB_LAUNCH_IN_PLACE (EBB_KERNEL_COPY, EBB_NO_PARAMS, tensor, error, result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-               "%s: the result is of %s, which a tensor of %s can't hold; cast it to %s first", op_name,
-               ebb_dtype_get_name (result->view.dtype), ebb_dtype_get_name (tensor->view.dtype),
-               ebb_dtype_get_name (result->view.dtype));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE,
+                   "%s: the result is of %s, which a tensor of %s can't hold; cast it to %s first", op_name,
+                   ebb_dtype_get_name (result->view.dtype), ebb_dtype_get_name (tensor->view.dtype),
+                   ebb_dtype_get_name (result->view.dtype));
 }
 
 /* The kernel may write to its operand. */
@@ -484,12 +474,9 @@ ebb_tensor_fill_uniform (EbbTensor *tensor, double low, double high, EbbGenerato
   if (!check_target (tensor, "fill_uniform", error) || !check_floating (tensor, "fill_uniform", error))
     return FALSE;
   if (!(low <= high && fabs (low) <= G_MAXFLOAT && high - low <= G_MAXFLOAT))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "fill_uniform: from %g to %g is no range; low must not exceed high, and f32 must hold high - low",
-                   low, high);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "fill_uniform: from %g to %g is no range; low must not exceed high, and f32 must hold high - low",
+                     low, high);
   return fill_random (tensor, EBB_KERNEL_UNIFORM, params, generator, error);
 }
 
@@ -516,10 +503,7 @@ ebb_tensor_fill_normal (EbbTensor *tensor, double mean, double std, EbbGenerator
   if (!check_target (tensor, "fill_normal", error) || !check_floating (tensor, "fill_normal", error))
     return FALSE;
   if (!(std >= 0.0))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "fill_normal: a standard deviation of %g; it must be zero or more", std);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "fill_normal: a standard deviation of %g; it must be zero or more", std);
   return fill_random (tensor, EBB_KERNEL_NORMAL, params, generator, error);
 }

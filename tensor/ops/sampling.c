@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/creation.h"
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/error-private.h"
 
 /* Random tensors. Each takes as many draws from the generator as its shape says, whatever the values are. */
 
@@ -138,14 +139,11 @@ ebb_randint (gint64 low,
   if (!check_sampled_dtype ("randint", dtype, FALSE, error))
     return NULL;
   if (low >= high || low < -limit || high > limit)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "randint: can't draw %s from [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
-                   "); low must be less than high, "
-                   "both within %" G_GINT64_FORMAT,
-                   ebb_dtype_get_name (dtype), low, high, limit);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "randint: can't draw %s from [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
+                          "); low must be less than high, "
+                          "both within %" G_GINT64_FORMAT,
+                          ebb_dtype_get_name (dtype), low, high, limit);
   return new_sampled ("randint", EBB_KERNEL_RANDINT, params, shape, n_dims, dtype, device, generator, error);
 }
 

@@ -268,11 +268,8 @@ split (EbbTensor *x, gint64 size, int dim, guint *n_parts, GError **error)
   EbbTensor **parts;
 
   if (n > G_MAXUINT32 / 2)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "split: %" G_GINT64_FORMAT " parts are too many; make them larger", n);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "split: %" G_GINT64_FORMAT " parts are too many; make them larger", n);
   parts = g_new0 (EbbTensor *, n + 1);
   if (n <= EBB_OP_MAX_OUTPUTS)
     {
@@ -302,10 +299,7 @@ check_split (const char *op_name, EbbTensor *x, int *dim, guint *n_parts, GError
     return FALSE;
   g_return_val_if_fail (n_parts != NULL, FALSE);
   if (x->view.n_dims == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no dimension to split", op_name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no dimension to split", op_name);
   return ebb_normalize_dim (op_name, dim, (guint) x->view.n_dims, error);
 }
 
@@ -330,11 +324,8 @@ ebb_split (EbbTensor *x, gint64 size, int dim, guint *n_parts, GError **error)
   if (!check_split ("split", x, &dim, n_parts, error))
     return NULL;
   if (size < 1)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "split: parts of size %" G_GINT64_FORMAT "; it must be one or more", size);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "split: parts of size %" G_GINT64_FORMAT "; it must be one or more", size);
   /* A greater size than the whole is as good as the whole, and does not overflow. */
   return split (x, MIN (size, MAX (x->view.shape[dim], 1)), dim, n_parts, error);
 }
@@ -363,11 +354,8 @@ ebb_chunk (EbbTensor *x, gint64 n_chunks, int dim, guint *n_parts, GError **erro
   if (!check_split ("chunk", x, &dim, n_parts, error))
     return NULL;
   if (n_chunks < 1)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "chunk: %" G_GINT64_FORMAT " parts; there must be one or more", n_chunks);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "chunk: %" G_GINT64_FORMAT " parts; there must be one or more", n_chunks);
   whole = x->view.shape[dim];
   return split (x, MAX (whole / n_chunks + (whole % n_chunks != 0), 1), dim, n_parts, error);
 }

@@ -268,10 +268,7 @@ ebb_soft_cap (EbbTensor *x, double cap, GError **error)
   if (!EBB_MAY_BEGIN (error, x))
     return NULL;
   if (!(cap > 0.0) || !isfinite (cap))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "soft_cap: cap is %g; must be positive and finite",
-                   cap);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "soft_cap: cap is %g; must be positive and finite",
+                          cap);
   return run_unary (EBB_UNARY_SOFT_CAP, x, cap, error);
 }

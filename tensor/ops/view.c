@@ -267,11 +267,8 @@ ebb_flatten (EbbTensor *x, int start_dim, int end_dim, GError **error)
       || !ebb_normalize_dim ("flatten", &end_dim, n_dims, error))
     return NULL;
   if (end_dim < start_dim)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "flatten: dimension %d is before dimension %d; give the first one first", end_dim, start_dim);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "flatten: dimension %d is before dimension %d; give the first one first", end_dim, start_dim);
   shape[0] = 1;
   for (int i = 0; i < x->view.n_dims; i++)
     if (i > start_dim && i <= end_dim)

@@ -6,6 +6,7 @@
 #include "tensor/profile/cost-private.h"
 
 #include "tensor/cpu/cpu-private.h"
+#include "tensor/error-private.h"
 #include "tensor/profile/profiler-private.h"
 #include "tensor/util/atomic-file-private.h"
 #include "tensor/util/checksum-private.h"
@@ -284,15 +285,9 @@ write_file (const char *path,
   EbbAtomicFile file;
 
   if (!may_replace (path))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s is no file of costs; it is left as it is", path);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_IO, "%s is no file of costs; it is left as it is", path);
   if (g_mkdir_with_parents (folder, 0700) != 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't make %s: %s", folder, g_strerror (errno));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_IO, "can't make %s: %s", folder, g_strerror (errno));
   if (!ebb_atomic_file_open (&file, path, error))
     return FALSE;
   if (!ebb_atomic_file_write (&file, text, strlen (text), error))

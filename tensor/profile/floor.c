@@ -321,11 +321,8 @@ ebb_profiler_measure_floor (EbbProfiler *self,
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 
   if (self->thread != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "profiler: it runs; stop it before the floor is measured");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "profiler: it runs; stop it before the floor is measured");
   for (guint i = 0; i < self->works->len; i++)
     {
       EbbOpWork *work = ebb_profiler_get_work (self, i);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/profile/rerun-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 #include <stdlib.h>
@@ -24,9 +25,8 @@ check_kernel (EbbDevice *device,
 {
   if (device->kernels[launch->kernel] != NULL)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
-               ebb_kernel_get_name (launch->kernel));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
+                   ebb_kernel_get_name (launch->kernel));
 }
 
 gboolean

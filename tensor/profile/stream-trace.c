@@ -116,11 +116,8 @@ ebb_stream_trace_stop (EbbDevice *device,
   if (streams == NULL)
     return NULL;
   if (device->trace_start == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "device %s is not traced; call ebb_stream_trace_start () first", device->name);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "device %s is not traced; call ebb_stream_trace_start () first", device->name);
   origin = device->trace_start;
   device->trace_start = 0;
   ok = ebb_device_synchronize (device, error);
@@ -209,8 +206,7 @@ ebb_stream_get_seconds (EbbDevice *device,
           *waited = stood;
         return TRUE;
       }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "device %s has no queue \"%s\"; there are compute, to_host, from_host and collective", device->name,
-               queue);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "device %s has no queue \"%s\"; there are compute, to_host, from_host and collective", device->name,
+                   queue);
 }

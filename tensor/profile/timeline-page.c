@@ -215,18 +215,14 @@ ebb_timeline_check (EbbMemoryTimeline **timelines,
                     GError **error)
 {
   if (n_timelines == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "memory timeline: there is none to save");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "memory timeline: there is none to save");
   for (guint i = 0; i < n_timelines; i++)
     {
       g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (timelines[i]), FALSE);
       if (timelines[i]->thread == NULL)
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "memory timeline: number %u still runs; stop it first",
-                   i + 1);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "memory timeline: number %u still runs; stop it first",
+                       i + 1);
     }
   return TRUE;
 }

@@ -393,12 +393,9 @@ ebb_memory_timeline_start (EbbMemoryTimeline *self,
   g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), FALSE);
 
   if (self->thread != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "memory timeline: it runs already on %s thread; stop it first",
-                   self->thread == g_thread_self () ? "this" : "another");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "memory timeline: it runs already on %s thread; stop it first",
+                     self->thread == g_thread_self () ? "this" : "another");
   forget (self);
   self->is_dry = ebb_is_dry ();
   self->has_times = !self->is_dry;

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/util/atomic-file-private.h"
 
+#include "tensor/error-private.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,8 +25,7 @@ fail (GError **error,
 {
   g_autofree char *shown = ebb_escape_text (path);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't %s %s: %s", verb, shown, g_strerror (number));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_IO, "can't %s %s: %s", verb, shown, g_strerror (number));
 }
 
 char **
@@ -156,8 +157,7 @@ ebb_atomic_file_open (EbbAtomicFile *self,
     {
       g_autofree char *shown = ebb_escape_text (path);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: it is not a regular file", shown);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_IO, "can't write %s: it is not a regular file", shown);
     }
   ebb_atomic_file_clean (folder, prefix);
   self->fd = open_new (folder, stem, &self->temporary);
@@ -308,10 +308,9 @@ ebb_check_is_content (const char *path,
   if (size < strlen (LFS_POINTER) || memcmp (data, LFS_POINTER, strlen (LFS_POINTER)) != 0)
     return TRUE;
   shown = ebb_escape_text (path);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-               "%s: it is a pointer of Git LFS, not the file itself: fetch the file by git lfs pull in its folder",
-               shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT,
+                   "%s: it is a pointer of Git LFS, not the file itself: fetch the file by git lfs pull in its folder",
+                   shown);
 }
 
 int
@@ -368,9 +367,8 @@ ebb_read_file_part (int fd,
         {
           g_autofree char *shown = ebb_escape_text (path);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it ends before byte %" G_GUINT64_FORMAT, shown,
-                       offset + size);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_FORMAT, "%s: it ends before byte %" G_GUINT64_FORMAT, shown,
+                           offset + size);
         }
       p += n;
       offset += (guint64) n;
@@ -443,8 +441,7 @@ ebb_map_file (const char *path,
     {
       g_autofree char *shown = ebb_escape_text (path);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read %s: %s", shown, failure->message);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_IO, "can't read %s: %s", shown, failure->message);
     }
   return g_mapped_file_get_bytes (mapped);
 }

@@ -36,8 +36,7 @@ ebb_json_scanner_fail (EbbJsonScanner *self,
   va_start (args, format);
   message = g_strdup_vprintf (format, args);
   va_end (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: byte %" G_GSIZE_FORMAT ": %s", what, self->position, message);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: byte %" G_GSIZE_FORMAT ": %s", what, self->position, message);
 }
 
 static void

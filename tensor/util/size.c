@@ -60,7 +60,6 @@ ebb_memory_parse_size (const char *text,
       return TRUE;
     }
   shown = ebb_escape_text (text);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "\"%s\" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB", shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "\"%s\" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB", shown);
 }

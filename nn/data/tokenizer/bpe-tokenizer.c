@@ -65,17 +65,11 @@ read_vocab (const char *path,
       return FALSE;
     }
   if (vocabulary->size == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the vocabulary is empty", shown);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "%s: the vocabulary is empty", shown);
   for (guint32 i = 0; vocabulary->n_tokens < vocabulary->size && i < vocabulary->size; i++)
     if (ebb_vocabulary_get (vocabulary, i) == NULL)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: no token has the id %u: ids must be 0 to %u, each once",
-                     shown, i, vocabulary->size - 1);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_FORMAT, "%s: no token has the id %u: ids must be 0 to %u, each once",
+                       shown, i, vocabulary->size - 1);
   return TRUE;
 }
 
@@ -117,11 +111,8 @@ ebb_bpe_tokenizer_initable_init_instance (GInitable *initable,
   if (*pipeline != NULL)
     return TRUE;
   if (self->vocab_path == NULL || self->merges_path == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a BPE tokenizer needs the paths of its vocab.json and merges.txt");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "a BPE tokenizer needs the paths of its vocab.json and merges.txt");
   *pipeline = read_files (self->vocab_path, self->merges_path, error);
   return *pipeline != NULL;
 }

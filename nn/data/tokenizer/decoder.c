@@ -5,6 +5,7 @@
 #include "nn/data/tokenizer/characters-private.h"
 #include "nn/data/tokenizer/json-parts-private.h"
 #include "nn/data/utf8-private.h"
+#include "tensor/error-private.h"
 
 typedef enum
 {
@@ -107,10 +108,7 @@ read_step (const EbbJson *json,
   if (!ebb_json_part_find_kind (type, kind_names, &kind, error))
     return FALSE;
   if (self->is_byte_level)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s behind ByteLevel is not supported", type);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s behind ByteLevel is not supported", type);
   self->steps = g_renew (EbbDecoderStep, self->steps, self->n_steps + 1);
   step = &self->steps[self->n_steps++];
   *step = (EbbDecoderStep){ .kind = (Kind) kind, .is_fused = is_fused || kind == FUSE };

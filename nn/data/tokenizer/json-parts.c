@@ -2,6 +2,7 @@
 /* Reads the parts of a tokenizer.json: members that may be missing, and errors that name what doesn't fit. */
 #include "nn/data/tokenizer/json-parts-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/util/json-scanner-private.h"
 
 #include <string.h>
@@ -22,8 +23,7 @@ ebb_json_part_fail (const EbbJson *json,
     g_string_append (text, json == NULL ? "nothing" : json->kind == EBB_JSON_LIST ? "a list"
                                                                                   : "an object");
   quoted = ebb_json_quote (text->str);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", problem, quoted);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: %s", problem, quoted);
 }
 
 gboolean
@@ -33,8 +33,7 @@ ebb_json_part_refuse (const char *type,
 {
   g_autofree char *quoted = ebb_json_quote (type);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s is not supported: %s are", quoted, known);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s is not supported: %s are", quoted, known);
 }
 
 gboolean

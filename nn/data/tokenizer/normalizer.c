@@ -4,6 +4,7 @@
 
 #include "nn/data/tokenizer/characters-private.h"
 #include "nn/data/tokenizer/json-parts-private.h"
+#include "tensor/error-private.h"
 
 typedef enum
 {
@@ -255,9 +256,8 @@ check_length (gsize length,
 {
   if (length <= max_length)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the normalizers make more than %" G_GSIZE_FORMAT " bytes of a text",
-               max_length);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "the normalizers make more than %" G_GSIZE_FORMAT " bytes of a text",
+                   max_length);
 }
 
 static void

@@ -132,13 +132,11 @@ check_is_there (const char *folder,
         {
           g_autofree char *file = ebb_escape_text (names[j]);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s: there is no tokenizer.json, but %s: %s", shown, file,
-                       others[i].means);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_IO, "%s: there is no tokenizer.json, but %s: %s", shown, file,
+                           others[i].means);
         }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-               "%s: there is no tokenizer.json; copy there the one that the model was trained with", shown);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_IO,
+                   "%s: there is no tokenizer.json; copy there the one that the model was trained with", shown);
 }
 
 /* Of a folder. */

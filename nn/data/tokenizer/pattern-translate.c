@@ -4,6 +4,7 @@
 
 #include "nn/data/tokenizer/pattern-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/util/json-scanner-private.h"
 
 #include <pcre2.h>
@@ -35,8 +36,7 @@ refuse (const Translation *self,
   g_autofree char *quoted = ebb_json_quote (part);
   g_autofree char *whole = ebb_json_quote (self->expression);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the expression %s: %s %s", whole, quoted, problem);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "the expression %s: %s %s", whole, quoted, problem);
 }
 
 /* -- properties ---------------------------------------------------------------------------------------------------- */

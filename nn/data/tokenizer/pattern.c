@@ -6,6 +6,7 @@
 #include "nn/data/tokenizer/pattern-private.h"
 
 #include "nn/data/tokenizer/json-parts-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/json-scanner-private.h"
 
 #include <pcre2.h>
@@ -84,9 +85,9 @@ check_lookbehind (const EbbPattern *self,
   if (length <= MAX_LOOKBEHIND)
     return TRUE;
   quoted = ebb_json_quote (self->expression);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "the expression %s looks %u characters back: at most %u are supported", quoted, length, MAX_LOOKBEHIND);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                   "the expression %s looks %u characters back: at most %u are supported", quoted, length,
+                   MAX_LOOKBEHIND);
 }
 
 /* Compiles the expression, and a second time so that it counts. */
@@ -116,11 +117,8 @@ ebb_pattern_new (const char *expression,
   g_autoptr (EbbPattern) self = g_new0 (EbbPattern, 1);
 
   if (*expression == '\0' || strlen (expression) > MAX_LENGTH)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "an expression of %" G_GSIZE_FORMAT " bytes: 1 to %d are allowed", strlen (expression), MAX_LENGTH);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_FORMAT, "an expression of %" G_GSIZE_FORMAT " bytes: 1 to %d are allowed",
+                          strlen (expression), MAX_LENGTH);
   self->expression = g_strdup (expression);
   self->is_literal = is_literal;
   if (!is_literal)
@@ -253,18 +251,14 @@ fail (const EbbPatternSearch *self,
   PCRE2_UCHAR message[160];
 
   if (code == PCRE2_ERROR_MATCHLIMIT)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "the expression %s gives up at byte %" G_GSIZE_FORMAT
-                   " of the text: it has taken more than %" G_GUINT64_FORMAT " steps",
-                   quoted, place, STEPS_OF_TEXT);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "the expression %s gives up at byte %" G_GSIZE_FORMAT
+                     " of the text: it has taken more than %" G_GUINT64_FORMAT " steps",
+                     quoted, place, STEPS_OF_TEXT);
   pcre2_get_error_message (code, message, sizeof message);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "the expression %s gives up at byte %" G_GSIZE_FORMAT " of the text: %s", quoted, place,
-               (const char *) message);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                   "the expression %s gives up at byte %" G_GSIZE_FORMAT " of the text: %s", quoted, place,
+                   (const char *) message);
 }
 
 static int
@@ -412,10 +406,9 @@ append_replaced (const EbbPatternSearch *self,
       return TRUE;
     }
   quoted = ebb_json_quote (self->pattern->expression);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-               "replacing %s makes more than %" G_GSIZE_FORMAT " bytes of %" G_GSIZE_FORMAT, quoted, max_length,
-               self->length);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT,
+                   "replacing %s makes more than %" G_GSIZE_FORMAT " bytes of %" G_GSIZE_FORMAT, quoted, max_length,
+                   self->length);
 }
 
 gboolean

@@ -3,6 +3,7 @@
 #include "nn/data/tokenizer/json-parts-private.h"
 #include "nn/data/tokenizer/pipeline-private.h"
 #include "nn/data/utf8-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
@@ -91,10 +92,9 @@ check_length (const char *text,
 {
   if (strlen (text) <= EBB_MAX_ADDED_TOKEN)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-               "added_tokens: a token of %" G_GSIZE_FORMAT " bytes: at most %" G_GSIZE_FORMAT " are allowed",
-               strlen (text), EBB_MAX_ADDED_TOKEN);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT,
+                   "added_tokens: a token of %" G_GSIZE_FORMAT " bytes: at most %" G_GSIZE_FORMAT " are allowed",
+                   strlen (text), EBB_MAX_ADDED_TOKEN);
 }
 
 static gboolean
@@ -137,10 +137,7 @@ read_added_token (EbbTokenizerPipeline *self,
   g_hash_table_insert (self->added_by_content, token->content, token);
   if (!ebb_added_token_tree_add (token->is_normalized ? &self->normalized_tree : &self->raw_tree, token,
                                  token->decoded))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "added_tokens: more than 16 million bytes of tokens");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "added_tokens: more than 16 million bytes of tokens");
   self->vocab_size = MAX (self->vocab_size, (guint) id + 1);
   return TRUE;
 }
@@ -176,10 +173,7 @@ append_to_template (GArray *template,
                     GError **error)
 {
   if (template->len + n > MAX_TEMPLATE)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "a template of more than %d tokens", MAX_TEMPLATE);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "a template of more than %d tokens", MAX_TEMPLATE);
   g_array_append_vals (template, tokens, n);
   return TRUE;
 }
@@ -294,10 +288,7 @@ read_parts (EbbTokenizerPipeline *self,
   if (!read_added_tokens (self, ebb_json_get (json, "added_tokens"), error))
     return FALSE;
   if (self->vocab_size == 0)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_FORMAT, "the vocabulary is empty");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "the vocabulary is empty");
   *part = "post_processor";
   self->template = g_memdup2 (&text, sizeof text);
   self->n_template = 1;
@@ -313,10 +304,7 @@ ebb_tokenizer_pipeline_read (EbbTokenizerPipeline *self,
   g_autofree char *name = ebb_escape_text (self->name);
 
   if (json->kind != EBB_JSON_OBJECT)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it must be an object", name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "%s: it must be an object", name);
   if (!ebb_json_part_get_string (json, "version", &version, error))
     ;
   else if (strcmp (version, "1.0") != 0)

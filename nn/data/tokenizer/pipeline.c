@@ -4,6 +4,7 @@
 
 #include "nn/data/tokenizer/characters-private.h"
 #include "nn/data/utf8-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <string.h>
@@ -243,11 +244,8 @@ encode_in_space (Encoding *self,
   if (invalid < length)
     {
       if (!self->pipeline->model.is_byte_level)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                       "the text is not UTF-8 at byte %" G_GSIZE_FORMAT ": 0x%02x", invalid, (guint8) text[invalid]);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_FORMAT,
+                         "the text is not UTF-8 at byte %" G_GSIZE_FORMAT ": 0x%02x", invalid, (guint8) text[invalid]);
       self->has_byte_characters = TRUE;
       spell_bytes (self->space->valid, (const guint8 *) text, length);
       text = self->space->valid->str;
@@ -267,11 +265,8 @@ ebb_tokenizer_pipeline_encode (EbbTokenizerPipeline *self,
   gboolean ok;
 
   if (length >= G_MAXUINT32)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "a text of %" G_GSIZE_FORMAT " bytes is too long to be encoded at once", length);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY,
+                     "a text of %" G_GSIZE_FORMAT " bytes is too long to be encoded at once", length);
   encoding.space = take_space (self);
   ebb_token_buffer_grow (tokens, length / 3);
   ok = encode_in_space (&encoding, error);

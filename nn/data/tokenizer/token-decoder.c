@@ -107,11 +107,8 @@ ebb_token_decoder_push (EbbTokenDecoder *self,
 
   size = ebb_tokenizer_get_vocab_size (self->tokenizer);
   if (token < 0 || token >= size)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-                   "token %" G_GINT64_FORMAT ": it must be in [0, %" G_GINT64_FORMAT ")", token, size);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INDEX,
+                          "token %" G_GINT64_FORMAT ": it must be in [0, %" G_GINT64_FORMAT ")", token, size);
   if (!(self->skip_special_tokens && ebb_tokenizer_is_special (self->tokenizer, token)) && !decode (self, token, error))
     return NULL;
   return take_text (self, FALSE);

@@ -4,6 +4,7 @@
 
 #include "nn/data/tokenizer/characters-private.h"
 #include "nn/data/tokenizer/json-parts-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
@@ -16,9 +17,8 @@ fail_merge (gsize number,
 {
   g_autofree char *quoted = ebb_json_quote (missing);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-               "merge %" G_GSIZE_FORMAT ": the vocabulary has no token: %s", number, quoted);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT,
+                   "merge %" G_GSIZE_FORMAT ": the vocabulary has no token: %s", number, quoted);
 }
 
 /* A merge is two strings in a list, or one with a blank between. */
@@ -68,26 +68,14 @@ read_bpe (EbbTokenModel *self,
       || !ebb_json_part_get_boolean (json, "ignore_merges", &self->ignore_merges, error))
     return FALSE;
   if ((suffix != NULL && *suffix != '\0') || (prefix != NULL && *prefix != '\0'))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s is not supported in BPE",
-                   suffix != NULL && *suffix != '\0' ? "end_of_word_suffix" : "continuing_subword_prefix");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s is not supported in BPE",
+                     suffix != NULL && *suffix != '\0' ? "end_of_word_suffix" : "continuing_subword_prefix");
   if (ebb_json_as_double (ebb_json_get (json, "dropout"), &dropout) && dropout != 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "a dropout of %g is not supported in BPE", dropout);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "a dropout of %g is not supported in BPE", dropout);
   if (merges == NULL || merges->kind != EBB_JSON_LIST || merges->n_items >= G_MAXINT32)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_FORMAT, "the merges must be a list");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "the merges must be a list");
   if (!ebb_bpe_prepare (self, merges->n_items))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no memory for %" G_GSIZE_FORMAT " merges", merges->n_items);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY, "no memory for %" G_GSIZE_FORMAT " merges", merges->n_items);
   for (gsize i = 0; i < merges->n_items; i++)
     if (!read_merge (self, &merges->items[i], i, error))
       return FALSE;
@@ -120,10 +108,7 @@ ebb_token_model_read (EbbTokenModel *self,
   const char *type = ebb_json_get (json, "merges") != NULL ? "BPE" : "WordPiece", *unknown = NULL;
 
   if (json == NULL || json->kind != EBB_JSON_OBJECT)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_FORMAT, "it must be an object");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "it must be an object");
   if (!ebb_json_part_get_string (json, "type", &type, error))
     return FALSE;
   if (strcmp (type, "BPE") != 0 && strcmp (type, "WordPiece") != 0)
@@ -148,8 +133,7 @@ fail_at_line (const char *path,
   g_autofree char *quoted = ebb_json_quote (text);
   g_autofree char *shown = ebb_escape_text (path);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: line %u: %s: %s", shown, line, problem, quoted);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: line %u: %s: %s", shown, line, problem, quoted);
 }
 
 static gboolean
@@ -192,10 +176,7 @@ ebb_token_model_read_merges (EbbTokenModel *self,
   for (gsize i = 0; i < length; i++)
     n_lines += text[i] == '\n';
   if (n_lines >= G_MAXINT32 || !ebb_bpe_prepare (self, n_lines))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no memory for %" G_GSIZE_FORMAT " merges", n_lines);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY, "no memory for %" G_GSIZE_FORMAT " merges", n_lines);
   for (const char *p = text; p < end; p = next, number++)
     {
       const char *newline = memchr (p, '\n', (gsize) (end - p)), *stop = newline != NULL ? newline : end;

@@ -4,6 +4,7 @@
 
 #include "nn/data/tokenizer/characters-private.h"
 #include "nn/data/utf8-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/json-scanner-private.h"
 
 /* Ids may leave a few numbers out; tables are by id, so that a large one can't ask for all memory. */
@@ -17,8 +18,7 @@ fail_token (const EbbJson *item,
   g_autofree char *token = ebb_json_quote (item->key);
   g_autofree char *id = ebb_json_quote (item->text != NULL ? item->text : "");
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the token %s: the id %s %s", token, id, problem);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "the token %s: the id %s %s", token, id, problem);
 }
 
 /* Fills in the sizes of the tables. */
@@ -42,11 +42,10 @@ measure (EbbVocabulary *self,
         {
           g_autofree char *token = ebb_json_quote (item->key);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                       "the token %s: the id %" G_GINT64_FORMAT " is too large for a vocabulary of %" G_GSIZE_FORMAT
-                       " tokens",
-                       token, id, json->n_items);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_FORMAT,
+                           "the token %s: the id %" G_GINT64_FORMAT " is too large for a vocabulary of %" G_GSIZE_FORMAT
+                           " tokens",
+                           token, id, json->n_items);
         }
       self->size = MAX (self->size, (guint32) id + 1);
       self->has_nul |= strstr (item->key, EBB_JSON_NUL) != NULL;
@@ -54,10 +53,7 @@ measure (EbbVocabulary *self,
       *n_bytes += length + 1;
     }
   if (*n_bytes >= G_MAXUINT32)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_FORMAT, "the vocabulary has 4 GiB of text or more");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "the vocabulary has 4 GiB of text or more");
   self->n_tokens = (guint32) json->n_items;
   return TRUE;
 }
@@ -82,10 +78,7 @@ ebb_vocabulary_read (EbbVocabulary *self,
   guint64 n_slots = 16;
 
   if (json == NULL || json->kind != EBB_JSON_OBJECT)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_FORMAT, "the vocabulary must be an object");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "the vocabulary must be an object");
   if (!measure (self, json, &n_bytes, error))
     return FALSE;
   while (n_slots < 2 * (guint64) self->n_tokens)
@@ -107,9 +100,8 @@ ebb_vocabulary_read (EbbVocabulary *self,
           g_autofree char *first = ebb_json_quote (ebb_vocabulary_get (self, id));
           g_autofree char *second = ebb_json_quote (item->key);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the id %" G_GINT64_FORMAT " is there twice: of %s and %s",
-                       id, first, second);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_FORMAT, "the id %" G_GINT64_FORMAT " is there twice: of %s and %s",
+                           id, first, second);
         }
       memcpy (self->spellings + used, item->key, length + 1);
       self->offsets[id] = (guint32) used + 1;

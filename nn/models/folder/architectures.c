@@ -499,8 +499,7 @@ ebb_architecture_find (const EbbJson *document,
                                                                                      : " or ",
                             ebb_architectures[i].model_type);
   value = member != NULL ? ebb_json_describe (member) : g_strdup ("missing");
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: model_type is %s: it must be %s", shown, value, known->str);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_STATE, "%s: model_type is %s: it must be %s", shown, value, known->str);
 }
 
 const EbbArchitecture *
@@ -523,7 +522,6 @@ ebb_architecture_find_gguf (const char *name,
         g_string_append_printf (known, "%s%s", known->len > 0 ? ", " : "", form->name);
     }
   value = ebb_json_quote (name);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: general.architecture is %s: it must be one of %s", shown, value,
-               known->str);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_STATE, "%s: general.architecture is %s: it must be one of %s", shown, value,
+                        known->str);
 }

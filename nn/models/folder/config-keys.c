@@ -24,9 +24,8 @@ ebb_config_refuse (const EbbConfigSource *source,
   g_autofree char *shown = ebb_escape_text (source->path);
   g_autofree char *described = value != NULL ? ebb_json_describe (value) : g_strdup ("missing");
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: %s%s%s is %s: it must be %s", shown, scope ? scope : "",
-               scope ? "." : "", key, described, right);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: %s%s%s is %s: it must be %s", shown, scope ? scope : "",
+                   scope ? "." : "", key, described, right);
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */

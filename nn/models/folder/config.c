@@ -58,9 +58,8 @@ ebb_config_read_gpt (const EbbConfigSource *source,
     {
       g_autofree char *shown = ebb_escape_text (source->path);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: %d layers: there must be %d at most", shown, config->layers,
-                   MAX_LAYERS);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_STATE, "%s: %d layers: there must be %d at most", shown, config->layers,
+                            MAX_LAYERS);
     }
   if (config->attention_dropout == config->dropout)
     config->attention_dropout = -1;
@@ -230,10 +229,9 @@ write_gpt (const EbbArchitecture *architecture,
   difference = ebb_config_find_difference (after, config);
   if (difference == NULL)
     return g_steal_pointer (&written);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the model can't be saved as %s: its %s is one that such a model does not have",
-               architecture->model_type, difference);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_STATE,
+                        "the model can't be saved as %s: its %s is one that such a model does not have",
+                        architecture->model_type, difference);
 }
 
 static EbbJson *
@@ -284,6 +282,5 @@ ebb_config_find_architecture (const EbbGptConfig *config,
         return architecture;
       g_string_append_printf (reasons, "%s%s", reasons->len > 0 ? "; " : "", reason->message);
     }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "no architecture has all choices of the model: %s", reasons->str);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_STATE, "no architecture has all choices of the model: %s", reasons->str);
 }

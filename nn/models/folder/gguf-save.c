@@ -283,12 +283,9 @@ ebb_model_save_gguf_from (EbbModule *model,
   gboolean done;
 
   if (config == NULL || map->architecture->gguf == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "the model can't be saved as GGUF: llama.cpp has no %s with its head; save it as a folder",
-                   ebb_module_get_type_name (model));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "the model can't be saved as GGUF: llama.cpp has no %s with its head; save it as a folder",
+                     ebb_module_get_type_name (model));
   /* The architecture has all choices of the model, or says which not. */
   document = ebb_config_write (map->architecture, NULL, config, error);
   if (document == NULL)

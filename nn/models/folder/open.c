@@ -359,9 +359,8 @@ check_quantization (const EbbConfigSource *source,
   if (has == EBB_QUANTIZATION_NONE || wanted == EBB_QUANTIZATION_NONE || has == wanted)
     return TRUE;
   shown = ebb_escape_text (source->path);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the weights are %s already, not to be quantised to %s", shown,
-               ebb_quantization_get_name (has), ebb_quantization_get_name (wanted));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: the weights are %s already, not to be quantised to %s", shown,
+                   ebb_quantization_get_name (has), ebb_quantization_get_name (wanted));
 }
 
 /* @files: NULL in a dry run of a folder without weights. */
@@ -558,18 +557,14 @@ ebb_model_open_quantized (const char *folder,
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
   if ((guint) quantization > EBB_QUANTIZATION_NF4)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "model_open: the quantisation is %d, it must be none, int8 or nf4", (int) quantization);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "model_open: the quantisation is %d, it must be none, int8 or nf4", (int) quantization);
   if (dtype == EBB_MODEL_KEEP_DTYPE || dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16)
     return ebb_gguf_is_path (folder) && !g_file_test (folder, G_FILE_TEST_IS_DIR)
                ? open_gguf (folder, dtype, quantization, error)
                : open_model (folder, dtype, quantization, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "model_open: dtype is %s, it must be f32 or bf16",
-               dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype) : "no dtype");
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_DTYPE, "model_open: dtype is %s, it must be f32 or bf16",
+                        dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype) : "no dtype");
 }
 
 /**
@@ -625,10 +620,10 @@ ebb_model_find_architecture (EbbModule *model,
   for (guint i = 0; EBB_IS_BERT (model) && i < ebb_n_architectures; i++)
     if (ebb_architectures[i].is_bert)
       return &ebb_architectures[i];
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "model_save: %s is no model of a folder, which is a Gpt or a Bert; save_safetensors saves its state",
-               ebb_module_get_type_name (model));
-  return NULL;
+  return ebb_fail_null (
+      error, EBB_ERROR_INVALID_ARGUMENT,
+      "model_save: %s is no model of a folder, which is a Gpt or a Bert; save_safetensors saves its state",
+      ebb_module_get_type_name (model));
 }
 
 /**

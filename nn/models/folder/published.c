@@ -141,10 +141,9 @@ check_copies (const Published *self, EbbArgs *copies, EbbArgs *state, GError **e
             || strcmp (g_array_index (self->map->tensors, EbbModelTensor, weight->parts[0].tensor).name, tied->own)
                    != 0)
           continue;
-        g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                     "%s: %s differs from %s, and the model has one weight for both%s", self->function, tied->file,
-                     name, self->architecture->is_bert ? "" : ": make it of a configuration that is not tied");
-        return FALSE;
+        return ebb_fail (error, EBB_ERROR_STATE,
+                         "%s: %s differs from %s, and the model has one weight for both%s", self->function, tied->file,
+                         name, self->architecture->is_bert ? "" : ": make it of a configuration that is not tied");
       }
   return TRUE;
 }
@@ -164,11 +163,8 @@ read_state (const Published *self, EbbArgs *views, EbbArgs *state, GError **erro
       EbbArgs *into;
 
       if (name == NULL || tensor == NULL)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: entry %u, \"%s\", is not a tensor", self->function, i,
-                       name != NULL ? name : "");
-          return NULL;
-        }
+        return ebb_fail_null (error, EBB_ERROR_STATE, "%s: entry %u, \"%s\", is not a tensor", self->function, i,
+                              name != NULL ? name : "");
       renamed = rename_norm (self, skip_prefix (self, name));
       if (is_ignored (self, renamed))
         continue;
@@ -177,10 +173,9 @@ read_state (const Published *self, EbbArgs *views, EbbArgs *state, GError **erro
         {
           g_autofree char *shown = ebb_escape_text (renamed);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: %s is there twice, %s%s", self->function, shown,
-                       self->architecture->is_bert ? "by its old name too" : "with and without ",
-                       self->architecture->prefix);
-          return NULL;
+          return ebb_fail_null (error, EBB_ERROR_STATE, "%s: %s is there twice, %s%s", self->function, shown,
+                                self->architecture->is_bert ? "by its old name too" : "with and without ",
+                                self->architecture->prefix);
         }
       ebb_args_add_tensor (into, renamed, tensor);
     }
@@ -239,10 +234,9 @@ check_layout (EbbGpt *self, const char *what, GError **error)
 
   if (config == NULL || config->layout == EBB_GPT_LAYOUT_GPT2)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s: the model has the layout of Llama, not GPT-2's; ebb_model_open () and ebb_model_save () are for it",
-               what);
-  return FALSE;
+  return ebb_fail (
+      error, EBB_ERROR_NOT_SUPPORTED,
+      "%s: the model has the layout of Llama, not GPT-2's; ebb_model_open () and ebb_model_save () are for it", what);
 }
 
 /**

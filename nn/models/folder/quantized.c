@@ -311,10 +311,7 @@ ebb_weight_map_describe_quantized (EbbWeightMap *map,
       name = g_array_index (map->tensors, EbbModelTensor, weight->parts[0].tensor).name;
       layer = find_layer (model, name);
       if (layer == NULL || layer->quantized.quantization != EBB_QUANTIZATION_NF4)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: it must be of a linear layer in nf4", name);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s: it must be of a linear layer in nf4", name);
       weight->text = write_quant_state (layer, dtype, error);
       if (weight->text == NULL)
         return FALSE;
@@ -354,8 +351,7 @@ refuse (const Source *source,
   g_autofree char *path = ebb_escape_text (ebb_weight_files_get_reader (source->files, source->entry)->path);
   g_autofree char *name = ebb_escape_text (source->entry->name);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %.*s: %s", path, MAX_SHOWN, name, what);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: %.*s: %s", path, MAX_SHOWN, name, what);
 }
 
 static gboolean

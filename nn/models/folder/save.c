@@ -523,12 +523,11 @@ check_dtype (const char *path,
   if (dtype == EBB_MODEL_KEEP_DTYPE || dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16
       || (is_gguf && (dtype == EBB_DTYPE_F16 || dtype == EBB_MODEL_Q8_0)))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "model_save: dtype is %s, it must be %s",
-               dtype == EBB_MODEL_Q8_0              ? "q8_0"
-               : dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype)
-                                                    : "no dtype",
-               is_gguf ? "f32, f16, bf16 or q8_0" : "f32 or bf16; a GGUF file may also have f16 or q8_0");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE, "model_save: dtype is %s, it must be %s",
+                   dtype == EBB_MODEL_Q8_0              ? "q8_0"
+                   : dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype)
+                                                        : "no dtype",
+                   is_gguf ? "f32, f16, bf16 or q8_0" : "f32 or bf16; a GGUF file may also have f16 or q8_0");
 }
 
 /**
@@ -704,10 +703,7 @@ ebb_model_check_config (EbbModule *model,
     return FALSE;
   ours = ebb_json_parse (text, strlen (text), EBB_CONFIG_FILE, error);
   if (there->kind != EBB_JSON_OBJECT)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s is no object", EBB_CONFIG_FILE);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "%s is no object", EBB_CONFIG_FILE);
   written = describe_over (model, dtype, there, error);
   over = written != NULL ? ebb_json_parse (written, strlen (written), EBB_CONFIG_FILE, error) : NULL;
   if (over == NULL)

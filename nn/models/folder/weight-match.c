@@ -64,8 +64,7 @@ fail (EbbWeightFiles *files,
   g_autofree char *shown = ebb_escape_text (files->folder);
   g_autofree char *list = ebb_escape_text (text->str);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the tensors do not fit %s:%s", shown, files->config, list);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: the tensors do not fit %s:%s", shown, files->config, list);
 }
 
 gboolean
@@ -125,10 +124,9 @@ check_dtype (EbbWeightFiles *files,
     return TRUE;
   shown = ebb_escape_text (ebb_weight_files_get_reader (files, entry)->path);
   name = ebb_escape_text (entry->name);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: the tensor %s is %s: it must be %s", shown, name,
-               ebb_safetensors_entry_get_dtype_name (entry),
-               is_exact ? ebb_safetensors_entry_get_dtype_name (&wanted) : "F32, BF16 or F16");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DTYPE, "%s: the tensor %s is %s: it must be %s", shown, name,
+                   ebb_safetensors_entry_get_dtype_name (entry),
+                   is_exact ? ebb_safetensors_entry_get_dtype_name (&wanted) : "F32, BF16 or F16");
 }
 
 static int

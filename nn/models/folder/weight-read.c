@@ -626,11 +626,11 @@ ebb_weights_check_tied (EbbWeightFiles *files,
           return FALSE;
         }
       shown = ebb_escape_text (files->folder);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s: %s differs from the tensor that config.json ties it to: tie_word_embeddings must be false, or "
-                   "both equal",
-                   shown, tied->file);
-      return FALSE;
+      return ebb_fail (
+          error, EBB_ERROR_STATE,
+          "%s: %s differs from the tensor that config.json ties it to: tie_word_embeddings must be false, or "
+          "both equal",
+          shown, tied->file);
     }
   return TRUE;
 }

@@ -3,6 +3,7 @@
 #include "tensor/cpu/simd/elementwise-private.h"
 
 #include "tensor/cpu/parallel-private.h"
+#include "tensor/error-private.h"
 
 /* Runs elementwise kernels over views: chunks, threads and conversions to f32 and back. */
 
@@ -162,11 +163,8 @@ ebb_elementwise (const EbbElementwise *work,
   Strided strided;
 
   if (G_UNLIKELY (work->is_float ? work->func_f32 == NULL : work->func_i64 == NULL))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "This operation is not defined for %s elements",
-                   work->is_float ? "floating" : "integer");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE, "This operation is not defined for %s elements",
+                     work->is_float ? "floating" : "integer");
   if (n == 0 || (work->is_float && try_direct (work, n)))
     return TRUE;
 
