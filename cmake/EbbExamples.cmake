@@ -30,7 +30,7 @@ list (REMOVE_DUPLICATES shared_folders)
 
 # Private sources of the library that the programs compile for themselves until they train by EbbTrainer, which calls
 # them. They use public functions alone.
-set (insiders train/event-file.c train/log.c train/progress.c)
+set (insiders train/concessions.c train/event-file.c train/log.c train/progress.c)
 list (APPEND sources_common ${insiders})
 set_property (SOURCE ${insiders} APPEND PROPERTY COMPILE_DEFINITIONS EBB_COMPILATION)
 

@@ -1,5 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* What --allow permits, and how the options of a training change by it. */
 #include "common/memory/concessions.h"
+
+#include "train/concessions-private.h"
 
 #include <string.h>
 
@@ -15,11 +18,6 @@ typedef struct
   int n_ranks;
 } Place;
 
-/* Each changes one option, in place of what concessions before it made of that. FALSE: it is of no use here. */
-typedef gboolean (*Take) (Options *options,
-                          int level,
-                          const Place *place);
-
 static gboolean
 set_text (char **option,
           const char *to)
@@ -31,7 +29,6 @@ set_text (char **option,
 
 static gboolean
 take_loss_chunk (Options *options,
-                 int level G_GNUC_UNUSED,
                  const Place *place)
 {
   if (place->loss_chunk == 0 || options->loss_chunk > 0)
@@ -59,18 +56,14 @@ take_micro_batches (Options *options,
 }
 
 static gboolean
-take_bf16_moments (Options *options,
-                   int level G_GNUC_UNUSED,
-                   const Place *place G_GNUC_UNUSED)
+take_bf16_moments (Options *options)
 {
   OPTION_GIVE (options, moments);
   return strcmp (options->moments, "f32") == 0 && set_text (&options->moments, "bf16");
 }
 
 static gboolean
-take_eight_bit_moments (Options *options,
-                        int level G_GNUC_UNUSED,
-                        const Place *place G_GNUC_UNUSED)
+take_eight_bit_moments (Options *options)
 {
   OPTION_GIVE (options, moments);
   return strcmp (options->moments, "8bit") != 0 && set_text (&options->moments, "8bit");
@@ -78,9 +71,7 @@ take_eight_bit_moments (Options *options,
 
 /* Clipping and accumulation need all gradients at once, and neither is ever dropped. */
 static gboolean
-take_step_in_backward (Options *options,
-                       int level G_GNUC_UNUSED,
-                       const Place *place G_GNUC_UNUSED)
+take_step_in_backward (Options *options)
 {
   if (options->step_in_backward || options->clip > 0 || options->accumulate > 1 || options->micro_batch > 0)
     return FALSE;
@@ -90,9 +81,7 @@ take_step_in_backward (Options *options,
 }
 
 static gboolean
-take_bf16_residual (Options *options,
-                    int level G_GNUC_UNUSED,
-                    const Place *place G_GNUC_UNUSED)
+take_bf16_residual (Options *options)
 {
   OPTION_GIVE (options, residual);
   /* A folder's model says its own. */
@@ -100,32 +89,7 @@ take_bf16_residual (Options *options,
          && set_text (&options->residual, "bf16");
 }
 
-#define LOSS_CHUNK (1u << 0)
-#define MICRO_BATCHES (7u << 1)
-#define BF16_MOMENTS (1u << 4)
-#define STEP_IN_BACKWARD (1u << 7)
-
-/* In the order of their bits, in which they are tried. */
-static const struct
-{
-  const char *name;
-  Take take;
-  int level;
-  guint replaces; /* bits of others, which are undone where this one is taken */
-} concessions[] = {
-  { "loss-chunk", take_loss_chunk, 0, 0 },
-  { "micro-batches", take_micro_batches, 2, MICRO_BATCHES },
-  { "micro-batches", take_micro_batches, 4, MICRO_BATCHES },
-  { "micro-batches", take_micro_batches, 8, MICRO_BATCHES },
-  { "bf16-moments", take_bf16_moments, 0, 0 },
-  { "8bit-moments", take_eight_bit_moments, 0, BF16_MOMENTS },
-  { "bf16-residual", take_bf16_residual, 0, 0 },
-  { "step-in-backward", take_step_in_backward, 0, MICRO_BATCHES }, /* last: others go with what it replaces */
-};
-
-#define N_CONCESSIONS G_N_ELEMENTS (concessions)
-
-/* -- sets of them -------------------------------------------------------------------------------------------------- */
+/* -- a search ------------------------------------------------------------------------------------------------------ */
 
 /* The options that concessions change, as they are without any. */
 typedef struct
@@ -136,257 +100,152 @@ typedef struct
   int micro_batch;
 } Untouched;
 
-static void
-untouched_init (Untouched *self,
-                const Options *options)
-{
-  *self = (Untouched){ .moments = g_strdup (options->moments),
-                       .residual = g_strdup (options->residual),
-                       .step_in_backward = options->step_in_backward,
-                       .loss_chunk = options->loss_chunk,
-                       .micro_batch = options->micro_batch };
-}
-
-static void
-untouched_clear (Untouched *self)
-{
-  g_free (self->moments);
-  g_free (self->residual);
-}
-
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Untouched, untouched_clear)
-
 typedef struct
 {
   Options *options;
   ConcessionAttempt attempt;
   gpointer data;
   Place place;
-  guint64 needed;      /* as the last attempt said */
-  GError *interrupted; /* of an attempt that Ctrl-C or a signal has ended; NULL: none was */
+  Untouched untouched;
+  gboolean is_begun; /* the options have been noted: a resumed training has those of its state after one attempt */
 } Search;
 
 static void
 search_clear (Search *self)
 {
-  g_clear_error (&self->interrupted);
+  g_free (self->untouched.moments);
+  g_free (self->untouched.residual);
 }
 
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Search, search_clear)
 
-static gboolean
-try (Search *self,
-     GError **error)
+static void
+reset (gpointer data)
 {
-  g_autoptr (GError) failure = NULL;
-
-  if (self->attempt (self->options, self->data, &self->needed, &failure))
-    return TRUE;
-  if (self->interrupted == NULL && g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_CANCELLED))
-    self->interrupted = g_error_copy (failure);
-  if (error != NULL)
-    g_propagate_error (error, g_steal_pointer (&failure));
-  return FALSE;
-}
-
-/* @wanted, and what is returned: a bit for each concession. Those that are of no use here aren't taken. */
-static guint
-apply (const Search *self,
-       const Untouched *untouched,
-       guint wanted)
-{
+  Search *self = data;
   Options *options = self->options;
-  guint taken = 0;
+  Untouched *untouched = &self->untouched;
 
+  if (!self->is_begun)
+    *untouched = (Untouched){ .moments = g_strdup (options->moments),
+                              .residual = g_strdup (options->residual),
+                              .step_in_backward = options->step_in_backward,
+                              .loss_chunk = options->loss_chunk,
+                              .micro_batch = options->micro_batch };
+  self->is_begun = TRUE;
   set_text (&options->moments, untouched->moments);
   set_text (&options->residual, untouched->residual);
   options->step_in_backward = untouched->step_in_backward;
   options->loss_chunk = untouched->loss_chunk;
   options->micro_batch = untouched->micro_batch;
-  for (guint i = 0; i < N_CONCESSIONS; i++)
-    if ((wanted & 1u << i) != 0 && concessions[i].take (options, concessions[i].level, &self->place))
-      taken |= 1u << i;
-  return taken;
 }
 
-/* @taken and concession @i, without those that it replaces. */
-static guint
-add (guint taken,
-     guint i)
-{
-  return (taken & ~concessions[i].replaces) | 1u << i;
-}
-
-/* Takes one concession less, as long as that fits. */
-static guint
-drop_needless (Search *self,
-               const Untouched *untouched,
-               guint taken)
-{
-  gboolean last_fits = TRUE;
-
-  for (guint i = 0; i < N_CONCESSIONS; i++)
-    {
-      const guint without = taken & ~(1u << i);
-
-      if (without == 0 || without == taken)
-        continue;
-      apply (self, untouched, without);
-      last_fits = try (self, NULL);
-      if (last_fits)
-        taken = without;
-    }
-  if (last_fits)
-    return taken;
-  apply (self, untouched, taken);
-  return try (self, NULL) ? taken : 0;
-}
-
-/* Whether all of them together are enough: with micro-batches, or with steps in backward in their place. */
 static gboolean
-would_all_do (Search *self,
-              const Untouched *untouched)
+take (gpointer data,
+      EbbConcessions change,
+      guint n_parts)
 {
-  const guint all = (1u << N_CONCESSIONS) - 1;
+  Search *self = data;
 
-  apply (self, untouched, all & ~STEP_IN_BACKWARD);
-  if (try (self, NULL))
-    return TRUE;
-  apply (self, untouched, all & ~MICRO_BATCHES);
-  return try (self, NULL);
-}
-
-/* Tries one concession more after the other until one fits: those of @named, then the others where @and_others, for
- * which those of @named have been tried by themselves; steps in backward are last. Returns those that are taken; 0 if
- * none is enough. @error: that of the attempt that needs least, of @least bytes and those before it. */
-static guint
-climb (Search *self,
-       const Untouched *untouched,
-       guint named,
-       gboolean and_others,
-       guint64 least,
-       GError **error)
-{
-  guint taken = 0;
-
-  /* The plan of a file wants some, and no others. */
-  if (and_others && self->options->plan == NULL && !would_all_do (self, untouched))
-    return 0;
-  for (guint i = 0; i < 2 * N_CONCESSIONS; i++)
+  switch (change)
     {
-      const guint number = i % N_CONCESSIONS;
-      const gboolean is_named = (named & 1u << number) != 0, is_last = 1u << number == STEP_IN_BACKWARD;
-      guint next;
-      GError *failure = NULL;
-
-      if ((is_named && !is_last) != (i < N_CONCESSIONS) || (!is_named && !and_others))
-        continue;
-      next = apply (self, untouched, add (taken, number));
-      if ((next & 1u << number) == 0)
-        continue;
-      taken = next;
-      if (and_others && i < N_CONCESSIONS)
-        continue;
-      if (try (self, &failure))
-        return drop_needless (self, untouched, taken);
-      if (self->needed > least)
-        {
-          g_error_free (failure);
-          continue;
-        }
-      least = self->needed;
-      g_clear_error (error);
-      g_propagate_error (error, failure);
-      if (least == 0)
-        return 0;
+    case EBB_CONCESSIONS_LOSS_CHUNK: return take_loss_chunk (self->options, &self->place);
+    case EBB_CONCESSIONS_MICRO_BATCHES: return take_micro_batches (self->options, (int) n_parts, &self->place);
+    case EBB_CONCESSIONS_BF16_MOMENTS: return take_bf16_moments (self->options);
+    case EBB_CONCESSIONS_EIGHT_BIT_MOMENTS: return take_eight_bit_moments (self->options);
+    case EBB_CONCESSIONS_BF16_RESIDUAL: return take_bf16_residual (self->options);
+    case EBB_CONCESSIONS_STEP_IN_BACKWARD: return take_step_in_backward (self->options);
+    case EBB_CONCESSIONS_NONE:
+    case EBB_CONCESSIONS_BF16_WEIGHTS:
+    default: return FALSE;
     }
-  return 0;
 }
 
-static char *
-name_all (guint taken)
+static gboolean
+attempt (gpointer data,
+         guint64 *needed,
+         GError **error)
 {
-  GString *names = g_string_new (NULL);
+  Search *self = data;
 
-  for (guint i = 0; i < N_CONCESSIONS; i++)
-    if ((taken & 1u << i) != 0)
-      g_string_append_printf (names, "%s%s", names->len > 0 ? "," : "", concessions[i].name);
-  return g_string_free (names, FALSE);
+  return self->attempt (self->options, self->data, needed, error);
 }
 
 /* -- for callers --------------------------------------------------------------------------------------------------- */
 
-/* "loss-chunk, micro-batches or bf16-moments" */
-static char *
-describe_names (void)
-{
-  GString *names = g_string_new (concessions[0].name);
-
-  for (guint i = 1; i < N_CONCESSIONS; i++)
-    if (strcmp (concessions[i].name, concessions[i - 1].name) != 0)
-      g_string_append_printf (names, "%s%s", i + 1 < N_CONCESSIONS ? ", " : " or ", concessions[i].name);
-  return g_string_free (names, FALSE);
-}
-
 #define NONE "none"
 
-/* The value of --allow as names. */
-static char **
-list_allowed (const Options *options)
+/* The value of --allow. *@unknown: the first name that is none of the program's, owned by the caller; or NULL. */
+static EbbConcessions
+read_allowed (const Options *options,
+              char **unknown)
 {
-  g_autofree char *all = NULL;
-  g_autofree char *named = NULL;
+  const EbbConcessions known =
+      EBB_CONCESSIONS_SEARCHED | (options->program->tunes ? EBB_CONCESSIONS_BF16_WEIGHTS : EBB_CONCESSIONS_NONE);
+  EbbConcessions allowed = EBB_CONCESSIONS_NONE;
+  g_auto (GStrv) names = NULL;
 
-  if (options->allow != NULL || !options->program->tunes)
-    return g_strsplit (options->allow != NULL && strcmp (options->allow, NONE) != 0 ? options->allow : "", ",", -1);
-  all = name_all ((1u << N_CONCESSIONS) - 1);
-  named = g_strconcat (CONCESSION_BF16_WEIGHTS ",", all, NULL);
-  return g_strsplit (named, ",", -1);
+  *unknown = NULL;
+  if (options->allow == NULL && options->program->tunes)
+    return known;
+  names = g_strsplit (options->allow != NULL && strcmp (options->allow, NONE) != 0 ? options->allow : "", ",", -1);
+  for (guint i = 0; names[i] != NULL; i++)
+    {
+      const EbbConcessions change = ebb_concessions_find (names[i]) & known;
+
+      if (change == EBB_CONCESSIONS_NONE && *unknown == NULL)
+        *unknown = g_strdup (names[i]);
+      allowed |= change;
+    }
+  return allowed;
+}
+
+static EbbConcessions
+get_allowed (const Options *options)
+{
+  g_autofree char *unknown = NULL;
+
+  return read_allowed (options, &unknown);
 }
 
 gboolean
 concessions_may_take (const Options *options,
-                      const char *name)
+                      EbbConcessions change)
 {
-  g_auto (GStrv) allowed = list_allowed (options);
-
-  return g_strv_contains ((const char *const *) allowed, name);
-}
-
-static guint
-find_named (char **names)
-{
-  guint named = 0;
-
-  for (guint i = 0; i < N_CONCESSIONS; i++)
-    if (g_strv_contains ((const char *const *) names, concessions[i].name))
-      named |= 1u << i;
-  return named;
+  return (get_allowed (options) & change) != 0;
 }
 
 gboolean
 concessions_are_allowed (const Options *options)
 {
-  g_auto (GStrv) allowed = list_allowed (options);
+  return concessions_may_take (options, EBB_CONCESSIONS_SEARCHED);
+}
 
-  return find_named (allowed) != 0;
+/* "loss-chunk, micro-batches or bf16-moments" */
+static char *
+describe_names (void)
+{
+  g_autofree char *all = ebb_concessions_to_string (EBB_CONCESSIONS_SEARCHED);
+  g_auto (GStrv) names = g_strsplit (all, ",", -1);
+  const guint n = g_strv_length (names);
+  GString *text = g_string_new (names[0]);
+
+  for (guint i = 1; i < n; i++)
+    g_string_append_printf (text, "%s%s", i + 1 < n ? ", " : " or ", names[i]);
+  return g_string_free (text, FALSE);
 }
 
 gboolean
 concessions_check (const Options *options,
                    GError **error)
 {
-  g_auto (GStrv) names = list_allowed (options);
+  g_autofree char *unknown = NULL;
+  g_autofree char *known = describe_names (), *weights = ebb_concessions_to_string (EBB_CONCESSIONS_BF16_WEIGHTS);
 
-  for (guint i = 0; names[i] != NULL; i++)
-    {
-      char *name[] = { names[i], NULL };
-      g_autofree char *known = describe_names ();
-
-      if (find_named (name) == 0 && !(options->program->tunes && strcmp (names[i], CONCESSION_BF16_WEIGHTS) == 0))
-        return options_refuse (error, "--allow: there is no \"%s\"; it must be %s%s; or " NONE " alone", names[i],
-                               options->program->tunes ? CONCESSION_BF16_WEIGHTS ", " : "", known);
-    }
+  read_allowed (options, &unknown);
+  if (unknown != NULL)
+    return options_refuse (error, "--allow: there is no \"%s\"; it must be %s%s%s; or " NONE " alone", unknown,
+                           options->program->tunes ? weights : "", options->program->tunes ? ", " : "", known);
   return options->allow == NULL || options->program->tunes || options_have_plan (options)
          || options_refuse (error, "--allow %s: it needs --memory", options->allow);
 }
@@ -394,43 +253,28 @@ concessions_check (const Options *options,
 gboolean
 concessions_take (Options *options,
                   guint n_ranks,
-                  ConcessionAttempt attempt,
+                  ConcessionAttempt function,
                   gpointer data,
                   char **taken_names,
                   GError **error)
 {
-  g_auto (GStrv) allowed = list_allowed (options);
+  static const EbbConcessionFuncs funcs = { reset, take, attempt };
   EbbDevice *device = ebb_device_get (options->device, NULL);
-  g_auto (Search) search = { .options = options, .attempt = attempt, .data = data };
-  const guint named = find_named (allowed);
-  g_auto (Untouched) untouched = { 0 };
+  g_auto (Search) search = { .options = options, .attempt = function, .data = data };
+  EbbConcessions taken, enough;
   g_autoptr (GError) failure = NULL;
-  g_autoptr (GError) last = NULL;
-  g_autofree char *enough = NULL;
-  guint taken;
+  g_autofree char *names = NULL;
 
-  *taken_names = NULL;
   search.place = (Place){ device != NULL ? ebb_device_get_loss_chunk (device) : 0, (int) n_ranks };
-  if (try (&search, &failure))
-    return TRUE;
-  if (search.needed == 0)
+  *taken_names = NULL;
+  if (ebb_concessions_search (&funcs, &search, get_allowed (options), options->plan != NULL, &taken, &enough, &failure))
     {
-      g_propagate_error (error, g_steal_pointer (&failure));
-      return FALSE;
-    }
-  untouched_init (&untouched, options); /* a resumed training has the options of its state by now */
-  taken = climb (&search, &untouched, named, FALSE, search.needed, &failure);
-  if (taken != 0)
-    {
-      *taken_names = name_all (taken);
+      *taken_names = taken != EBB_CONCESSIONS_NONE ? ebb_concessions_to_string (taken) : NULL;
       return TRUE;
     }
-  taken = search.needed > 0 ? climb (&search, &untouched, named, TRUE, G_MAXUINT64, &last) : 0;
-  enough = name_all (taken);
-  if (search.interrupted != NULL)
-    g_propagate_error (error, g_steal_pointer (&search.interrupted));
-  else if (taken != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, enough);
+  names = ebb_concessions_to_string (enough);
+  if (enough != EBB_CONCESSIONS_NONE)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; with --allow %s it fits", failure->message, names);
   else
     g_propagate_error (error, g_steal_pointer (&failure));
   return FALSE;

@@ -18,12 +18,9 @@ typedef gboolean (*ConcessionAttempt) (Options *options,
 /* Refuses what --allow can't name. */
 gboolean concessions_check (const Options *options,
                             GError **error);
-/* Weights in the type of a folder that has them in bf16: nothing that a search takes. */
-#define CONCESSION_BF16_WEIGHTS "bf16-weights"
-
-/* Whether --allow permits it; a program that tunes has all permitted where that isn't given. */
+/* Whether --allow permits a change; a program that tunes has all permitted where that isn't given. */
 gboolean concessions_may_take (const Options *options,
-                               const char *name);
+                               EbbConcessions change);
 /* Tells whether --allow permits any concession. */
 gboolean concessions_are_allowed (const Options *options);
 /* Changes the options until they fit, as --allow says. *@taken_names: the concessions that were taken, owned by

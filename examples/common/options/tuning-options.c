@@ -47,7 +47,8 @@ tuning_options_fill (Options *self)
   if (!OPTION_WAS_GIVEN (self, batch))
     self->batch = count_models (self);
   /* An adapter's moments are few. */
-  if (!OPTION_WAS_GIVEN (self, moments) && !has_adapter && concessions_may_take (self, "8bit-moments"))
+  if (!OPTION_WAS_GIVEN (self, moments) && !has_adapter
+      && concessions_may_take (self, EBB_CONCESSIONS_EIGHT_BIT_MOMENTS))
     set_text (&self->moments, "8bit");
   self->steps_by_epochs = !OPTION_WAS_GIVEN (self, steps);
   if (self->steps_by_epochs)

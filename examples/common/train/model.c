@@ -352,7 +352,7 @@ take_folder_dtypes (Options *options,
     }
   if (!is_resumed && !OPTION_WAS_GIVEN (options, weights) && is_bf16
       && (is_frozen
-          || (strcmp (options->dtype, "bf16") == 0 && concessions_may_take (options, CONCESSION_BF16_WEIGHTS))))
+          || (strcmp (options->dtype, "bf16") == 0 && concessions_may_take (options, EBB_CONCESSIONS_BF16_WEIGHTS))))
     {
       g_free (options->weights);
       options->weights = g_strdup ("bf16");
