@@ -509,6 +509,34 @@ ebb_gpt_set_dropout (EbbGpt *self, double dropout, double attention_dropout, GEr
 }
 
 /**
+ * ebb_gpt_set_residual_dtype:
+ * @self: a model
+ * @dtype: the type, f32 or bf16
+ * @error: return location for an error
+ *
+ * Changes the type in which a model that is there stores its residual stream while autocast lowers products to bf16;
+ * see #EbbGptConfig.
+ *
+ * Returns: %TRUE, or %FALSE with @error set to %EBB_ERROR_INVALID_ARGUMENT for another type
+ */
+gboolean
+ebb_gpt_set_residual_dtype (EbbGpt *self, EbbDType dtype, GError **error)
+{
+  g_autoptr (EbbGptConfig) config = NULL;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_GPT (self), FALSE);
+
+  config = ebb_gpt_config_copy (self->config);
+  config->residual_dtype = dtype;
+  if (!ebb_gpt_config_check (config, error))
+    return FALSE;
+  self->config->residual_dtype = dtype;
+  return TRUE;
+}
+
+/**
  * ebb_gpt_get_max_positions:
  * @self: a model
  *

@@ -30,6 +30,11 @@ gboolean ebb_gpt_set_dropout (EbbGpt *self,
                               GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_gpt_set_residual_dtype (EbbGpt *self,
+                                     EbbDType dtype,
+                                     GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gint64 ebb_gpt_get_max_positions (EbbGpt *self);
 
 EBB_AVAILABLE_IN_ALL

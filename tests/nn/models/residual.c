@@ -14,6 +14,9 @@
 #define CONTEXT 48
 #define STREAM (BATCH * CONTEXT * WIDTH)
 
+/* Whether models are made with another type, which is changed then. */
+static gboolean changes_later;
+
 typedef struct
 {
   guint n_casts; /* of tensors as large as the stream, to another dtype */
@@ -56,10 +59,13 @@ take_step_in (EbbDType weights, int layers, double dropout, EbbDType residual, g
   config->width = WIDTH;
   config->layers = layers;
   config->dropout = dropout;
-  config->residual_dtype = residual;
+  config->residual_dtype = !changes_later ? residual : residual == EBB_DTYPE_F32 ? EBB_DTYPE_BF16
+                                                                                 : EBB_DTYPE_F32;
   ebb_push_parameter_dtype (weights);
   gpt = ebb_gpt_new (config, &error);
   ebb_pop_parameter_dtype ();
+  if (changes_later)
+    g_assert_true (ebb_gpt_set_residual_dtype (EBB_GPT (gpt), residual, &error));
   g_assert_no_error (error);
 
   n_casts = 0;
@@ -121,6 +127,29 @@ blocks_keep_less_for_backward (void)
 }
 
 static void
+a_model_that_is_there_changes (void)
+{
+  static const EbbDType dtypes[] = { EBB_DTYPE_F32, EBB_DTYPE_BF16 };
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
+  g_autoptr (EbbModule) gpt = ebb_gpt_new (config, NULL);
+  g_autoptr (GError) error = NULL;
+
+  for (guint i = 0; i < G_N_ELEMENTS (dtypes); i++)
+    {
+      Step made = take_step (2, 0.1, dtypes[i], TRUE), changed;
+
+      changes_later = TRUE;
+      changed = take_step (2, 0.1, dtypes[i], TRUE);
+      changes_later = FALSE;
+      g_assert_cmpfloat (changed.loss, ==, made.loss);
+      g_assert_cmpuint (changed.held, ==, made.held);
+      g_assert_cmpuint (changed.n_casts, ==, made.n_casts);
+    }
+  g_assert_false (ebb_gpt_set_residual_dtype (EBB_GPT (gpt), EBB_DTYPE_F16, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the residual stream is f16, it must be f32 or bf16");
+}
+
+static void
 without_autocast_nothing_changes (void)
 {
   Step wide = take_step (2, 0.1, EBB_DTYPE_F32, FALSE);
@@ -168,6 +197,7 @@ main (int argc, char **argv)
   g_test_add_func ("/residual/the-stream-is-of-the-dtype-of-the-model", the_stream_is_of_the_dtype_of_the_model);
   g_test_add_func ("/residual/the-stream-is-cast-once-each-way", the_stream_is_cast_once_each_way);
   g_test_add_func ("/residual/blocks-keep-less-for-backward", blocks_keep_less_for_backward);
+  g_test_add_func ("/residual/a-model-that-is-there-changes", a_model_that_is_there_changes);
   g_test_add_func ("/residual/without-autocast-nothing-changes", without_autocast_nothing_changes);
   g_test_add_func ("/residual/the-loss-is-nearly-the-same", the_loss_is_nearly_the_same);
   g_test_add_func ("/residual/other-dtypes-are-refused", other_dtypes_are_refused);
