@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/error-private.h"
 
-/* The error domain, texts fit for messages, and the check with which functions begin. */
+/* The error domain, how its errors are set, texts fit for messages, and the check with which functions begin. */
 
 /* Ranks that are threads may meet their first error at the same time. */
 GQuark
@@ -62,6 +62,35 @@ ebb_escape_beginning (const char *text, guint n_characters)
     return g_steal_pointer (&escaped);
   beginning = g_utf8_substring (escaped, 0, n_characters);
   return g_strconcat (beginning, "...", NULL);
+}
+
+static void
+set (GError **error, int code, const char *format, va_list arguments)
+{
+  if (error != NULL)
+    g_propagate_error (error, g_error_new_valist (EBB_ERROR, code, format, arguments));
+}
+
+gboolean
+ebb_fail (GError **error, int code, const char *format, ...)
+{
+  va_list arguments;
+
+  va_start (arguments, format);
+  set (error, code, format, arguments);
+  va_end (arguments);
+  return FALSE;
+}
+
+gpointer
+ebb_fail_null (GError **error, int code, const char *format, ...)
+{
+  va_list arguments;
+
+  va_start (arguments, format);
+  set (error, code, format, arguments);
+  va_end (arguments);
+  return NULL;
 }
 
 void

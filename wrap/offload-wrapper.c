@@ -111,13 +111,11 @@ static gboolean
 check_is_called (EbbModule *module,
                  GError **error)
 {
-  if (!EBB_IS_MODULE_LIST (module))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s: an offload wrapper would do nothing, since a list is never called itself: wrap the modules of the "
-               "list, as by ebb_offload_wrap_each ()",
-               ebb_module_get_type_name (module));
-  return FALSE;
+  return !EBB_IS_MODULE_LIST (module)
+         || ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                      "%s: an offload wrapper would do nothing, since a list is never called itself: wrap the modules "
+                      "of the list, as by ebb_offload_wrap_each ()",
+                      ebb_module_get_type_name (module));
 }
 
 static void
@@ -209,11 +207,9 @@ ebb_offload_wrap_each (EbbModule *root,
         }
       g_object_unref (modules[i]);
     }
-  if (n_found > 0)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s that is called",
-               ebb_type_get_short_name (type), ebb_module_get_type_name (root));
-  return FALSE;
+  return n_found > 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s that is called",
+                      ebb_type_get_short_name (type), ebb_module_get_type_name (root));
 }
 
 /**

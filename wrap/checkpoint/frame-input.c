@@ -204,11 +204,10 @@ ebb_frame_check_inputs (EbbCheckpointFrame *self,
         {
           g_autofree char *shape = ebb_tensor_shape_to_string (input->unpacked);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
-                       "the forward changes a tensor of shape %s in place that it was given or found, so it can't be "
-                       "run again from the same values",
-                       shape);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_VERSION,
+                           "the forward changes a tensor of shape %s in place that it was given or found, so it can't "
+                           "be run again from the same values",
+                           shape);
         }
     }
   return TRUE;

@@ -43,13 +43,12 @@ check_read (EbbCheckpointFrame *self,
   if (read == NULL || !self->recomputing || read->version == storage->version)
     return TRUE;
   shape = ebb_tensor_shape_to_string (tensor);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
-               "%s reads a %s of shape %s that was changed in place since the forward read it (version %u, was %u)",
-               call->op->name, tensor->is_parameter ? "parameter" : tensor->is_buffer ? "buffer"
-                                                                                      : "tensor",
-               shape,
-               storage->version, read->version);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_VERSION,
+                   "%s reads a %s of shape %s that was changed in place since the forward read it (version %u, was %u)",
+                   call->op->name, tensor->is_parameter ? "parameter" : tensor->is_buffer ? "buffer"
+                                                                                          : "tensor",
+                   shape,
+                   storage->version, read->version);
 }
 
 static gboolean

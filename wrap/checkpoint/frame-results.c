@@ -194,11 +194,10 @@ refuse (const EbbSavedResult *result,
         EbbOpCall *call,
         GError **error)
 {
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+  return ebb_fail (
+      error, EBB_ERROR_RECOMPUTE,
       "op %u, whose result was saved, was %s, and is %s or of another shape in the recompute; " EBB_RECOMPUTE_CAUSES,
       result->ordinal, result->op->name, call->op->name);
-  return FALSE;
 }
 
 /* The frames open inside @self take it for a fresh result too, though its storage is older. */

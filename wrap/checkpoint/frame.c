@@ -252,12 +252,9 @@ fill_next (EbbCheckpointFrame *self,
   if (find_slot (self, tensor, i, &i) != NULL)
     return TRUE;
   if (i >= self->slots->len)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-                   "%s saves a tensor where the forward, which saved %u, had ended; " EBB_RECOMPUTE_CAUSES,
-                   ebb_modes.saving->name, self->slots->len);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_RECOMPUTE,
+                     "%s saves a tensor where the forward, which saved %u, had ended; " EBB_RECOMPUTE_CAUSES,
+                     ebb_modes.saving->name, self->slots->len);
   if (!ebb_slot_fill (ebb_frame_slot (self, i), i, tensor, ebb_frame_get_check (self), error))
     return FALSE;
   /* While the forward itself still runs, it is unknown how many more slots come. */
@@ -341,9 +338,8 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
     {
       g_autofree char *who = ebb_checkpoint_target_describe (self->target);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: backward can't run through the graph of a recompute, which saves nothing", who);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_GRAPH,
+                            "%s: backward can't run through the graph of a recompute, which saves nothing", who);
     }
   if (!ebb_frame_begin_backward (self, error))
     return NULL;

@@ -253,12 +253,8 @@ ebb_checkpoint_options_set_policy_save_ops (EbbCheckpointOptions *self,
 
   for (guint i = 0; ops[i] != NULL; i++)
     if (!ebb_op_is_name (ops[i]))
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                     "there is no op \"%s\" for a policy to save; ebb_op_list_names () lists the ops",
-                     ops[i]);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                       "there is no op \"%s\" for a policy to save; ebb_op_list_names () lists the ops", ops[i]);
   take_policy (
       self, ebb_policy_new (save_listed, g_strdupv ((char **) ops), (GDestroyNotify) g_strfreev));
   return TRUE;
@@ -285,11 +281,7 @@ ebb_checkpoint_options_set_policy_save_nth_product (EbbCheckpointOptions *self,
   g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
 
   if (n == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "n is 0; it must be 1 or more, and 1 saves every product");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "n is 0; it must be 1 or more, and 1 saves every product");
   take_policy (self, ebb_policy_new (save_nth_product, GUINT_TO_POINTER (n), NULL));
   return TRUE;
 }

@@ -91,10 +91,10 @@ check_run (EbbCheckpointFrame *self,
 {
   if (self->next_slot >= self->n_slots_needed)
     return ebb_frame_check_inputs (self, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-               "it saves %u of the %u tensors of the forward, where the next was saved by %s; " EBB_RECOMPUTE_CAUSES,
-               self->next_slot, self->slots->len, ebb_frame_slot (self, self->next_slot)->op->name);
-  return FALSE;
+  return ebb_fail (
+      error, EBB_ERROR_RECOMPUTE,
+      "it saves %u of the %u tensors of the forward, where the next was saved by %s; " EBB_RECOMPUTE_CAUSES,
+      self->next_slot, self->slots->len, ebb_frame_slot (self, self->next_slot)->op->name);
 }
 
 /* The forward ended early, because it read data of a placeholder after the early stop. */
@@ -192,8 +192,7 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
     {
       g_autofree char *who = ebb_checkpoint_target_describe (self->target);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE, "%s: its recompute is running and needs its own result", who);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_RECOMPUTE, "%s: its recompute is running and needs its own result", who);
     }
   modules = ebb_checkpoint_target_get_modules (self->target, error);
   if (modules == NULL)

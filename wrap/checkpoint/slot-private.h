@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tensor/autograd/op-private.h"
+#include "tensor/error-private.h"
 #include "wrap/checkpoint/options.h"
 
 /* The slot of a tensor that was made inside a frame: how the tensor looked, and its value after the recompute. */

@@ -161,9 +161,8 @@ refuse (const EbbFrameSlot *slot,
   g_autofree char *was = describe (&slot->view, slot->device, slot->op);
   g_autofree char *is = describe (&tensor->view, tensor->storage->device, ebb_modes.saving);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-               "saved tensor %u was %s, and is %s%s in the recompute; " EBB_RECOMPUTE_CAUSES, index, was, is, how);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_RECOMPUTE,
+                   "saved tensor %u was %s, and is %s%s in the recompute; " EBB_RECOMPUTE_CAUSES, index, was, is, how);
 }
 
 gboolean
@@ -214,9 +213,8 @@ ebb_slot_take (EbbFrameSlot *slot,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (value);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
-                   "a tensor of shape %s that backward needs was changed in place after it was used", shape);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_VERSION,
+                            "a tensor of shape %s that backward needs was changed in place after it was used", shape);
     }
   if (retain || slot->n_taken < slot->n_wanted)
     return ebb_tensor_ref (value);

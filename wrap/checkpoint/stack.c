@@ -179,23 +179,15 @@ check_stack (EbbModule *stack,
   guint n_layers = ebb_module_get_n_children (stack);
 
   if (!EBB_IS_MODULE_LIST (stack) && !EBB_IS_SEQUENTIAL (stack))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s is no stack of layers: it must be a ModuleList, as the child \"h\" of a Gpt, or a Sequential",
-                   ebb_module_get_type_name (stack));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s is no stack of layers: it must be a ModuleList, as the child \"h\" of a Gpt, or a Sequential",
+                     ebb_module_get_type_name (stack));
   if (n_layers == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: there are no layers to checkpoint",
-                   ebb_module_get_type_name (stack));
-      return FALSE;
-    }
-  if (n >= 1 && n <= n_layers)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s is %u in a %s of %u layers: it must be from 1 to %u",
-               what, n, ebb_module_get_type_name (stack), n_layers, n_layers);
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: there are no layers to checkpoint",
+                     ebb_module_get_type_name (stack));
+  return (n >= 1 && n <= n_layers)
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s is %u in a %s of %u layers: it must be from 1 to %u", what,
+                      n, ebb_module_get_type_name (stack), n_layers, n_layers);
 }
 
 /**
@@ -235,12 +227,9 @@ ebb_checkpoint_wrap_uniform (EbbModule *stack,
     return FALSE;
   chunks = ebb_stack_get_interceptor_data (stack);
   if (chunks != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s is checkpointed in chunks of %u layers already; ebb_checkpoint_unwrap () takes that off",
-                   ebb_module_get_type_name (stack), chunks->n_layers);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s is checkpointed in chunks of %u layers already; ebb_checkpoint_unwrap () takes that off",
+                     ebb_module_get_type_name (stack), chunks->n_layers);
   chunks = g_new (Chunks, 1);
   chunks->n_layers = n_layers_per_chunk;
   chunks->options = options != NULL ? g_object_ref (options) : ebb_checkpoint_options_new ();
@@ -298,12 +287,10 @@ check_segments (EbbModule *sequential,
                 guint n_children,
                 GError **error)
 {
-  if (n_segments >= 1 && n_segments <= MAX (n_children, 1))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "n_segments is %u for a %s with %u modules; it must be from 1 to %u", n_segments,
-               ebb_module_get_type_name (sequential), n_children, MAX (n_children, 1));
-  return FALSE;
+  return (n_segments >= 1 && n_segments <= MAX (n_children, 1))
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "n_segments is %u for a %s with %u modules; it must be from 1 to %u", n_segments,
+                      ebb_module_get_type_name (sequential), n_children, MAX (n_children, 1));
 }
 
 static EbbArgs *

@@ -3,6 +3,7 @@
 #include "wrap/checkpoint/target-private.h"
 
 #include "nn/args-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 static EbbCheckpointTarget *
@@ -89,15 +90,13 @@ ebb_checkpoint_target_get_modules (EbbCheckpointTarget *target,
       EbbModule *module = ebb_module_weak_get (target->modules[i]);
 
       if (module == NULL)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                       target->func == NULL ? "%s: backward must recompute it, but the module was finalized after its "
-                                              "forward; keep a reference until backward is done"
-                                            : "%s: backward must recompute it, but a module that it calls was "
-                                              "finalized after the forward; keep a reference until backward is done",
-                       target->name);
-          return NULL;
-        }
+        return ebb_fail_null (error, EBB_ERROR_GRAPH,
+                              target->func == NULL
+                                  ? "%s: backward must recompute it, but the module was finalized after its forward; "
+                                    "keep a reference until backward is done"
+                                  : "%s: backward must recompute it, but a module that it calls was finalized after "
+                                    "the forward; keep a reference until backward is done",
+                              target->name);
       g_ptr_array_add (modules, module);
     }
   return g_steal_pointer (&modules);

@@ -89,13 +89,11 @@ static gboolean
 check_draws (Call *call,
              GError **error)
 {
-  if (!ebb_thread.draws_torn)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s: it draws random numbers that can't be divided among its rows as an untiled call does: draw as many "
-               "for each row, and make tiles of a multiple of 4 rows",
-               ebb_module_get_type_name (call->module));
-  return FALSE;
+  return !ebb_thread.draws_torn
+         || ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                      "%s: it draws random numbers that can't be divided among its rows as an untiled call does: draw "
+                      "as many for each row, and make tiles of a multiple of 4 rows",
+                      ebb_module_get_type_name (call->module));
 }
 
 /* The module's result for one tile, under the modes that say which rows it has. */
@@ -146,11 +144,10 @@ check_result (Call *call,
     return TRUE;
   from = ebb_tensor_shape_to_string (tile);
   to = ebb_tensor_shape_to_string (result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: it made %s of a tile %s; a module in tiles gives a row for each of its rows, all of one size and "
-               "dtype",
-               ebb_module_get_type_name (call->module), to, from);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_SHAPE,
+                   "%s: it made %s of a tile %s; a module in tiles gives a row for each of its rows, all of one size "
+                   "and dtype",
+                   ebb_module_get_type_name (call->module), to, from);
 }
 
 static EbbTensor *
@@ -316,12 +313,10 @@ static gboolean
 check_rows (gint64 n_rows,
             GError **error)
 {
-  if (n_rows >= 0)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "tiles of %" G_GINT64_FORMAT " rows; a tile has one or more, or 0 for %d for each thread", n_rows,
-               EBB_HOST_ROW_BLOCK);
-  return FALSE;
+  return n_rows >= 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "tiles of %" G_GINT64_FORMAT " rows; a tile has one or more, or 0 for %d for each thread", n_rows,
+                      EBB_HOST_ROW_BLOCK);
 }
 
 static gboolean
@@ -329,17 +324,15 @@ check_module (EbbModule *module,
               GError **error)
 {
   if (EBB_IS_MODULE_LIST (module))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "%s: tiles would do nothing, since a list is never called itself: wrap the modules of the list",
-                 ebb_module_get_type_name (module));
-  else if (ebb_module_get_parameter_owner (module) != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "%s: its parameters are sharded already and would be gathered for each tile: wrap it before "
-                 "ebb_fully_shard ()",
-                 ebb_module_get_type_name (module));
-  else
-    return TRUE;
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "%s: tiles would do nothing, since a list is never called itself: wrap the modules of the list",
+                     ebb_module_get_type_name (module));
+  if (ebb_module_get_parameter_owner (module) != NULL)
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "%s: its parameters are sharded already and would be gathered for each tile: wrap it before "
+                     "ebb_fully_shard ()",
+                     ebb_module_get_type_name (module));
+  return TRUE;
 }
 
 static void

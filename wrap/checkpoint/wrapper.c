@@ -226,13 +226,10 @@ set_activation_checkpointing (EbbModule *module,
   g_autoptr (EbbModule) held = g_object_ref (module); /* a handler of the notification may drop it */
 
   if (enabled && EBB_IS_MODULE_LIST (module))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: activation_checkpointing would do nothing, since a list is never called itself: set it on the "
-                   "modules of the list, or use ebb_checkpoint_wrap_uniform ()",
-                   ebb_module_get_type_name (module));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "%s: activation_checkpointing would do nothing, since a list is never called itself: set it on "
+                     "the modules of the list, or use ebb_checkpoint_wrap_uniform ()",
+                     ebb_module_get_type_name (module));
   if (enabled)
     wrap (held, NULL);
   else

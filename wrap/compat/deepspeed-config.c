@@ -39,12 +39,9 @@ ebb_checkpointing_config_read_json (EbbCheckpointingConfig *config,
   /* A key outside of the section would do nothing, and no error would say so. */
   for (guint i = 0; i < G_N_ELEMENTS (keys); i++)
     if (ebb_json_get (loaded.root, keys[i].name) != NULL)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                     "%s: %s stands outside of \"" SECTION "\": it must be {\"" SECTION "\": {\"%s\": ...}}",
-                     loaded.where, keys[i].name, keys[i].name);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                       "%s: %s stands outside of \"" SECTION "\": it must be {\"" SECTION "\": {\"%s\": ...}}",
+                       loaded.where, keys[i].name, keys[i].name);
   if (!ebb_json_config_get_section (loaded.root, SECTION, loaded.where, &section, error))
     return FALSE;
   if (section == NULL)
@@ -67,14 +64,11 @@ ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
                                 GError **error)
 {
   if (config->contiguous && config->n_checkpoints == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "contiguous_memory_optimization (contiguous_checkpointing) is true and number_checkpoints "
-                   "(num_checkpoints) is null: it must be a whole number from 1 to %d, how many checkpoints a "
-                   "forward pass has",
-                   EBB_CONFIG_MAX_COUNT);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "contiguous_memory_optimization (contiguous_checkpointing) is true and number_checkpoints "
+                     "(num_checkpoints) is null: it must be a whole number from 1 to %d, how many checkpoints a "
+                     "forward pass has",
+                     EBB_CONFIG_MAX_COUNT);
   if (!config->partition)
     return TRUE;
   if (mpu->world_size < 2)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/args.h"
+#include "tensor/error-private.h"
 #include "tensor/util/json-private.h"
 
 /* Reads configurations of other systems: JSON as text or in a file, or arguments of a function. A table names the keys

@@ -65,9 +65,7 @@ refuse_value (const char *where,
 {
   g_autofree char *kind = describe_kind (key);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be %s", where, key->name, value,
-               kind);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be %s", where, key->name, value, kind);
 }
 
 gboolean
@@ -80,9 +78,8 @@ ebb_json_config_refuse_key (const EbbJson *object,
   g_autofree char *quoted = ebb_json_quote (name);
   g_autofree char *value = ebb_json_describe (ebb_json_get (object, name));
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s has no key %s (which is %s): its keys are %s", where,
-               quoted, value, list);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s has no key %s (which is %s): its keys are %s", where, quoted,
+                   value, list);
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
@@ -98,17 +95,13 @@ read_file (const char *path,
 
   *text = ebb_read_file (path, EBB_CONFIG_MAX_SIZE, &length, &local);
   if (*text == NULL)
-    {
-      g_set_error (error, EBB_ERROR, local->code,
-                   "the configuration %s is no JSON object, which begins with \"{\", nor a file that can be read: %s",
-                   quoted, local->message);
-      return FALSE;
-    }
+    return ebb_fail (error, local->code,
+                     "the configuration %s is no JSON object, which begins with \"{\", nor a file that can be read: %s",
+                     quoted, local->message);
   if (strlen (*text) == length)
     return TRUE;
   g_clear_pointer (text, g_free);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is not JSON: it has a zero byte", quoted);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s is not JSON: it has a zero byte", quoted);
 }
 
 static const char *
@@ -139,10 +132,7 @@ ebb_json_config_load (EbbJsonConfig *self,
   else
     self->where = g_strdup ("the configuration");
   if (*text != '{')
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s holds no JSON object: it must be %s", self->where, form);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_FORMAT, "%s holds no JSON object: it must be %s", self->where, form);
   what = g_strdup_printf ("%s is not JSON", self->where);
   self->root = ebb_json_parse (text, strlen (text), what, error);
   return self->root != NULL;
@@ -297,9 +287,8 @@ ebb_json_config_read_args (EbbArgs *args,
           g_autofree char *quoted = name != NULL ? ebb_json_quote (name) : g_strdup ("without a name");
           g_autofree char *list = list_keys (keys, n_keys);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "there is no argument %s (which is %s): the arguments are %s", quoted, value, list);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                           "there is no argument %s (which is %s): the arguments are %s", quoted, value, list);
         }
       if (ebb_args_get_value_kind (args, i) != EBB_VALUE_NONE
           && (json->kind == EBB_JSON_NULL || !read_value (key, json, &ebb_config_get_value (config, key))))
@@ -324,6 +313,5 @@ ebb_json_config_get_section (const EbbJson *object,
   if (member == NULL || *section != NULL)
     return TRUE;
   value = ebb_json_describe (member);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be an object", where, name, value);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be an object", where, name, value);
 }

@@ -36,12 +36,11 @@ read_config (const EbbJsonConfig *json,
       || (checkpoint != NULL
           && !ebb_json_config_read (checkpoint, inside, keys, G_N_ELEMENTS (keys), config, error)))
     return FALSE;
-  if (checkpoint != NULL && ebb_json_get (checkpoint, ENABLED) != NULL)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s lacks " TRAIN "." CHECKPOINT "." ENABLED ", so it would have no effect; it must be true or false",
-               json->where);
-  return FALSE;
+  return (checkpoint != NULL && ebb_json_get (checkpoint, ENABLED) != NULL)
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "%s lacks " TRAIN "." CHECKPOINT "." ENABLED
+                      ", so it would have no effect; it must be true or false",
+                      json->where);
 }
 
 /**

@@ -85,8 +85,7 @@ refuse_pair (const char *where,
   g_autofree char *first = describe (config, &keys[a]);
   g_autofree char *second = describe (config, &keys[b]);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s and %s: %s", where, first, second, choice);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s and %s: %s", where, first, second, choice);
 }
 
 static gboolean
@@ -124,13 +123,10 @@ check_ranks (EbbMpu *mpu,
              GError **error)
 {
   if (ebb_parallel_get_sequence_parallel (model))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: distribute_saved_activations is true and the model's sequence_parallel is true: the ranks "
-                   "hold parts of its layers' inputs already, so one of them must be false",
-                   where);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: distribute_saved_activations is true and the model's sequence_parallel is true: the ranks "
+                     "hold parts of its layers' inputs already, so one of them must be false",
+                     where);
   if (mpu->world_size == 0 && ebb_parallel_is_parallelized (model))
     {
       mpu->group = g_object_ref (ebb_parallel_get_group (model));
@@ -161,12 +157,10 @@ check_layers (const Config *config,
 {
   const guint n_layers = ebb_module_get_n_children (stack);
 
-  if (config->n_layers <= n_layers)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: recompute_num_layers is %u and the model has %u layer%s: it must be from 1 to %u", where,
-               config->n_layers, n_layers, n_layers == 1 ? "" : "s", n_layers);
-  return FALSE;
+  return config->n_layers <= n_layers
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "%s: recompute_num_layers is %u and the model has %u layer%s: it must be from 1 to %u", where,
+                      config->n_layers, n_layers, n_layers == 1 ? "" : "s", n_layers);
 }
 
 /* -- the model ----------------------------------------------------------------------------------------------------- */

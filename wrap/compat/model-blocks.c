@@ -6,6 +6,7 @@
 #include "nn/layers/module-list.h"
 #include "nn/module-private.h"
 #include "nn/layers/sequential.h"
+#include "tensor/error-private.h"
 #include "wrap/checkpoint/wrapper.h"
 
 /* How many blocks are children of @module. */
@@ -30,12 +31,9 @@ check_is_plain (EbbModule *module,
                 const char *name,
                 GError **error)
 {
-  if (!ebb_checkpoint_is_wrapped (module))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s (%s) is checkpointed already; ebb_checkpoint_unwrap () undoes that", name,
-               ebb_module_get_type_name (module));
-  return FALSE;
+  return !ebb_checkpoint_is_wrapped (module)
+         || ebb_fail (error, EBB_ERROR_STATE, "%s (%s) is checkpointed already; ebb_checkpoint_unwrap () undoes that",
+                      name, ebb_module_get_type_name (module));
 }
 
 guint
@@ -84,10 +82,8 @@ ebb_model_blocks_get_stack (EbbModule *model,
     }
   if (n_stacks == 1 && count_blocks_in (stack) == ebb_module_get_n_children (stack))
     return stack;
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-      "%s has %u stacks of Blocks alone: layers are counted in one stack, so there must be "
-      "exactly one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
-      ebb_module_get_type_name (model), n_stacks == 1 ? 0 : n_stacks);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
+                        "%s has %u stacks of Blocks alone: layers are counted in one stack, so there must be exactly "
+                        "one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
+                        ebb_module_get_type_name (model), n_stacks == 1 ? 0 : n_stacks);
 }

@@ -72,10 +72,8 @@ check_sections (const EbbJsonConfig *json,
       if (!is_known)
         return ebb_json_config_refuse_key (json->root, name, json->where, list, error);
     }
-  if (json->root->n_items > 0)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s is empty; its keys are %s", json->where, list);
-  return FALSE;
+  return json->root->n_items > 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s is empty; its keys are %s", json->where, list);
 }
 
 /* The fields of a section that is not there stay as they are. */
@@ -98,9 +96,8 @@ read_section (const EbbJsonConfig *json,
   if (ebb_json_get (object, "enable") != NULL)
     return TRUE;
   /* OSLO silently takes that for false. */
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s lacks enable, so it would have no effect; enable must be true or false", inside);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s lacks enable, so it would have no effect; enable must be true or false", inside);
 }
 
 /* -- values that contradict each other ----------------------------------------------------------------------------- */
@@ -111,22 +108,15 @@ check_parts (const char *where,
              GError **error)
 {
   if (keys->parallel && keys->pipeline_size > 1)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: " PARALLEL ": pipeline_parallel_size is %u: Ebb divides layers among ranks, not the model "
-                   "between its layers; it must be 1",
-                   where, keys->pipeline_size);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "%s: " PARALLEL ": pipeline_parallel_size is %u: Ebb divides "
+                     "layers among ranks, not the model between its layers; it must be 1",
+                     where, keys->pipeline_size);
   if (keys->fusion)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: " FUSION
-                   ": enable is true: Ebb always uses its fused ops, so there is nothing to enable; it must "
-                   "be false",
-                   where);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "%s: " FUSION
+                     ": enable is true: Ebb always uses its fused ops, so there is nothing to enable; it must be false",
+                     where);
   return TRUE;
 }
 
@@ -136,18 +126,17 @@ check_together (const EbbInitializeConfig *self,
                 GError **error)
 {
   if (self->is_contiguous && !self->is_partitioned)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s: " CHECKPOINTING ": contiguous_checkpointing is true and partitioned_checkpointing is false: both "
-                 "must be true, or contiguous_checkpointing false",
-                 where);
-  else if (self->is_partitioned && self->n_tensor_ranks < 2)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s: " CHECKPOINTING ": partitioned_checkpointing is true and " PARALLEL ": %s: activations are "
-                 "divided among tensor-parallel ranks, so tensor_parallel_size must be at least 2",
-                 where, self->is_parallel ? "tensor_parallel_size is 1" : "enable is false");
-  else
-    return TRUE;
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: " CHECKPOINTING ": contiguous_checkpointing is true and "
+                     "partitioned_checkpointing is false: both must be true, or contiguous_checkpointing false",
+                     where);
+  if (self->is_partitioned && self->n_tensor_ranks < 2)
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: " CHECKPOINTING ": partitioned_checkpointing is true and " PARALLEL
+                     ": %s: activations are divided among tensor-parallel ranks, so tensor_parallel_size must "
+                     "be at least 2",
+                     where, self->is_parallel ? "tensor_parallel_size is 1" : "enable is false");
+  return TRUE;
 }
 
 gboolean

@@ -57,11 +57,11 @@ make_mesh (const EbbInitializeConfig *config,
     return NULL;
   if (n_ranks % config->n_tensor_ranks == 0)
     return ebb_mesh_new (group, names, sizes, G_N_ELEMENTS (names), error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "model_parallelism: tensor_parallel_size is %u and the process group \"%s\" has %u rank%s: their number "
-               "must be a multiple of it",
-               config->n_tensor_ranks, ebb_process_group_get_name (group), n_ranks, n_ranks == 1 ? "" : "s");
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                        "model_parallelism: tensor_parallel_size is %u and the process group \"%s\" has %u rank%s: "
+                        "their number must be a multiple of it",
+                        config->n_tensor_ranks,
+                        ebb_process_group_get_name (group), n_ranks, n_ranks == 1 ? "" : "s");
 }
 
 /* -- the model ----------------------------------------------------------------------------------------------------- */
@@ -180,11 +180,8 @@ ebb_initialize (EbbModule *model,
   g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
 
   if (g_object_get_qdata (G_OBJECT (model), initialised_quark ()) != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: it was initialised by ebb_initialize () already",
-                   ebb_module_get_type_name (model));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_STATE, "%s: it was initialised by ebb_initialize () already",
+                          ebb_module_get_type_name (model));
   if (!ebb_initialize_config_read (&config, json, error))
     return NULL;
   if (config.is_parallel && !ebb_process_group_is_initialised ())

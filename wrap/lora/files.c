@@ -188,10 +188,9 @@ check_released (const Factors *self,
 
       if (unit == NULL || unit->n_summoned == 0)
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "lora: full parameters of %s are summoned: call ebb_release_full_params () first",
-                   g_array_index (places, EbbLoraPlace, i / 2).path);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE,
+                       "lora: full parameters of %s are summoned: call ebb_release_full_params () first",
+                       g_array_index (places, EbbLoraPlace, i / 2).path);
     }
   return TRUE;
 }
@@ -417,13 +416,11 @@ static gboolean
 check_no_adapters (EbbModule *model,
                    GError **error)
 {
-  if (!ebb_lora_is_wrapped (model))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "lora: this %s has adapters: ebb_lora_save () saves one; to save the model, with one merged or without, "
-               "call ebb_lora_unwrap () first",
-               ebb_module_get_type_name (model));
-  return FALSE;
+  return !ebb_lora_is_wrapped (model)
+         || ebb_fail (error, EBB_ERROR_STATE,
+                      "lora: this %s has adapters: ebb_lora_save () saves one; to save the model, with one merged or "
+                      "without, call ebb_lora_unwrap () first",
+                      ebb_module_get_type_name (model));
 }
 
 static void __attribute__ ((constructor))

@@ -280,9 +280,8 @@ check_string (Pass *self,
     return FALSE;
   quoted = found != NULL ? ebb_json_quote (found) : g_strdup ("missing");
   shown = ebb_escape_text (self->gguf->tensors->path);
-  g_set_error (&self->error, EBB_ERROR, EBB_ERROR_STATE, "%s: %s is %s: for an adapter of this model it must be \"%s\"",
-               shown, key, quoted, right);
-  return FALSE;
+  return ebb_fail (&self->error, EBB_ERROR_STATE, "%s: %s is %s: for an adapter of this model it must be \"%s\"", shown,
+                   key, quoted, right);
 }
 
 static gboolean
@@ -305,11 +304,10 @@ read_all (Pass *self,
   if (self->error != NULL || self->n_read == file->n_entries)
     return self->error == NULL;
   shown = ebb_escape_text (file->path);
-  g_set_error (&self->error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s: %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
-               " tensors belong to no linear layer of this %s, or to one that GGUF files join with others",
-               shown, file->n_entries - self->n_read, file->n_entries, ebb_module_get_type_name (model));
-  return FALSE;
+  return ebb_fail (&self->error, EBB_ERROR_STATE,
+                   "%s: %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
+                   " tensors belong to no linear layer of this %s, or to one that GGUF files join with others",
+                   shown, file->n_entries - self->n_read, file->n_entries, ebb_module_get_type_name (model));
 }
 
 EbbArgs *

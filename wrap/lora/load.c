@@ -68,8 +68,7 @@ refuse (const char *path,
   g_autofree char *shown = ebb_escape_text (path);
   g_autofree char *described = value != NULL ? ebb_json_describe (value) : g_strdup ("missing");
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: %s is %s: it must be %s", shown, key, described, right);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s: %s is %s: it must be %s", shown, key, described, right);
 }
 
 static gboolean
@@ -162,11 +161,10 @@ check_shape (Loading *loading,
   if (ebb_view_has_shape (&tensor->view, (gint64[]){ n_rows, n_columns }, 2))
     return TRUE;
   shape = ebb_tensor_shape_to_string (tensor);
-  g_set_error (&loading->error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: %s is %s: for rank %d and this model it must be [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "]",
-               loading->path, ebb_args_get_key (loading->tensors, (guint) index), shape, loading->options->rank, n_rows,
-               n_columns);
-  return FALSE;
+  return ebb_fail (&loading->error, EBB_ERROR_SHAPE,
+                   "%s: %s is %s: for rank %d and this model it must be [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "]",
+                   loading->path, ebb_args_get_key (loading->tensors, (guint) index), shape, loading->options->rank,
+                   n_rows, n_columns);
 }
 
 /* Finds the tensor with the layer's own weight: PEFT writes it for a head, and would load it into the model. */
@@ -269,10 +267,7 @@ check_all_used (Loading *loading,
                        key, ebb_module_get_type_name (model));
         return FALSE;
       }
-  if (n > 0)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: there is no tensor in it", loading->path);
-  return FALSE;
+  return n > 0 || ebb_fail (error, EBB_ERROR_STATE, "%s: there is no tensor in it", loading->path);
 }
 
 /* Whether the tensor has the values of the layer's own weight, in the narrower of their types. */
@@ -292,12 +287,9 @@ check_base (Loading *loading,
   EbbDType dtype;
 
   if (weight == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: %s: the model's weight is quantized, so it can't be compared: leave the tensor out",
-                   loading->path, key);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "%s: %s: the model's weight is quantized, so it can't be compared: leave the tensor out",
+                     loading->path, key);
   ebb_local_shard_init (&shard, weight);
   part = ebb_local_shard_extract (&shard, full, error);
   if (part == NULL)
@@ -309,11 +301,10 @@ check_base (Loading *loading,
   other = saved != NULL ? ebb_to_device (own, ebb_device_get_cpu (), error) : NULL;
   if (other == NULL)
     return FALSE;
-  if (ebb_tensor_equal (other, saved))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s: %s is not the model's own weight: the adapter was trained over another base", loading->path, key);
-  return FALSE;
+  return ebb_tensor_equal (other, saved)
+         || ebb_fail (error, EBB_ERROR_STATE,
+                      "%s: %s is not the model's own weight: the adapter was trained over another base", loading->path,
+                      key);
 }
 
 /* The heads' weights that PEFT saves are those of the model. All ranks that split one succeed, or none does. */

@@ -36,20 +36,18 @@ ebb_lora_options_check (EbbLoraOptions *self,
                         GError **error)
 {
   if (self->rank < 1)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "lora: rank is %d, it must be at least 1", self->rank);
-  else if (!(self->alpha >= 0) || !isfinite (self->alpha))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "lora: alpha is %g, it must be positive, or 0 for the rank's", self->alpha);
-  else if (!(self->dropout >= 0 && self->dropout < 1))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "lora: dropout is %g, it must be at least 0 and below 1", self->dropout);
-  else if (self->adapter == NULL || *self->adapter == '\0' || strpbrk (self->adapter, "./") != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "lora: \"%s\" can't name an adapter; a name has at least one character, no dot and no slash",
-                 self->adapter != NULL ? self->adapter : "");
-  else
-    return TRUE;
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "lora: rank is %d, it must be at least 1", self->rank);
+  if (!(self->alpha >= 0) || !isfinite (self->alpha))
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "lora: alpha is %g, it must be positive, or 0 for the rank's",
+                     self->alpha);
+  if (!(self->dropout >= 0 && self->dropout < 1))
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "lora: dropout is %g, it must be at least 0 and below 1",
+                     self->dropout);
+  if (self->adapter == NULL || *self->adapter == '\0' || strpbrk (self->adapter, "./") != NULL)
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "lora: \"%s\" can't name an adapter; a name has at least one character, no dot and no slash",
+                     self->adapter != NULL ? self->adapter : "");
+  return TRUE;
 }
 
 double

@@ -49,12 +49,11 @@ ebb_lora_get_file_path (const EbbArchitecture *architecture,
   found = &g_array_index (map->weights, EbbWeight, 0);
   if (map->weights->len == 1 && !is_joined (architecture, path))
     return g_strndup (found->name, strlen (found->name) - strlen (".weight"));
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-      "lora: a folder of %s has the weight of %s %s, so an adapter with it has no form there: leave it out of the "
-      "targets",
-      architecture->model_type, path, map->weights->len > 1 ? "in several layers" : "joined with others");
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
+                        "lora: a folder of %s has the weight of %s %s, so an adapter with it has no form there: leave "
+                        "it out of the targets",
+                        architecture->model_type, path,
+                        map->weights->len > 1 ? "in several layers" : "joined with others");
 }
 
 char *

@@ -64,9 +64,8 @@ ebb_lora_model_find (EbbLoraModel *self,
         return options;
       g_string_append_printf (names, "%s%s", i > 0 ? ", " : "", options->adapter);
     }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "lora: there is no adapter \"%s\"; there are %s", adapter,
-               names->str);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "lora: there is no adapter \"%s\"; there are %s", adapter,
+                        names->str);
 }
 
 gboolean
@@ -74,11 +73,9 @@ ebb_lora_model_check_unmerged (EbbLoraModel *self,
                                const char *what,
                                GError **error)
 {
-  if (!self->is_merged)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "lora: the adapter \"%s\" is merged: %s after ebb_lora_unmerge ()", self->active->adapter, what);
-  return FALSE;
+  return !self->is_merged
+         || ebb_fail (error, EBB_ERROR_STATE, "lora: the adapter \"%s\" is merged: %s after ebb_lora_unmerge ()",
+                      self->active->adapter, what);
 }
 
 static void
@@ -149,13 +146,11 @@ check_layer (EbbModule *module,
              const char *path,
              GError **error)
 {
-  if (ebb_linear_peek_weight ((EbbLinear *) module)->owner == NULL)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "lora: the weight of %s is sharded or replicated already: wrap before ebb_fully_shard () and "
-               "ebb_replicate ()",
-               path);
-  return FALSE;
+  return ebb_linear_peek_weight ((EbbLinear *) module)->owner == NULL
+         || ebb_fail (error, EBB_ERROR_STATE,
+                      "lora: the weight of %s is sharded or replicated already: wrap before ebb_fully_shard () and "
+                      "ebb_replicate ()",
+                      path);
 }
 
 static gboolean
@@ -222,11 +217,9 @@ check_is_new (EbbModule *model,
     return TRUE;
   if (!ebb_lora_model_check_unmerged (self, "add another one", error))
     return FALSE;
-  if (ebb_lora_model_find (self, options->adapter, NULL) == NULL)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "lora: there is an adapter \"%s\" already; give this one another name", options->adapter);
-  return FALSE;
+  return ebb_lora_model_find (self, options->adapter, NULL) == NULL
+         || ebb_fail (error, EBB_ERROR_STATE, "lora: there is an adapter \"%s\" already; give this one another name",
+                      options->adapter);
 }
 
 gboolean
@@ -510,9 +503,9 @@ check_unowned (const GArray *places,
         is_owned |= ebb_lora_factor_get_weight (((EbbLoraBranch *) g_ptr_array_index (branches, k))->a)->owner != NULL;
       if (!is_owned)
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "lora: %s is sharded or replicated with its branches, which can't be removed from it", place->path);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE,
+                       "lora: %s is sharded or replicated with its branches, which can't be removed from it",
+                       place->path);
     }
   return TRUE;
 }
@@ -582,14 +575,11 @@ add_products (EbbModule *model,
       const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
 
       if (ebb_linear_is_quantized ((EbbLinear *) place->module))
-        {
-          g_set_error (
-              error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-              "lora: the weight of %s is %s, and adding to it would round it again: save the adapter, and merge "
-              "it into the model with full weights",
-              place->path, ebb_quantization_get_name (((EbbLinear *) place->module)->quantized.quantization));
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                         "lora: the weight of %s is %s, and adding to it would round it again: save the adapter, and "
+                         "merge it into the model with full weights",
+                         place->path,
+                         ebb_quantization_get_name (((EbbLinear *) place->module)->quantized.quantization));
       if (ebb_shard_unit_of (((EbbLinear *) place->module)->weight, NULL) == NULL)
         continue;
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
@@ -652,9 +642,8 @@ ebb_lora_merge (EbbModule *model,
     return FALSE;
   if (self->active != NULL)
     return add_products (model, self, 1, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "lora: no adapter is chosen to be merged; ebb_lora_set_adapter () "
-                                                  "chooses one");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "lora: no adapter is chosen to be merged; ebb_lora_set_adapter () chooses one");
 }
 
 /**
@@ -682,8 +671,7 @@ ebb_lora_unmerge (EbbModule *model,
     return FALSE;
   if (self->is_merged)
     return add_products (model, self, -1, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "lora: no adapter is merged");
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "lora: no adapter is merged");
 }
 
 /**

@@ -58,11 +58,8 @@ ebb_memory_plan_lower (EbbMemoryPlan *self,
   g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self), FALSE);
 
   if (self->lower == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no plan needs less than %.1f MiB",
-                   (double) self->predicted_peak_bytes / MIB);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY, "no plan needs less than %.1f MiB",
+                     (double) self->predicted_peak_bytes / MIB);
   ebb_memory_plan_unapply (self);
   lower = g_steal_pointer (&self->lower);
   swap_pointers (&self->rows, &lower->rows);
@@ -105,9 +102,7 @@ step_down (EbbMemoryPlan *self,
     g_set_error (&reason, EBB_ERROR, EBB_ERROR_STATE, "steps on ranks don't, as the others would wait for this one");
   else if (ebb_training_state_rewind (training, &reason) && ebb_memory_plan_lower (self, &reason))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s; the step can't run again: %s", failure->message,
-               reason->message);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NO_MEMORY, "%s; the step can't run again: %s", failure->message, reason->message);
 }
 
 /**
@@ -195,11 +190,9 @@ ebb_memory_plan_check_step (EbbMemoryPlan *self,
   g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && step != NULL, FALSE);
 
   if (self->watch == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "there is no step to check: it is the second one by ebb_memory_plan_run_step (), before the third");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "there is no step to check: it is the second one by ebb_memory_plan_run_step (), before the "
+                     "third");
   difference = ebb_plan_watch_compare (self->watch, self->model, step, user_data, &failure);
   if (failure != NULL)
     {

@@ -71,18 +71,13 @@ ebb_plan_rung_check (const EbbPlanRung *rung,
   g_autofree char *name = NULL;
 
   if (is_tiles || strcmp (rung->name, EBB_PLAN_SEGMENTS) == 0)
-    {
-      if (rung->value > 0)
-        return TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   is_tiles ? "the plan has tiles of %" G_GINT64_FORMAT " rows; a tile has one or more"
-                            : "the plan has segments of %" G_GINT64_FORMAT " blocks; a segment has one or more",
-                   rung->value);
-      return FALSE;
-    }
+    return rung->value > 0
+           || ebb_fail (error, EBB_ERROR_STATE,
+                        is_tiles ? "the plan has tiles of %" G_GINT64_FORMAT " rows; a tile has one or more"
+                                 : "the plan has segments of %" G_GINT64_FORMAT " blocks; a segment has one or more",
+                        rung->value);
   name = ebb_json_quote (rung->name);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the plan wants %s, which this Ebb doesn't know: plan again", name);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "the plan wants %s, which this Ebb doesn't know: plan again", name);
 }
 
 gboolean
@@ -307,15 +302,13 @@ find_block (GArray *blocks,
         continue;
       if (block->is_taken == row->is_taken)
         return block;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   row->is_taken
-                       ? "%s was wrapped by you when the step was planned, and is not wrapped now"
-                       : "%s, which the plan is to wrap, is wrapped already, or a part of it or what it is in",
-                   row->path);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_STATE,
+                            row->is_taken
+                                ? "%s was wrapped by you when the step was planned, and is not wrapped now"
+                                : "%s, which the plan is to wrap, is wrapped already, or a part of it or what it is in",
+                            row->path);
     }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the model has no block %s, which the plan is for", row->path);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_STATE, "the model has no block %s, which the plan is for", row->path);
 }
 
 static gboolean
@@ -357,11 +350,7 @@ ebb_memory_plan_apply (EbbMemoryPlan *self,
   g_return_val_if_fail (EBB_IS_MEMORY_PLAN (self) && self->model != NULL, FALSE);
 
   if (self->applied != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the plan is applied already; ebb_memory_plan_unapply () undoes that");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the plan is applied already; ebb_memory_plan_unapply () undoes that");
   blocks = ebb_plan_find_blocks (self->model);
   self->applied = g_array_new (FALSE, FALSE, sizeof (Applied));
   g_array_set_clear_func (self->applied, applied_clear);

@@ -105,13 +105,12 @@ check_bits (EbbModule *model,
   if (mlps->len == 0 || !ebb_plan_mlp_tiles_keep_bits (model, find_device (mlps->pdata[0]))
       || (n_rows >= ebb_tile_get_least_rows () && n_rows % ebb_tile_get_row_block () == 0))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the plan's tiles of %" G_GINT64_FORMAT
-               " rows would change bits with %d threads: it takes a multiple of "
-               "%" G_GINT64_FORMAT " rows, %" G_GINT64_FORMAT " or more; plan again, or set the threads that the plan "
-               "was made with by ebb_set_num_threads ()",
-               n_rows, ebb_get_num_threads (), ebb_tile_get_row_block (), ebb_tile_get_least_rows ());
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE,
+                   "the plan's tiles of %" G_GINT64_FORMAT
+                   " rows would change bits with %d threads: it takes a multiple of %" G_GINT64_FORMAT
+                   " rows, %" G_GINT64_FORMAT
+                   " or more; plan again, or set the threads that the plan was made with by ebb_set_num_threads ()",
+                   n_rows, ebb_get_num_threads (), ebb_tile_get_row_block (), ebb_tile_get_least_rows ());
 }
 
 GPtrArray *

@@ -75,12 +75,9 @@ ebb_plan_segments_put (EbbModule *model,
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
 
   if (stacks->len == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the plan divides blocks that follow each other into segments, and the model has no list of blocks "
-                   "that nobody has wrapped: plan again");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_STATE,
+                          "the plan divides blocks that follow each other into segments, and the model has no list of "
+                          "blocks that nobody has wrapped: plan again");
   options->is_planned = TRUE;
   for (guint i = 0; i < stacks->len; i++)
     {

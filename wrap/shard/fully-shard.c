@@ -123,19 +123,16 @@ shard (EbbModule *module,
   EbbShardUnit *unit;
 
   if (ebb_fully_shard_is_wrapped (module))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s is sharded already", ebb_module_get_type_name (module));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "%s is sharded already", ebb_module_get_type_name (module));
   if (!can_be_called (module) && has_parameters_left (module))
     {
       g_autofree char *path = ebb_module_get_path (module);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "sharding %s%s%s: it is never called, so its parameters would never be gathered: shard the module "
-                   "around it, or those in it",
-                   ebb_module_get_type_name (module), *path != '\0' ? " " : "", path);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                       "sharding %s%s%s: it is never called, so its parameters would never be gathered: shard the "
+                       "module around it, or those in it",
+                       ebb_module_get_type_name (module), *path != '\0' ? " " : "",
+                       path);
     }
   unit = ebb_shard_unit_new (module, group != NULL ? group : ebb_process_group_get_default (),
                              options != NULL ? options : defaults, error);
@@ -452,11 +449,8 @@ ebb_fully_shard_auto_wrap_types (EbbModule *root,
   g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
 
   if (min_parameters == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "min_parameters is 0, which would make every module a unit; it must be 1 or more");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "min_parameters is 0, which would make every module a unit; it must be 1 or more");
   take_large (&sizes, root);
   return wrap_picked (root, FALSE, is_taken, &sizes, group, options, error);
 }

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/shard/options.h"
 
-#include "tensor/error.h"
+#include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
 
 /* The options of ebb_fully_shard (): properties, and two dtypes that may be left out. */
@@ -63,10 +63,7 @@ set_dtype (int *value,
   if (error != NULL && *error != NULL)
     return FALSE;
   if (dtype != EBB_DTYPE_F32 && dtype != EBB_DTYPE_BF16)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s can't be %s: f32 or bf16", what, ebb_dtype_get_name (dtype));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE, "%s can't be %s: f32 or bf16", what, ebb_dtype_get_name (dtype));
   *value = (int) dtype;
   return TRUE;
 }

@@ -152,12 +152,9 @@ ebb_shard_unit_pre_forward (EbbShardUnit *self,
 
   ebb_shard_free_orphans (thread, FALSE);
   if (self->n_summoned > 0 && (self->lowers || !ebb_modes.no_grad))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s has full parameters summoned: call ebb_release_full_params () before training%s", self->name,
-                   self->lowers ? "" : ", or switch gradients off for the forward");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "%s has full parameters summoned: call ebb_release_full_params () before training%s", self->name,
+                     self->lowers ? "" : ", or switch gradients off for the forward");
   if (!again)
     begin_forward (thread, self);
   if (!(ebb_modes.in_backward > 0 ? ebb_shard_unit_pre_backward (self, error) : ebb_shard_unit_unshard (self, error))
@@ -403,12 +400,10 @@ ebb_shard_unit_finalize (EbbShardUnit *self,
                 && !ebb_shard_unit_has_gradients (self)))
     return TRUE;
   if (self->n_summoned > 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s has full parameters summoned: call ebb_release_full_params () before the optimizer or a forward",
-                   self->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "%s has full parameters summoned: call ebb_release_full_params () before the optimizer or a "
+                     "forward",
+                     self->name);
   if (!ebb_shard_unit_finish_reduce (self, error)
       || (ebb_shard_unit_has_gradients (self)
           && (!ebb_shard_unit_begin_reduce (self, error) || !ebb_shard_unit_finish_reduce (self, error))))
@@ -423,11 +418,8 @@ ebb_shard_unit_summon (EbbShardUnit *self,
                        GError **error)
 {
   if (self->n_forwards > 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the full parameters of %s can't be summoned during its forward",
-                   self->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the full parameters of %s can't be summoned during its forward",
+                     self->name);
   if (self->n_summoned == 0 && self->n_entries > 0
       && (!ebb_shard_unit_finalize (self, error) || !ebb_shard_unit_begin_gather (self, FALSE, error)
           || !ebb_shard_unit_finish_gather (self, error)))
@@ -465,11 +457,7 @@ ebb_shard_unit_release (EbbShardUnit *self,
   gboolean ok;
 
   if (self->n_summoned == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s was not summoned: call ebb_summon_full_params () first",
-                   self->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "%s was not summoned: call ebb_summon_full_params () first", self->name);
   if (--self->n_summoned > 0 || self->n_entries == 0)
     return TRUE;
   modes = ebb_modes_enter_internal ();

@@ -35,13 +35,10 @@ take_parameter (Search *search,
       return TRUE;
     }
   if (tensor->owner != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s is replicated already: a module is sharded or replicated, not both; hybrid sharding takes the "
-                   "option replicate-group",
-                   full_name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "%s is replicated already: a module is sharded or replicated, not both; hybrid sharding takes the "
+                     "option replicate-group",
+                     full_name);
   entry = (EbbShardEntry){ .tensor = ebb_tensor_ref (tensor), .name = g_steal_pointer (&full_name) };
   g_array_append_val (search->entries, entry);
   return TRUE;
@@ -81,23 +78,21 @@ check_parameter (const EbbShardEntry *entry,
   EbbTensor *tensor = entry->tensor, *other = first->tensor;
 
   if (!ebb_dtype_is_floating_point (tensor->view.dtype))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s is %s: only floating-point parameters can be sharded",
-                 entry->name, ebb_dtype_get_name (tensor->view.dtype));
-  else if (!ebb_view_is_contiguous (&tensor->view))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s is not contiguous: make it so first", entry->name);
-  else if (tensor->grad != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s has a gradient: drop it first by ebb_module_zero_grad ()",
-                 entry->name);
-  else if (__atomic_load_n (&tensor->n_uses, __ATOMIC_RELAXED) > 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "%s belongs to a graph whose backward is still to come: shard before the forward", entry->name);
-  else if (tensor->storage->device != other->storage->device)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s is on %s and %s on %s: a unit is on one device", first->name,
-                 ebb_device_get_name (other->storage->device), entry->name,
-                 ebb_device_get_name (tensor->storage->device));
-  else
-    return TRUE;
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_DTYPE, "%s is %s: only floating-point parameters can be sharded", entry->name,
+                     ebb_dtype_get_name (tensor->view.dtype));
+  if (!ebb_view_is_contiguous (&tensor->view))
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s is not contiguous: make it so first", entry->name);
+  if (tensor->grad != NULL)
+    return ebb_fail (error, EBB_ERROR_STATE, "%s has a gradient: drop it first by ebb_module_zero_grad ()",
+                     entry->name);
+  if (__atomic_load_n (&tensor->n_uses, __ATOMIC_RELAXED) > 0)
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "%s belongs to a graph whose backward is still to come: shard before the forward", entry->name);
+  if (tensor->storage->device != other->storage->device)
+    return ebb_fail (error, EBB_ERROR_DEVICE, "%s is on %s and %s on %s: a unit is on one device", first->name,
+                     ebb_device_get_name (other->storage->device), entry->name,
+                     ebb_device_get_name (tensor->storage->device));
+  return TRUE;
 }
 
 static gboolean

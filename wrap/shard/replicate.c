@@ -100,29 +100,19 @@ check_parameters (EbbModule *module,
                   GError **error)
 {
   if (self->parameters->len == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: it has no parameters that ranks could share",
-                   ebb_module_get_type_name (module));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: it has no parameters that ranks could share",
+                     ebb_module_get_type_name (module));
   for (guint i = self->parameters->len; i > 0; i--)
     {
       const Parameter *parameter = get_parameter (self, i - 1);
 
       if (parameter->tensor->owner != NULL)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                       "%s: the parameter %s is replicated or sharded over ranks already",
-                       ebb_module_get_type_name (module), parameter->name);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_STATE, "%s: the parameter %s is replicated or sharded over ranks already",
+                         ebb_module_get_type_name (module), parameter->name);
       if (!ebb_view_is_contiguous (&parameter->tensor->view))
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "%s: the parameter %s is not contiguous; ranks share contiguous parameters only",
-                       ebb_module_get_type_name (module), parameter->name);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                         "%s: the parameter %s is not contiguous; ranks share contiguous parameters only",
+                         ebb_module_get_type_name (module), parameter->name);
     }
   return TRUE;
 }
@@ -355,13 +345,12 @@ check_unused (gpointer data,
             g_string_append_printf (names, "%s%s", n++ > 0 ? ", " : "", entry->name);
         }
     }
-  if (n == 0)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "rank %u: %u of %u trainable parameters of the replicated module got no gradient in the backward pass: "
-               "%s; freeze them, or set EbbReplicateOptions:unused-parameters to zero if some ranks may leave them out",
-               ebb_process_group_get_rank (self->group), n, n_trainable, names->str);
-  return FALSE;
+  return n == 0
+         || ebb_fail (error, EBB_ERROR_STATE,
+                      "rank %u: %u of %u trainable parameters of the replicated module got no gradient in the backward "
+                      "pass: %s; freeze them, or set EbbReplicateOptions:unused-parameters to zero if some ranks may "
+                      "leave them out",
+                      ebb_process_group_get_rank (self->group), n, n_trainable, names->str);
 }
 
 /* The buckets are up to date, or in use. */

@@ -4,6 +4,7 @@
 #include "dist/group/process-group-private.h"
 #include "nn/module-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 #include "wrap/shard/layout-private.h"
 #include "wrap/shard/options.h"

@@ -230,9 +230,8 @@ ebb_plan_find_place (EbbDevice *device,
   if (*place == EBB_MEMORY_PLACE_DEVICE)
     {
       known = ebb_store_kind_join_moving (" store or a ");
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a plan moves what blocks keep to a %s store, not to an %s", known, G_OBJECT_TYPE_NAME (store));
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "a plan moves what blocks keep to a %s store, not to an %s",
+                       known, G_OBJECT_TYPE_NAME (store));
     }
   if (*place == EBB_MEMORY_PLACE_HOST && device->backend->host_memory)
     *place = EBB_MEMORY_PLACE_DEVICE;

@@ -195,8 +195,7 @@ ebb_plan_ranks_receive (EbbProcessGroup *group,
     {
       const int code = (int) strtol (texts[0] + strlen (FAILURE), &message, 10);
 
-      g_set_error (error, EBB_ERROR, code, "%s", g_strchug (message));
-      return NULL;
+      return ebb_fail_null (error, code, "%s", g_strchug (message));
     }
   return g_strdup (texts[0]);
 }

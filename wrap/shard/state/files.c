@@ -75,8 +75,7 @@ fail (EbbTensorFile *file,
   g_autofree char *quoted = ebb_json_quote (name);
   g_autofree char *shown = ebb_escape_text (file->path);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: tensor %s %s", shown, quoted, problem);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: tensor %s %s", shown, quoted, problem);
 }
 
 /* Finds a tensor that must have that dtype and so many elements; -1: any. */
@@ -186,8 +185,7 @@ ebb_shard_source_read_index (const char *folder,
   if (text == NULL || strlen (text) == size)
     return g_steal_pointer (&text);
   shown = ebb_escape_text (path);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it has a zero byte", shown);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_FORMAT, "%s: it has a zero byte", shown);
 }
 
 static void
@@ -236,11 +234,8 @@ add_tensor (EbbShardSource *self,
   EbbShardRecord *record;
 
   if (name == NULL || tensor == NULL || ebb_shard_index_find (self->index, table, name) != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has %s, which is %s", self->shown, quoted,
-                   tensor == NULL ? "not a tensor" : "there twice or without a name");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s has %s, which is %s", self->shown, quoted,
+                     tensor == NULL ? "not a tensor" : "there twice or without a name");
   record = ebb_shard_index_add (self->index, table, name, tensor->view.dtype, tensor->view.shape,
                                 (guint) tensor->view.n_dims);
   record->n_steps = n_steps;
@@ -366,8 +361,7 @@ open_file (EbbShardSource *self,
     {
       g_autofree char *name = ebb_shard_file_make_name (kind, self->index->save, rank, self->index->n_ranks);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the index does not name the file %s", self->shown, name);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_FORMAT, "%s: the index does not name the file %s", self->shown, name);
     }
   if (g_hash_table_size (self->files) >= MAX_OPEN_FILES)
     g_hash_table_remove_all (self->files);

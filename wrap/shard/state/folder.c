@@ -251,10 +251,7 @@ list_states (const char *folder,
   if (states == NULL)
     return NULL;
   if (states[0] == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read a state in %s: no training was saved there", shown);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_IO, "can't read a state in %s: no training was saved there", shown);
   while (states[old] != NULL && ebb_shard_file_parse_old (states[old]) == 0)
     old++;
   if (old > 0 && states[old] != NULL && read_step (folder, states[0], &newest_step)

@@ -213,11 +213,10 @@ merge_record (EbbShardIndex *self,
       g_autofree char *a = ebb_shard_record_name_shape (record);
       g_autofree char *b = ebb_shard_record_name_shape (other);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s %s is %s %s split in %u on one rank and %s %s split in %u on another",
-                   ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a,
-                   record->split.n_parts, ebb_dtype_get_name (other->dtype), b, other->split.n_parts);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE,
+                       "%s %s is %s %s split in %u on one rank and %s %s split in %u on another",
+                       ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a,
+                       record->split.n_parts, ebb_dtype_get_name (other->dtype), b, other->split.n_parts);
     }
   record->n_steps = MAX (record->n_steps, other->n_steps);
   g_array_append_vals (record->ranges, other->ranges->data, other->ranges->len);
@@ -332,10 +331,9 @@ check_record (EbbShardIndex *self,
     return TRUE;
   name = ebb_json_quote (record->name);
   shown = ebb_escape_text (what);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-               "%s: the ranges of %s don't make up its %" G_GINT64_FORMAT " elements, each once", shown, name,
-               record->n_elements);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_FORMAT,
+                   "%s: the ranges of %s don't make up its %" G_GINT64_FORMAT " elements, each once", shown, name,
+                   record->n_elements);
 }
 
 gboolean

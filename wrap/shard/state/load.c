@@ -222,16 +222,14 @@ check_entry (Loading *self,
   g_autofree char *shape = record != NULL ? ebb_shard_record_name_shape (record) : NULL;
 
   if (record == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is missing",
-                 self->source->shown, entry->name);
-  else if (record->per_rank || record->n_dims != shard->n_dims
-           || memcmp (record->shape, shard->shape, shard->n_dims * sizeof shard->shape[0]) != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "the state saved in %s does not fit: %s is %s there, which is not its shape here",
-                 self->source->shown, entry->name, shape);
-  else
-    return TRUE;
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is missing", self->source->shown,
+                     entry->name);
+  if (record->per_rank || record->n_dims != shard->n_dims
+      || memcmp (record->shape, shard->shape, shard->n_dims * sizeof shard->shape[0]) != 0)
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "the state saved in %s does not fit: %s is %s there, which is not its shape here",
+                     self->source->shown, entry->name, shape);
+  return TRUE;
 }
 
 /* Bytes are codes, such as those of int8: no numbers are cast to them. */
@@ -243,11 +241,9 @@ check_dtype (Loading *self,
   const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, number);
   const EbbDType here = entry->shard.tensor->view.dtype, there = find_record (self, number)->dtype;
 
-  if ((there == EBB_DTYPE_U8) == (here == EBB_DTYPE_U8))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is %s there, not %s",
-               self->source->shown, entry->name, ebb_dtype_get_name (there), ebb_dtype_get_name (here));
-  return FALSE;
+  return (there == EBB_DTYPE_U8) == (here == EBB_DTYPE_U8)
+         || ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is %s there, not %s",
+                      self->source->shown, entry->name, ebb_dtype_get_name (there), ebb_dtype_get_name (here));
 }
 
 static gboolean
@@ -258,10 +254,7 @@ check_module (Loading *self,
   g_autoptr (GHashTable) names = g_hash_table_new (g_str_hash, g_str_equal);
 
   if (!self->source->index->has_files[EBB_SHARD_FILE_MODEL])
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no module", self->source->shown);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s has no module", self->source->shown);
   for (guint i = 0; i < self->entries->len; i++)
     {
       if (!check_entry (self, i, error))
@@ -275,10 +268,9 @@ check_module (Loading *self,
 
       if (g_hash_table_contains (names, record->name))
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the state saved in %s does not fit: it has %s, which the module does not have",
-                   self->source->shown, quoted);
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE,
+                       "the state saved in %s does not fit: it has %s, which the module does not have",
+                       self->source->shown, quoted);
     }
   for (guint i = 0; i < self->entries->len; i++)
     if (!check_dtype (self, i, error))
@@ -321,13 +313,13 @@ read_blocks (Loading *self,
       if (range->begin == shard->begin && range->end == shard->end && range->index == shard->index)
         return ebb_shard_source_read_blocks (self->source, EBB_SHARD_FILE_OPTIMIZER, record, range, error);
     }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as many "
-               "ranks, with the parameters split in the same way (it was saved by %u ranks, %u of them "
-               "tensor-parallel ones; here are %u and %u)",
-               self->source->shown, record->name, self->source->index->n_ranks,
-               ebb_shard_index_count_tensor_ranks (self->source->index), self->mesh.n_ranks, self->mesh.n_tensor);
-  return NULL;
+  return ebb_fail_null (error, EBB_ERROR_STATE,
+                        "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as "
+                        "many ranks, with the parameters split in the same way (it was saved by %u ranks, %u of them "
+                        "tensor-parallel ones; here are %u and %u)",
+                        self->source->shown, record->name,
+                        self->source->index->n_ranks, ebb_shard_index_count_tensor_ranks (self->source->index),
+                        self->mesh.n_ranks, self->mesh.n_tensor);
 }
 
 /* This rank's elements of one tensor of the state; NULL without an error if it has none. */
@@ -353,10 +345,9 @@ read_item (Loading *self,
         {
           g_autofree char *shown = ebb_shard_record_name_shape (record);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                       "the state saved in %s has %s as %s: it can't be split as the parameter is",
-                       self->source->shown, record->name, shown);
-          return NULL;
+          return ebb_fail_null (error, EBB_ERROR_STATE,
+                                "the state saved in %s has %s as %s: it can't be split as the parameter is",
+                                self->source->shown, record->name, shown);
         }
       n_dims = ebb_local_shard_get_shape (&shard, shape);
       begin = shard.begin;
@@ -392,10 +383,10 @@ read_items (Loading *self,
         {
           g_autofree char *quoted = ebb_json_quote (name);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                       "the state saved in %s is of an optimizer with the parameter %s, which this one does not have",
-                       self->source->shown, quoted);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_STATE,
+                           "the state saved in %s is of an optimizer with the parameter %s, which this one does not "
+                           "have",
+                           self->source->shown, quoted);
         }
       tensor = read_item (self, record, parameter, &failure);
       if (failure != NULL)

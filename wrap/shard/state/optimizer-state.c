@@ -66,16 +66,14 @@ check_item (const EbbGatherItem *item,
   const gboolean is_split = ebb_local_shard_is_split (&item->shard);
 
   if (is_split && record->per_rank)
-    g_set_error (
-        error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-        "the optimizer's state %s has a scale for each block of elements, and each rank has blocks of its own: "
-        "there is no full state (save it by ebb_save_sharded_state(), or keep moments in f32 or bf16)",
-        record->name);
-  else if (item->local == NULL && (!is_split || item->shard.begin < item->shard.end))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "this rank has no %s, but others have", record->name);
-  else
-    return TRUE;
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                     "the optimizer's state %s has a scale for each block of elements, and each rank has blocks of its "
+                     "own: there is no full state (save it by ebb_save_sharded_state(), or keep moments in f32 or "
+                     "bf16)",
+                     record->name);
+  if (item->local == NULL && (!is_split || item->shard.begin < item->shard.end))
+    return ebb_fail (error, EBB_ERROR_STATE, "this rank has no %s, but others have", record->name);
+  return TRUE;
 }
 
 /* Finds this rank's elements of a record's tensor. */
@@ -91,10 +89,7 @@ make_item (EbbGatherItem *item,
   EbbTensor *parameter = ebb_optimizer_find_parameter (optimizer, name);
 
   if (parameter == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "another rank's optimizer has a parameter %s", name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "another rank's optimizer has a parameter %s", name);
   ebb_local_shard_init (&item->shard, parameter);
   item->local = find_local (locals, name, key);
   item->dtype = record->dtype;
@@ -190,11 +185,8 @@ extract_item (EbbOptimizer *optimizer,
   EbbLocalShard shard;
 
   if (parameter == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the optimizer's state is for a parameter %s, which the module does not have", name);
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_STATE,
+                          "the optimizer's state is for a parameter %s, which the module does not have", name);
   ebb_local_shard_init (&shard, parameter);
   if (ebb_local_shard_is_split (&shard)
       && (!ebb_optimizer_state_follows_elements (optimizer, parameter, key, full->view.dtype)
@@ -202,10 +194,9 @@ extract_item (EbbOptimizer *optimizer,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (full);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the optimizer's state %s of %s is %s %s: it can't be split as the parameter is", key, name,
-                   ebb_dtype_get_name (full->view.dtype), shape);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_STATE,
+                            "the optimizer's state %s of %s is %s %s: it can't be split as the parameter is", key, name,
+                            ebb_dtype_get_name (full->view.dtype), shape);
     }
   local = ebb_local_shard_extract (&shard, full, error);
   /* A slice of a tensor-parallel parameter is a copy already. */
@@ -466,10 +457,7 @@ ebb_optimizer_state_split (EbbArgs *state,
   g_autoptr (EbbArgs) slots_rest = ebb_args_new (EBB_ARGS_DICT);
 
   if (slots == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has no \"state\"");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_STATE, "the optimizer's state has no \"state\"");
   for (guint i = 0; i < ebb_args_get_length (slots); i++)
     {
       const char *name = ebb_args_get_key (slots, i);
@@ -477,11 +465,8 @@ ebb_optimizer_state_split (EbbArgs *state,
       g_autoptr (EbbArgs) slot_rest = NULL;
 
       if (name == NULL || values == NULL || ebb_args_get_kind (values) != EBB_ARGS_DICT)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state of %s is no dictionary",
-                       name != NULL ? name : "a parameter without a name");
-          return NULL;
-        }
+        return ebb_fail_null (error, EBB_ERROR_STATE, "the optimizer's state of %s is no dictionary",
+                              name != NULL ? name : "a parameter without a name");
       slot_rest = split_slot (name, values, items);
       ebb_args_add_args (slots_rest, name, slot_rest);
     }
@@ -566,9 +551,8 @@ ebb_optimizer_rest_check (EbbArgs *rest,
               || ebb_shard_index_find (index, EBB_SHARD_FILE_OPTIMIZER, item) != NULL)
             continue;
           quoted = ebb_json_quote (item);
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                       "%s: the optimizer had %s, which the index of the state does not have", folder, quoted);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_FORMAT,
+                           "%s: the optimizer had %s, which the index of the state does not have", folder, quoted);
         }
     }
   return TRUE;
@@ -654,10 +638,7 @@ ebb_optimizer_items_describe (EbbOptimizer *optimizer,
       EbbTensor *parameter = ebb_optimizer_find_parameter (optimizer, item->parameter);
 
       if (parameter == NULL)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer has no parameter %s", item->parameter);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_STATE, "the optimizer has no parameter %s", item->parameter);
       describe_item (optimizer, item, parameter, rank, index);
     }
   return TRUE;

@@ -82,11 +82,8 @@ ebb_state_check_released (GArray *entries,
       const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
 
       if (entry->shard.unit != NULL && entry->shard.unit->n_summoned > 0)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                       "the full parameter %s is summoned: call ebb_release_full_params() first", entry->name);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_STATE,
+                         "the full parameter %s is summoned: call ebb_release_full_params() first", entry->name);
     }
   return TRUE;
 }
@@ -174,9 +171,8 @@ reshard (EbbShardUnit *unit,
     return TRUE;
   if (unit->n_summoned == 0)
     return ebb_shard_unit_reshard (unit, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s has full parameters summoned: call ebb_release_full_params() first", unit->name);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_STATE, "%s has full parameters summoned: call ebb_release_full_params() first",
+                   unit->name);
 }
 
 gboolean
@@ -268,10 +264,7 @@ match_entries (EbbModule *module,
   char *flags;
 
   if (state == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "load_full_state_dict: rank 0 has no state");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "load_full_state_dict: rank 0 has no state");
   transfers = ebb_module_match_state (module, NULL, state, strict, get_full_shape, error);
   if (transfers == NULL)
     return NULL;
