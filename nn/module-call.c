@@ -238,9 +238,7 @@ ebb_module_find_interceptor (EbbModule *self, const char *kind)
 struct _EbbParameterOwner *
 ebb_module_get_parameter_owner (EbbModule *self)
 {
-  guint id = ebb_module_find_interceptor (self, EBB_PARAMETER_OWNER_INTERCEPTOR);
-
-  return id != 0 ? ebb_module_get_interceptor_data (self, id) : NULL;
+  return ebb_module_get_interceptor_data (self, ebb_module_find_interceptor (self, EBB_PARAMETER_OWNER_INTERCEPTOR));
 }
 
 gpointer

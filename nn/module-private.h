@@ -31,6 +31,7 @@ void ebb_module_add_idle_interceptor (EbbModule *self,
                                       gpointer user_data,
                                       GDestroyNotify destroy,
                                       guint *id);
+/* FALSE if there is none, as for the id 0. */
 gboolean ebb_module_remove_interceptor (EbbModule *self,
                                         guint id);
 /* The id of the outermost interceptor of @kind, 0 if none. */
@@ -43,6 +44,7 @@ guint ebb_module_next_interceptor (EbbModule *self,
 /* The kind of interceptor that makes the module's parameters available: its data is their EbbParameterOwner. */
 #define EBB_PARAMETER_OWNER_INTERCEPTOR "parameter-owner"
 struct _EbbParameterOwner *ebb_module_get_parameter_owner (EbbModule *self);
+/* NULL if there is none, as for the id 0. */
 gpointer ebb_module_get_interceptor_data (EbbModule *self,
                                           guint id);
 
@@ -117,13 +119,24 @@ gboolean ebb_module_is_plain (EbbModule *module,
 gboolean ebb_module_is_only_wrapped (EbbModule *module,
                                      GType type);
 
-/* For what wraps every module of a type, which @type points to: picks them, and says if there is none. */
-gboolean ebb_module_is_of_type (EbbModule *self,
-                                const char *path,
-                                gpointer type);
-gboolean ebb_module_check_has_type (EbbModule *root,
-                                    GType type,
-                                    GError **error);
+/* Says whether a module, at @path below the root, is selected. */
+typedef gboolean (*EbbModulePickFunc) (EbbModule *module,
+                                       const char *path,
+                                       gpointer user_data);
+/* The selection of what wraps several modules: @root and the modules below it that @pick picks, parents first. All are
+ * picked before the first is wrapped. The array holds references. */
+GPtrArray *ebb_module_select (EbbModule *root,
+                              EbbModulePickFunc pick,
+                              gpointer user_data);
+/* The modules of @type, or derived from it; NULL with an error if there is none. */
+GPtrArray *ebb_module_select_each (EbbModule *root,
+                                   GType type,
+                                   GError **error);
+/* The parameters of @self and below, each once, with references. */
+GPtrArray *ebb_module_list_parameters (EbbModule *self);
+/* The device of the first parameter; @otherwise: there is none. */
+EbbDevice *ebb_module_find_device (EbbModule *self,
+                                   EbbDevice *otherwise);
 
 /* Where the module is in the tree that it is a part of, as "h.3.attn"; "" for one that is no child. Owned. */
 char *ebb_module_get_path (EbbModule *self);

@@ -60,6 +60,23 @@ finish_array (GPtrArray *array, guint *length)
   return g_ptr_array_free (array, FALSE);
 }
 
+GPtrArray *
+ebb_module_list_parameters (EbbModule *self)
+{
+  Collection collection = { .values = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref) };
+
+  collect (self, TRUE, &collection);
+  return collection.values;
+}
+
+EbbDevice *
+ebb_module_find_device (EbbModule *self, EbbDevice *otherwise)
+{
+  g_autoptr (GPtrArray) parameters = ebb_module_list_parameters (self);
+
+  return parameters->len > 0 ? ebb_parameter_get_device (parameters->pdata[0]) : otherwise;
+}
+
 static EbbTensor **
 get_tensors (EbbModule *self, gboolean recurse, gboolean buffers, guint *length)
 {
@@ -264,19 +281,14 @@ ebb_module_get_module_names (EbbModule *self)
 guint64
 ebb_module_count_parameters (EbbModule *self)
 {
-  EbbTensor **parameters;
+  g_autoptr (GPtrArray) parameters = NULL;
   guint64 count = 0;
-  guint n;
 
   g_return_val_if_fail (EBB_IS_MODULE (self), 0);
 
-  parameters = get_tensors (self, TRUE, FALSE, &n);
-  for (guint i = 0; i < n; i++)
-    {
-      count += (guint64) ebb_parameter_get_n_elements (parameters[i]);
-      ebb_tensor_unref (parameters[i]);
-    }
-  g_free (parameters);
+  parameters = ebb_module_list_parameters (self);
+  for (guint i = 0; i < parameters->len; i++)
+    count += (guint64) ebb_parameter_get_n_elements (parameters->pdata[i]);
   return count;
 }
 
@@ -435,26 +447,37 @@ ebb_module_to_string (EbbModule *self)
   return g_string_free (text, FALSE);
 }
 
-gboolean
-ebb_module_is_of_type (EbbModule *self, const char *path, gpointer type)
+GPtrArray *
+ebb_module_select (EbbModule *root, EbbModulePickFunc pick, gpointer user_data)
 {
-  return g_type_is_a (G_OBJECT_TYPE (self), *(const GType *) type);
+  GPtrArray *selected = g_ptr_array_new_with_free_func (g_object_unref);
+  g_auto (GStrv) paths = ebb_module_get_module_names (root);
+  guint n;
+  g_autofree EbbModule **modules = ebb_module_get_modules (root, &n);
+
+  for (guint i = 0; i < n; i++)
+    if (pick (modules[i], paths[i], user_data))
+      g_ptr_array_add (selected, modules[i]);
+    else
+      g_object_unref (modules[i]);
+  return selected;
 }
 
 static gboolean
-is_of_another_type (EbbModule *module, const char *path, gpointer type)
+is_of_type (EbbModule *module, const char *path, gpointer type)
 {
-  return !ebb_module_is_of_type (module, path, type);
+  return g_type_is_a (G_OBJECT_TYPE (module), *(const GType *) type);
 }
 
-gboolean
-ebb_module_check_has_type (EbbModule *root, GType type, GError **error)
+GPtrArray *
+ebb_module_select_each (EbbModule *root, GType type, GError **error)
 {
-  if (!ebb_module_visit (root, is_of_another_type, &type))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s",
-               ebb_type_get_short_name (type), ebb_module_get_type_name (root));
-  return FALSE;
+  g_autoptr (GPtrArray) selected = ebb_module_select (root, is_of_type, &type);
+
+  if (selected->len > 0)
+    return g_steal_pointer (&selected);
+  return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s", ebb_type_get_short_name (type),
+                        ebb_module_get_type_name (root));
 }
 
 /* -- changes of all parameters and buffers ------------------------------------------------------------------------- */

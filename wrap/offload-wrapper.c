@@ -102,9 +102,7 @@ store_or_default (EbbSavedTensorHooks *store)
 static Offload *
 find (EbbModule *module)
 {
-  guint id = ebb_module_find_interceptor (module, OFFLOAD_INTERCEPTOR);
-
-  return id != 0 ? ebb_module_get_interceptor_data (module, id) : NULL;
+  return ebb_module_get_interceptor_data (module, ebb_module_find_interceptor (module, OFFLOAD_INTERCEPTOR));
 }
 
 static gboolean
@@ -169,6 +167,14 @@ ebb_offload_wrapper (EbbModule *module,
   return g_object_ref (module);
 }
 
+static gboolean
+is_called_and_of (EbbModule *module,
+                  const char *path,
+                  gpointer type)
+{
+  return g_type_is_a (G_OBJECT_TYPE (module), *(const GType *) type) && !EBB_IS_MODULE_LIST (module);
+}
+
 /**
  * ebb_offload_wrap_each:
  * @root: where to look
@@ -188,8 +194,7 @@ ebb_offload_wrap_each (EbbModule *root,
                        GError **error)
 {
   g_autoptr (EbbSavedTensorHooks) used = NULL;
-  g_autofree EbbModule **modules = NULL;
-  guint n_modules, n_found = 0;
+  g_autoptr (GPtrArray) modules = NULL;
 
   g_return_val_if_fail (root == NULL || EBB_IS_MODULE (root), FALSE);
   g_return_val_if_fail (store == NULL || EBB_IS_SAVED_TENSOR_HOOKS (store), FALSE);
@@ -197,17 +202,10 @@ ebb_offload_wrap_each (EbbModule *root,
   if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   used = store_or_default (store);
-  modules = ebb_module_get_modules (root, &n_modules);
-  for (guint i = 0; i < n_modules; i++)
-    {
-      if (g_type_is_a (G_OBJECT_TYPE (modules[i]), type) && !EBB_IS_MODULE_LIST (modules[i]))
-        {
-          wrap (modules[i], used);
-          n_found++;
-        }
-      g_object_unref (modules[i]);
-    }
-  return n_found > 0
+  modules = ebb_module_select (root, is_called_and_of, &type);
+  for (guint i = 0; i < modules->len; i++)
+    wrap (modules->pdata[i], used);
+  return modules->len > 0
          || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s that is called",
                       ebb_type_get_short_name (type), ebb_module_get_type_name (root));
 }
@@ -223,12 +221,9 @@ ebb_offload_wrap_each (EbbModule *root,
 gboolean
 ebb_offload_unwrap (EbbModule *module)
 {
-  guint id;
-
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  id = ebb_module_find_interceptor (module, OFFLOAD_INTERCEPTOR);
-  return id != 0 && ebb_module_remove_interceptor (module, id);
+  return ebb_module_remove_interceptor (module, ebb_module_find_interceptor (module, OFFLOAD_INTERCEPTOR));
 }
 
 /**
@@ -255,16 +250,10 @@ ebb_offload_is_wrapped (EbbModule *module)
 EbbSavedTensorHooks *
 ebb_offload_get_store (EbbModule *module)
 {
-  EbbSavedTensorHooks *store = NULL;
   Offload *self;
 
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   self = find (module);
-  if (self == NULL)
-    return NULL;
-  pthread_mutex_lock (&lock);
-  store = g_object_ref (self->store); /* another thread may set another one */
-  pthread_mutex_unlock (&lock);
-  return store;
+  return self != NULL ? ref_store (self) : NULL;
 }

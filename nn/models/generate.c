@@ -470,20 +470,8 @@ static EbbDevice *
 find_device (EbbModule *model, EbbTensor *prompt)
 {
   EbbDevice *device = ebb_tensor_get_device (prompt);
-  guint n;
-  EbbTensor **parameters;
 
-  if (device != ebb_device_get_cpu ())
-    return device;
-  parameters = ebb_module_get_parameters (model, TRUE, &n);
-  for (guint i = 0; i < n; i++)
-    {
-      if (i == 0)
-        device = ebb_parameter_get_device (parameters[i]);
-      ebb_tensor_unref (parameters[i]);
-    }
-  g_free (parameters);
-  return device;
+  return device != ebb_device_get_cpu () ? device : ebb_module_find_device (model, device);
 }
 
 /* Sliding layers have frequencies of their own if local_rotary has a theta. */

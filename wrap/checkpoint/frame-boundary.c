@@ -40,14 +40,10 @@ static void
 add_devices_of_module (EbbCheckpointFrame *self,
                        EbbModule *module)
 {
-  guint n;
-  g_autofree EbbTensor **parameters = ebb_module_get_parameters (module, TRUE, &n);
+  g_autoptr (GPtrArray) parameters = ebb_module_list_parameters (module);
 
-  for (guint i = 0; i < n; i++)
-    {
-      add_device (self, parameters[i]->storage->device);
-      ebb_tensor_unref (parameters[i]);
-    }
+  for (guint i = 0; i < parameters->len; i++)
+    add_device (self, ((EbbTensor *) parameters->pdata[i])->storage->device);
 }
 
 /* Waits for all devices, whichever fails first. */

@@ -72,19 +72,9 @@ ebb_checkpoint_savings_note_backward (EbbCheckpointSavings *savings)
 static guint64
 get_peak (EbbModule *module)
 {
-  g_autofree EbbTensor **parameters = NULL;
-  g_autoptr (EbbMemoryStats) stats = NULL;
-  EbbDevice *device = ebb_get_default_device ();
-  guint n;
+  EbbDevice *device = ebb_module_find_device (module, ebb_get_default_device ());
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
 
-  parameters = ebb_module_get_parameters (module, TRUE, &n);
-  for (guint i = 0; i < n; i++)
-    {
-      if (i == 0)
-        device = ebb_parameter_get_device (parameters[i]);
-      ebb_tensor_unref (parameters[i]);
-    }
-  stats = ebb_memory_get_stats (device);
   return ebb_memory_stats_get_peak_total (stats);
 }
 

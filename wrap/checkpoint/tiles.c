@@ -304,9 +304,7 @@ tiles_free (gpointer data)
 static Tiles *
 find (EbbModule *module)
 {
-  guint id = ebb_module_find_interceptor (module, TILE_INTERCEPTOR);
-
-  return id != 0 ? ebb_module_get_interceptor_data (module, id) : NULL;
+  return ebb_module_get_interceptor_data (module, ebb_module_find_interceptor (module, TILE_INTERCEPTOR));
 }
 
 static gboolean
@@ -414,24 +412,19 @@ ebb_tile_wrap_each (EbbModule *root,
                     gint64 n_rows,
                     GError **error)
 {
-  g_autofree EbbModule **modules = NULL;
-  guint n_modules;
-  gboolean ok = TRUE;
+  g_autoptr (GPtrArray) modules = NULL;
 
   g_return_val_if_fail (root == NULL || EBB_IS_MODULE (root), FALSE);
 
-  if (!EBB_MAY_BEGIN (error, root) || !check_rows (n_rows, error) || !ebb_module_check_has_type (root, type, error))
+  if (!EBB_MAY_BEGIN (error, root) || !check_rows (n_rows, error)
+      || (modules = ebb_module_select_each (root, type, error)) == NULL)
     return FALSE;
-  modules = ebb_module_get_modules (root, &n_modules);
-  for (guint i = 0; i < n_modules && ok; i++)
-    ok = !g_type_is_a (G_OBJECT_TYPE (modules[i]), type) || check_module (modules[i], error);
-  for (guint i = 0; i < n_modules; i++)
-    {
-      if (ok && g_type_is_a (G_OBJECT_TYPE (modules[i]), type))
-        wrap (modules[i], n_rows);
-      g_object_unref (modules[i]);
-    }
-  return ok;
+  for (guint i = 0; i < modules->len; i++)
+    if (!check_module (modules->pdata[i], error))
+      return FALSE;
+  for (guint i = 0; i < modules->len; i++)
+    wrap (modules->pdata[i], n_rows);
+  return TRUE;
 }
 
 /**
@@ -445,12 +438,9 @@ ebb_tile_wrap_each (EbbModule *root,
 gboolean
 ebb_tile_unwrap (EbbModule *module)
 {
-  guint id;
-
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  id = ebb_module_find_interceptor (module, TILE_INTERCEPTOR);
-  return id != 0 && ebb_module_remove_interceptor (module, id);
+  return ebb_module_remove_interceptor (module, ebb_module_find_interceptor (module, TILE_INTERCEPTOR));
 }
 
 /**

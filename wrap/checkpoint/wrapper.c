@@ -111,6 +111,14 @@ ebb_checkpoint_is_wrapped (EbbModule *module)
          || ebb_checkpoint_stack_is_wrapped (module);
 }
 
+static void
+wrap_all (GPtrArray *modules,
+          EbbCheckpointOptions *options)
+{
+  for (guint i = 0; i < modules->len; i++)
+    wrap (modules->pdata[i], options);
+}
+
 /**
  * ebb_checkpoint_wrap_if:
  * @root: where to look
@@ -131,24 +139,12 @@ ebb_checkpoint_wrap_if (EbbModule *root,
                         EbbCheckpointOptions *options,
                         GError **error)
 {
-  g_autofree EbbModule **modules = NULL;
-  g_auto (GStrv) names = NULL;
-  g_autofree gboolean *picked = NULL;
-  guint n_modules;
+  g_autoptr (GPtrArray) modules = NULL;
 
   if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
-  modules = ebb_module_get_modules (root, &n_modules);
-  names = ebb_module_get_module_names (root);
-  picked = g_new (gboolean, n_modules + 1);
-  for (guint i = 0; i < n_modules; i++)
-    picked[i] = pick (modules[i], names[i], user_data);
-  for (guint i = 0; i < n_modules; i++)
-    {
-      if (picked[i])
-        wrap (modules[i], options);
-      g_object_unref (modules[i]);
-    }
+  modules = ebb_module_select (root, pick, user_data);
+  wrap_all (modules, options);
   return TRUE;
 }
 
@@ -169,10 +165,14 @@ ebb_checkpoint_wrap_each (EbbModule *root,
                           EbbCheckpointOptions *options,
                           GError **error)
 {
+  g_autoptr (GPtrArray) modules = NULL;
+
   if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
-  return ebb_module_check_has_type (root, type, error)
-         && ebb_checkpoint_wrap_if (root, ebb_module_is_of_type, &type, options, error);
+  modules = ebb_module_select_each (root, type, error);
+  if (modules != NULL)
+    wrap_all (modules, options);
+  return modules != NULL;
 }
 
 /* -- functions ----------------------------------------------------------------------------------------------------- */

@@ -21,7 +21,9 @@ count_blocks_in (EbbModule *module)
 }
 
 static gboolean
-is_stack (EbbModule *module)
+is_stack (EbbModule *module,
+          const char *path,
+          gpointer user_data)
 {
   return (EBB_IS_MODULE_LIST (module) || EBB_IS_SEQUENTIAL (module)) && count_blocks_in (module) > 0;
 }
@@ -50,7 +52,7 @@ ebb_model_blocks_count (EbbModule *model,
       gboolean is_block = EBB_IS_BLOCK (modules[i]);
 
       n_blocks += is_block;
-      if (ok && (is_block || is_stack (modules[i])))
+      if (ok && (is_block || is_stack (modules[i], names[i], NULL)))
         ok = check_is_plain (modules[i], names[i], error);
       g_object_unref (modules[i]);
     }
@@ -67,23 +69,13 @@ EbbModule *
 ebb_model_blocks_get_stack (EbbModule *model,
                             GError **error)
 {
-  guint n_modules, n_stacks = 0;
-  g_autofree EbbModule **modules = ebb_module_get_modules (model, &n_modules);
-  EbbModule *stack = NULL;
+  g_autoptr (GPtrArray) stacks = ebb_module_select (model, is_stack, NULL);
+  EbbModule *stack = stacks->len == 1 ? stacks->pdata[0] : NULL; /* the model holds it */
 
-  for (guint i = 0; i < n_modules; i++)
-    {
-      if (is_stack (modules[i]))
-        {
-          stack = modules[i];
-          n_stacks++;
-        }
-      g_object_unref (modules[i]); /* the model holds it */
-    }
-  if (n_stacks == 1 && count_blocks_in (stack) == ebb_module_get_n_children (stack))
+  if (stack != NULL && count_blocks_in (stack) == ebb_module_get_n_children (stack))
     return stack;
   return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
                         "%s has %u stacks of Blocks alone: layers are counted in one stack, so there must be exactly "
                         "one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
-                        ebb_module_get_type_name (model), n_stacks == 1 ? 0 : n_stacks);
+                        ebb_module_get_type_name (model), stacks->len == 1 ? 0 : stacks->len);
 }

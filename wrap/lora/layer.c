@@ -197,9 +197,7 @@ layer_free (gpointer data)
 EbbLoraLayer *
 ebb_lora_layer_get (EbbModule *module)
 {
-  guint id = ebb_module_find_interceptor (module, LORA_INTERCEPTOR);
-
-  return id != 0 ? ebb_module_get_interceptor_data (module, id) : NULL;
+  return ebb_module_get_interceptor_data (module, ebb_module_find_interceptor (module, LORA_INTERCEPTOR));
 }
 
 EbbLoraBranch *

@@ -177,18 +177,14 @@ static void
 freeze (EbbModule *model,
         EbbLoraModel *self)
 {
-  guint n;
-  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+  g_autoptr (GPtrArray) parameters = ebb_module_list_parameters (model);
 
-  for (guint i = 0; i < n; i++)
-    {
-      if (parameters[i]->requires_grad)
-        {
-          ebb_tensor_set_requires_grad (parameters[i], FALSE, NULL);
-          g_ptr_array_add (self->frozen, ebb_tensor_ref (parameters[i]));
-        }
-      ebb_tensor_unref (parameters[i]);
-    }
+  for (guint i = 0; i < parameters->len; i++)
+    if (ebb_tensor_get_requires_grad (parameters->pdata[i]))
+      {
+        ebb_tensor_set_requires_grad (parameters->pdata[i], FALSE, NULL);
+        g_ptr_array_add (self->frozen, ebb_tensor_ref (parameters->pdata[i]));
+      }
 }
 
 static EbbLoraModel *

@@ -13,21 +13,19 @@
 /* What an MLP has of one of so many tiles is less than the block's input, and more of them save hardly anything. */
 #define MOST_TILES 8
 
+static gboolean
+is_free (EbbModule *module,
+         const char *path,
+         gpointer user_data)
+{
+  return EBB_IS_MLP (module) && !ebb_tile_is_wrapped (module);
+}
+
 /* The MLPs of @model that have no tiles, with references. */
 static GPtrArray *
 find_mlps (EbbModule *model)
 {
-  GPtrArray *mlps = g_ptr_array_new_with_free_func (g_object_unref);
-  g_autofree EbbModule **modules = NULL;
-  guint n_modules;
-
-  modules = ebb_module_get_modules (model, &n_modules);
-  for (guint i = 0; i < n_modules; i++)
-    if (EBB_IS_MLP (modules[i]) && !ebb_tile_is_wrapped (modules[i]))
-      g_ptr_array_add (mlps, modules[i]);
-    else
-      g_object_unref (modules[i]);
-  return mlps;
+  return ebb_module_select (model, is_free, NULL);
 }
 
 /* -- bits ---------------------------------------------------------------------------------------------------------- */
@@ -37,18 +35,14 @@ static gboolean
 is_plain (EbbModule *mlp)
 {
   const guint n_children = ebb_module_get_n_children (mlp);
-  g_autofree EbbTensor **parameters = NULL;
+  g_autoptr (GPtrArray) parameters = ebb_module_list_parameters (mlp);
   gboolean plain = TRUE;
-  guint n;
 
   for (guint i = 0; i < n_children; i++)
     plain &= G_OBJECT_TYPE (ebb_module_peek_child (mlp, i)) == EBB_TYPE_LINEAR;
-  parameters = ebb_module_get_parameters (mlp, TRUE, &n);
-  for (guint i = 0; i < n; i++)
-    {
-      plain &= ebb_tensor_get_dtype (parameters[i]) == EBB_DTYPE_F32 && !ebb_parameter_is_sharded (parameters[i]);
-      ebb_tensor_unref (parameters[i]);
-    }
+  for (guint i = 0; i < parameters->len; i++)
+    plain &= ebb_tensor_get_dtype (parameters->pdata[i]) == EBB_DTYPE_F32
+             && !ebb_parameter_is_sharded (parameters->pdata[i]);
   return plain;
 }
 
@@ -78,23 +72,6 @@ ebb_plan_mlp_tiles_choose (EbbModule *model,
 
 /* -- putting ------------------------------------------------------------------------------------------------------- */
 
-/* The device of the first parameter. */
-static EbbDevice *
-find_device (EbbModule *mlp)
-{
-  g_autofree EbbTensor **parameters = NULL;
-  EbbDevice *device = ebb_device_get_cpu ();
-  guint n;
-
-  parameters = ebb_module_get_parameters (mlp, TRUE, &n);
-  for (guint i = n; i > 0; i--)
-    {
-      device = ebb_parameter_get_device (parameters[i - 1]);
-      ebb_tensor_unref (parameters[i - 1]);
-    }
-  return device;
-}
-
 /* Where no tiles keep the bits, the plan was made by somebody who allowed others. */
 static gboolean
 check_bits (EbbModule *model,
@@ -102,7 +79,8 @@ check_bits (EbbModule *model,
             gint64 n_rows,
             GError **error)
 {
-  if (mlps->len == 0 || !ebb_plan_mlp_tiles_keep_bits (model, find_device (mlps->pdata[0]))
+  if (mlps->len == 0
+      || !ebb_plan_mlp_tiles_keep_bits (model, ebb_module_find_device (mlps->pdata[0], ebb_device_get_cpu ()))
       || (n_rows >= ebb_tile_get_least_rows () && n_rows % ebb_tile_get_row_block () == 0))
     return TRUE;
   return ebb_fail (error, EBB_ERROR_STATE,

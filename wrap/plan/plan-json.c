@@ -3,6 +3,7 @@
 #include "wrap/plan/memory-plan-private.h"
 
 #include "nn/files/file-error-private.h"
+#include "nn/module-private.h"
 #include "tensor/util/json-private.h"
 #include "tensor/util/json-scanner-private.h"
 #include "tensor/autograd/op-names-private.h"
@@ -605,21 +606,19 @@ ebb_plan_describe_parameters (EbbModule *model)
 {
   GPtrArray *texts = g_ptr_array_new_with_free_func (g_free);
   g_auto (GStrv) names = NULL;
-  g_autofree EbbTensor **parameters = NULL;
-  guint n;
+  g_autoptr (GPtrArray) parameters = NULL;
 
   if (model == NULL)
     return texts;
   names = ebb_module_get_parameter_names (model, TRUE);
-  parameters = ebb_module_get_parameters (model, TRUE, &n);
-  for (guint i = 0; i < n; i++)
+  parameters = ebb_module_list_parameters (model);
+  for (guint i = 0; i < parameters->len; i++)
     {
-      g_autofree char *shape = ebb_tensor_shape_to_string (parameters[i]);
+      EbbTensor *parameter = parameters->pdata[i];
+      g_autofree char *shape = ebb_tensor_shape_to_string (parameter);
 
       g_ptr_array_add (texts, g_strdup (names[i]));
-      g_ptr_array_add (texts, g_strdup_printf ("%s %s", ebb_dtype_get_name (ebb_tensor_get_dtype (parameters[i])),
-                                               shape));
-      ebb_tensor_unref (parameters[i]);
+      g_ptr_array_add (texts, g_strdup_printf ("%s %s", ebb_dtype_get_name (ebb_tensor_get_dtype (parameter)), shape));
     }
   return texts;
 }

@@ -26,7 +26,8 @@ is_free_block (GArray *blocks,
 
 static gboolean
 is_stack (EbbModule *module,
-          GArray *blocks)
+          const char *path,
+          gpointer blocks)
 {
   const guint n = ebb_module_get_n_children (module);
   gboolean ok = n > 1 && (EBB_IS_MODULE_LIST (module) || EBB_IS_SEQUENTIAL (module));
@@ -40,17 +41,7 @@ static GPtrArray *
 find_stacks (EbbModule *model,
              GArray *blocks)
 {
-  GPtrArray *stacks = g_ptr_array_new_with_free_func (g_object_unref);
-  g_autofree EbbModule **modules = NULL;
-  guint n_modules;
-
-  modules = ebb_module_get_modules (model, &n_modules);
-  for (guint i = 0; i < n_modules; i++)
-    if (is_stack (modules[i], blocks))
-      g_ptr_array_add (stacks, modules[i]);
-    else
-      g_object_unref (modules[i]);
-  return stacks;
+  return ebb_module_select (model, is_stack, blocks);
 }
 
 guint

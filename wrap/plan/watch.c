@@ -2,7 +2,7 @@
 /* A real step whose ops and bytes are noted, and compared with those of a dry step. */
 #include "wrap/plan/watch-private.h"
 
-#include "tensor/autograd/parameter-owner-private.h"
+#include "nn/module-private.h"
 #include "wrap/plan/probe-private.h"
 
 struct _EbbPlanWatch
@@ -18,12 +18,8 @@ static EbbPlanWatch *
 watch_new (EbbModule *model)
 {
   EbbPlanWatch *self = g_new0 (EbbPlanWatch, 1);
-  guint n;
-  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
 
-  self->device = n > 0 ? ebb_parameter_get_device (parameters[0]) : ebb_device_get_cpu ();
-  for (guint i = 0; i < n; i++)
-    ebb_tensor_unref (parameters[i]);
+  self->device = ebb_module_find_device (model, ebb_device_get_cpu ());
   self->costs = ebb_cost_table_new (self->device);
   self->blocks = ebb_plan_find_blocks (model);
   self->probe = ebb_probe_new_idle (model, self->device, self->blocks, self->costs);

@@ -53,15 +53,11 @@ sharded_forward (EbbModule *module,
 /* -- wrapping ------------------------------------------------------------------------------------------------------ */
 
 static gboolean
-add_unit (EbbModule *module,
+has_unit (EbbModule *module,
           const char *path,
           gpointer user_data)
 {
-  EbbShardUnit *unit = ebb_shard_unit_on (module);
-
-  if (unit != NULL)
-    g_ptr_array_add (user_data, ebb_shard_unit_ref (unit));
-  return TRUE;
+  return ebb_shard_unit_on (module) != NULL;
 }
 
 /* The units on @module and below it, outer ones first; the array holds references. */
@@ -69,8 +65,10 @@ static GPtrArray *
 find_units (EbbModule *module)
 {
   GPtrArray *units = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
+  g_autoptr (GPtrArray) modules = ebb_module_select (module, has_unit, NULL);
 
-  ebb_module_visit (module, add_unit, units);
+  for (guint i = 0; i < modules->len; i++)
+    g_ptr_array_add (units, ebb_shard_unit_ref (ebb_shard_unit_on (modules->pdata[i])));
   return units;
 }
 
@@ -102,14 +100,11 @@ can_be_called (EbbModule *module)
 static gboolean
 has_parameters_left (EbbModule *module)
 {
-  guint n, n_left = 0;
-  g_autofree EbbTensor **parameters = ebb_module_get_parameters (module, TRUE, &n);
+  g_autoptr (GPtrArray) parameters = ebb_module_list_parameters (module);
+  guint n_left = 0;
 
-  for (guint i = 0; i < n; i++)
-    {
-      n_left += !ebb_parameter_is_sharded (parameters[i]);
-      ebb_tensor_unref (parameters[i]);
-    }
+  for (guint i = 0; i < parameters->len; i++)
+    n_left += !ebb_parameter_is_sharded (parameters->pdata[i]);
   return n_left > 0;
 }
 
@@ -211,61 +206,56 @@ gboolean
 ebb_fully_shard_unwrap (EbbModule *module,
                         GError **error)
 {
-  g_autoptr (GPtrArray) units = NULL;
-  g_autofree EbbModule **modules = NULL;
-  guint n_modules;
-  gboolean ok = TRUE;
+  g_autoptr (GPtrArray) modules = NULL;
 
   if (!EBB_MAY_BEGIN (error, module))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  units = find_units (module);
-  for (guint i = 0; i < units->len; i++)
-    if (!check_idle (g_ptr_array_index (units, i), error))
+  modules = ebb_module_select (module, has_unit, NULL);
+  for (guint i = 0; i < modules->len; i++)
+    if (!check_idle (ebb_shard_unit_on (modules->pdata[i]), error))
       return FALSE;
-  modules = ebb_module_get_modules (module, &n_modules);
-  for (guint i = 0; i < n_modules; i++)
+  for (guint i = 0; i < modules->len; i++)
     {
-      EbbShardUnit *unit = ebb_shard_unit_on (modules[i]);
+      EbbModule *it = modules->pdata[i];
 
-      if (ok && unit != NULL)
-        {
-          ok = ebb_shard_unit_dissolve (unit, error);
-          if (ok)
-            ebb_module_remove_interceptor (modules[i],
-                                           ebb_module_find_interceptor (modules[i], EBB_PARAMETER_OWNER_INTERCEPTOR));
-        }
-      g_object_unref (modules[i]);
+      if (!ebb_shard_unit_dissolve (ebb_shard_unit_on (it), error))
+        return FALSE;
+      ebb_module_remove_interceptor (it, ebb_module_find_interceptor (it, EBB_PARAMETER_OWNER_INTERCEPTOR));
     }
+  return TRUE;
+}
+
+/* Shards @modules, of which parents come first, from the last to the first. */
+static gboolean
+shard_all (GPtrArray *modules,
+           EbbProcessGroup *group,
+           EbbFullyShardOptions *options,
+           GError **error)
+{
+  gboolean ok = TRUE;
+
+  for (guint i = modules->len; i-- > 0 && ok;)
+    ok = shard (modules->pdata[i], group, options, error);
   return ok;
 }
 
-/* Shards the modules of @root that @pick picks, inner ones first; with @takes_root the root in any case. */
-static gboolean
-wrap_picked (EbbModule *root,
-             gboolean takes_root,
-             EbbFullyShardPickFunc pick,
-             gpointer user_data,
-             EbbProcessGroup *group,
-             EbbFullyShardOptions *options,
-             GError **error)
+typedef struct
 {
-  guint n_modules;
-  g_autofree EbbModule **modules = ebb_module_get_modules (root, &n_modules);
-  g_auto (GStrv) names = ebb_module_get_module_names (root);
-  g_autofree gboolean *picked = g_new (gboolean, n_modules + 1);
-  gboolean ok = TRUE;
+  EbbModule *root; /* picked in any case */
+  EbbFullyShardPickFunc pick;
+  gpointer user_data;
+} Picking;
 
-  for (guint i = 0; i < n_modules; i++)
-    picked[i] = (i == 0 && takes_root) || pick (modules[i], names[i], user_data);
-  /* Parents come first among the modules. */
-  for (guint i = n_modules; i-- > 0;)
-    {
-      ok = ok && (!picked[i] || shard (modules[i], group, options, error));
-      g_object_unref (modules[i]);
-    }
-  return ok;
+static gboolean
+is_root_or_picked (EbbModule *module,
+                   const char *path,
+                   gpointer user_data)
+{
+  const Picking *picking = user_data;
+
+  return module == picking->root || picking->pick (module, path, picking->user_data);
 }
 
 /**
@@ -289,12 +279,15 @@ ebb_fully_shard_wrap_if (EbbModule *root,
                          EbbFullyShardOptions *options,
                          GError **error)
 {
+  g_autoptr (GPtrArray) modules = NULL;
+
   if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
   g_return_val_if_fail (pick != NULL, FALSE);
 
-  return wrap_picked (root, TRUE, pick, user_data, group, options, error);
+  modules = ebb_module_select (root, is_root_or_picked, &(Picking){ root, pick, user_data });
+  return shard_all (modules, group, options, error);
 }
 
 /**
@@ -317,12 +310,16 @@ ebb_fully_shard_wrap_each (EbbModule *root,
                            EbbFullyShardOptions *options,
                            GError **error)
 {
+  g_autoptr (GPtrArray) modules = NULL;
+
   if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
 
-  return ebb_module_check_has_type (root, type, error)
-         && ebb_fully_shard_wrap_if (root, ebb_module_is_of_type, &type, group, options, error);
+  modules = ebb_module_select_each (root, type, error);
+  if (modules != NULL && modules->pdata[0] != root)
+    g_ptr_array_insert (modules, 0, g_object_ref (root));
+  return modules != NULL && shard_all (modules, group, options, error);
 }
 
 /* -- by size ------------------------------------------------------------------------------------------------------- */
@@ -442,6 +439,7 @@ ebb_fully_shard_auto_wrap_types (EbbModule *root,
                                  GError **error)
 {
   g_autoptr (GHashTable) taken = g_hash_table_new (NULL, NULL);
+  g_autoptr (GPtrArray) modules = NULL;
   Sizes sizes = { taken, min_parameters, force_leaf, exclude, n_force_leaf, n_exclude };
 
   if (!EBB_MAY_BEGIN (error, root))
@@ -452,7 +450,8 @@ ebb_fully_shard_auto_wrap_types (EbbModule *root,
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
                      "min_parameters is 0, which would make every module a unit; it must be 1 or more");
   take_large (&sizes, root);
-  return wrap_picked (root, FALSE, is_taken, &sizes, group, options, error);
+  modules = ebb_module_select (root, is_taken, &sizes);
+  return shard_all (modules, group, options, error);
 }
 
 /* -- full parameters ----------------------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 /* The planner: from a budget of bytes to a memory plan. */
 #include "wrap/plan/memory-plan-private.h"
 
+#include "nn/module-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/error-private.h"
 #include "wrap/plan/estimate-private.h"
@@ -319,23 +320,16 @@ check_device (EbbModule *model,
               EbbDevice *device,
               GError **error)
 {
-  guint n;
-  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
-  EbbDevice *other = NULL;
+  g_autoptr (GPtrArray) parameters = ebb_module_list_parameters (model);
+  EbbDevice *other = device;
 
-  for (guint i = 0; i < n; i++)
-    {
-      if (ebb_parameter_get_device (parameters[i]) != device)
-        other = ebb_parameter_get_device (parameters[i]);
-      ebb_tensor_unref (parameters[i]);
-    }
-  if (other != NULL)
-    g_set_error (
-        error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-        "the plan is for steps on %s, and the model has parameters on %s: name the device that they are on, or "
-        "move them",
-        ebb_device_get_name (device), ebb_device_get_name (other));
-  return other == NULL;
+  for (guint i = 0; i < parameters->len && other == device; i++)
+    other = ebb_parameter_get_device (parameters->pdata[i]);
+  return other == device
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "the plan is for steps on %s, and the model has parameters on %s: name the device that they are "
+                      "on, or move them",
+                      ebb_device_get_name (device), ebb_device_get_name (other));
 }
 
 /**
