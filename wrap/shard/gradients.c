@@ -128,12 +128,14 @@ lacks_gradient (const EbbShardUnit *self,
   return FALSE;
 }
 
+/* Asked where a backward pass reduces the unit, in the pass or at its end: an optimizer that reduces what passes have
+ * left can't say which of them should have given a gradient. */
 static gboolean
 check_unused (EbbShardUnit *self,
               GError **error)
 {
-  return self->check_unused == NULL || ebb_modes.in_backward == 0 || !lacks_gradient (self, self->reduction)
-         || self->check_unused (self->check_data, error);
+  return self->check_unused == NULL || self->last_pass != ebb_shard_get_thread ()->pass
+         || !lacks_gradient (self, self->reduction) || self->check_unused (self->check_data, error);
 }
 
 /* To read them, the host waits for the device: only where this rank's own flags don't say enough. */

@@ -390,6 +390,45 @@ test_unused_parameters_are_named (void)
   test_assert_error (error, EBB_ERROR_STATE, "1 of 2 trainable parameters", ": b;", "unused-parameters");
 }
 
+/* A forward of "c" alone still holds it, so the bucket of "b" waits behind that of "c" until the pass of "a" ends. */
+static gboolean
+leave_out_behind_another_graph (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbReplicateOptions) options = ebb_replicate_options_new ();
+  EbbModule *parts[3] = { test_lambda1_new (use_some, GUINT_TO_POINTER (1)),
+                          test_lambda1_new (use_some, GUINT_TO_POINTER (1)),
+                          test_lambda1_new (use_some, GUINT_TO_POINTER (1)) };
+  g_autoptr (EbbModule) module = ebb_sequential_new ();
+  g_autoptr (EbbTensor) x = test_randn (50, 8, -1);
+  g_autoptr (EbbModule) same = NULL;
+  g_autoptr (EbbTensor) held = NULL;
+
+  g_object_set (options, "bucket-bytes", (guint64) 1, NULL);
+  for (guint i = 0; i < G_N_ELEMENTS (parts); i++)
+    {
+      g_autoptr (EbbTensor) gain = test_randn (10 + i, 8, -1);
+
+      g_assert_true (ebb_module_register_parameter (parts[i], "a", gain, NULL));
+      g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (module), parts[i], NULL));
+      g_object_unref (parts[i]);
+    }
+  same = ebb_replicate (module, group, options, error);
+  held = same != NULL ? ebb_module_call1 (parts[2], x, error) : NULL;
+  if (held == NULL)
+    return FALSE;
+  RUN (parts[0], 0);
+  return TRUE;
+}
+
+static void
+test_unused_parameters_behind_another_graph (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_run_ranks (2, leave_out_behind_another_graph, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "1 of 3 trainable parameters", ": 1.a;", "unused-parameters");
+}
+
 /* Rank 0 uses "a" alone, the others both. */
 static gboolean
 leave_out_on_one (EbbProcessGroup *group, gpointer data, GError **error)
@@ -868,6 +907,7 @@ main (int argc, char **argv)
   g_test_add_func ("/replicate/other-modules-take-no-part", test_other_modules_take_no_part);
   g_test_add_func ("/replicate/grad-takes-no-part", test_grad_takes_no_part);
   g_test_add_func ("/replicate/unused-parameters-are-named", test_unused_parameters_are_named);
+  g_test_add_func ("/replicate/unused-parameters-behind-another-graph", test_unused_parameters_behind_another_graph);
   g_test_add_func ("/replicate/unused-parameters-may-be-zeros", test_unused_parameters_may_be_zeros);
   g_test_add_func ("/replicate/frozen-parameters-are-left-out", test_frozen_parameters_are_left_out);
   g_test_add_func ("/replicate/buckets-are-filled-to-the-byte", test_buckets_are_filled_to_the_byte);
