@@ -344,7 +344,7 @@ gboolean
 ebb_shard_unit_pre_backward (EbbShardUnit *self,
                              GError **error)
 {
-  EbbShardThread *thread = ebb_shard_get_thread ();
+  EbbShardThread *thread = ebb_shard_take_thread (self);
 
   if (!thread->at_end && ebb_modes.in_backward > 0)
     {
@@ -383,7 +383,7 @@ gboolean
 ebb_shard_unit_post_backward (EbbShardUnit *self,
                               GError **error)
 {
-  EbbShardThread *thread = ebb_shard_get_thread ();
+  EbbShardThread *thread = ebb_shard_take_thread (self);
 
   if (is_busy (self) || self->state != EBB_SHARD_UNSHARDED)
     return TRUE;

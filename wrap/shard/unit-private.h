@@ -43,6 +43,8 @@ typedef struct
                            threads. */
   gboolean has_gradients; /* this pass gave some */
   GPtrArray *orphans;     /* units whose last reference another thread has dropped; NULL: the thread has ended */
+  gboolean has_taken;     /* some in the next one; atomic */
+  GPtrArray *taken;       /* units that another thread has taken, which may be gone: compared with the lists alone */
 } EbbShardThread;
 
 /* The reduction of a unit's gradients, in flight. */
@@ -177,7 +179,8 @@ void ebb_shard_reduction_free (EbbShardReduction *self);
 
 /* unit.c: the lists of this thread, and the order of a root's units */
 EbbShardThread *ebb_shard_get_thread (void);
-/* Makes this thread the owner of the unit: the thread that forwards or gathers a unit frees it. */
+/* Makes this thread the owner of the unit, which leaves the lists of another one for those of this one: the thread that
+ * forwards or gathers a unit frees it. */
 EbbShardThread *ebb_shard_take_thread (EbbShardUnit *self);
 /* A unit is no longer sharded, or is sharded again. */
 void ebb_shard_note_unsharded (EbbShardUnit *self,

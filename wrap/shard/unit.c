@@ -15,6 +15,8 @@ static void unit_free (EbbShardUnit *self);
 /* -- the lists of a thread ----------------------------------------------------------------------------------------- */
 
 static GPrivate threads = G_PRIVATE_INIT (thread_free);
+/* Of the lists that other threads append to: orphans and taken. */
+static pthread_mutex_t handover_lock = PTHREAD_MUTEX_INITIALIZER;
 
 guint64
 ebb_shard_make_pass (void)
@@ -24,15 +26,34 @@ ebb_shard_make_pass (void)
   return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
 }
 
+static void
+drop_taken (EbbShardThread *self)
+{
+  pthread_mutex_lock (&handover_lock);
+  for (guint i = 0; i < self->taken->len; i++)
+    {
+      g_ptr_array_remove (self->unsharded, g_ptr_array_index (self->taken, i));
+      g_ptr_array_remove (self->forwarded, g_ptr_array_index (self->taken, i));
+    }
+  g_ptr_array_set_size (self->taken, 0);
+  __atomic_store_n (&self->has_taken, FALSE, __ATOMIC_RELAXED);
+  pthread_mutex_unlock (&handover_lock);
+}
+
 EbbShardThread *
 ebb_shard_get_thread (void)
 {
   EbbShardThread *self = g_private_get (&threads);
 
   if (self != NULL)
-    return self;
+    {
+      if (G_UNLIKELY (__atomic_load_n (&self->has_taken, __ATOMIC_RELAXED)))
+        drop_taken (self);
+      return self;
+    }
   self = g_atomic_rc_box_new0 (EbbShardThread);
   self->orphans = g_ptr_array_new ();
+  self->taken = g_ptr_array_new ();
   self->unsharded = g_ptr_array_new ();
   self->forwarded = g_ptr_array_new ();
   self->pass = ebb_shard_make_pass ();
@@ -47,8 +68,23 @@ ebb_shard_take_thread (EbbShardUnit *self)
 
   if (G_LIKELY (self->owner == thread))
     return thread;
-  g_clear_pointer (&self->owner, g_atomic_rc_box_release);
+  if (self->owner != NULL)
+    {
+      pthread_mutex_lock (&handover_lock);
+      if (self->owner->orphans != NULL)
+        {
+          g_ptr_array_add (self->owner->taken, self);
+          __atomic_store_n (&self->owner->has_taken, TRUE, __ATOMIC_RELAXED);
+        }
+      pthread_mutex_unlock (&handover_lock);
+      g_atomic_rc_box_release (self->owner);
+    }
   self->owner = g_atomic_rc_box_acquire (thread);
+  self->forwarded = !self->is_in_place && ebb_shard_unit_is_used (self);
+  if (self->forwarded)
+    g_ptr_array_add (thread->forwarded, self);
+  if (self->state != EBB_SHARD_SHARDED)
+    g_ptr_array_add (thread->unsharded, self);
   return thread;
 }
 
@@ -58,10 +94,9 @@ ebb_shard_note_unsharded (EbbShardUnit *self,
 {
   GPtrArray *units = ebb_shard_take_thread (self)->unsharded;
 
+  g_ptr_array_remove (units, self);
   if (unsharded)
     g_ptr_array_add (units, self);
-  else
-    g_ptr_array_remove (units, self);
 }
 
 EbbShardOrder *
@@ -398,8 +433,6 @@ ebb_shard_copy_elements (EbbTensor *source,
 
 /* -- freeing units and threads ------------------------------------------------------------------------------------- */
 
-static pthread_mutex_t orphans_lock = PTHREAD_MUTEX_INITIALIZER;
-
 /* TRUE if another thread will free the unit, whose last reference was dropped. */
 static gboolean
 leave_to_owner (EbbShardUnit *self)
@@ -408,12 +441,12 @@ leave_to_owner (EbbShardUnit *self)
 
   if (left || self->owner == NULL || self->owner == g_private_get (&threads))
     return left;
-  pthread_mutex_lock (&orphans_lock);
+  pthread_mutex_lock (&handover_lock);
   left = self->owner->orphans != NULL;
   self->is_orphan = left;
   if (left)
     g_ptr_array_add (self->owner->orphans, self);
-  pthread_mutex_unlock (&orphans_lock);
+  pthread_mutex_unlock (&handover_lock);
   return left;
 }
 
@@ -517,13 +550,13 @@ ebb_shard_free_orphans (EbbShardThread *self,
 {
   GPtrArray *orphans = NULL;
 
-  pthread_mutex_lock (&orphans_lock);
+  pthread_mutex_lock (&handover_lock);
   if (ends || self->orphans->len > 0)
     {
       orphans = g_steal_pointer (&self->orphans);
       self->orphans = ends ? NULL : g_ptr_array_new ();
     }
-  pthread_mutex_unlock (&orphans_lock);
+  pthread_mutex_unlock (&handover_lock);
   if (orphans == NULL)
     return;
   for (guint i = 0; i < orphans->len; i++)
@@ -538,6 +571,7 @@ thread_free (gpointer data)
 
   ebb_shard_free_orphans (self, TRUE);
   g_clear_pointer (&self->last, ebb_shard_order_unref);
+  g_ptr_array_unref (self->taken);
   g_ptr_array_unref (self->unsharded);
   g_ptr_array_unref (self->forwarded);
   g_clear_pointer (&self->reducing, ebb_shard_unit_unref);
