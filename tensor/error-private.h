@@ -20,11 +20,6 @@ char *ebb_escape_text (const char *text);
 char *ebb_escape_beginning (const char *text,
                             guint n_characters);
 
-/* Sets an error of the domain EBB_ERROR. Always FALSE: a check ends with "return is_right || ebb_fail (...)". */
-gboolean ebb_fail (GError **error, int code, const char *format, ...) G_GNUC_PRINTF (3, 4);
-/* The same where a function returns a pointer. Always NULL. */
-gpointer ebb_fail_null (GError **error, int code, const char *format, ...) G_GNUC_PRINTF (3, 4);
-
 /* Whether a function may begin: FALSE where an error is set already, and where a required argument is NULL. That is an
  * error as well, since the call that should have made the argument failed and its caller passed it no error: without
  * this one a later `error->message` would read from NULL. @names: the arguments as they stand in the code, "self,

@@ -64,35 +64,6 @@ ebb_escape_beginning (const char *text, guint n_characters)
   return g_strconcat (beginning, "...", NULL);
 }
 
-static void
-set (GError **error, int code, const char *format, va_list arguments)
-{
-  if (error != NULL)
-    g_propagate_error (error, g_error_new_valist (EBB_ERROR, code, format, arguments));
-}
-
-gboolean
-ebb_fail (GError **error, int code, const char *format, ...)
-{
-  va_list arguments;
-
-  va_start (arguments, format);
-  set (error, code, format, arguments);
-  va_end (arguments);
-  return FALSE;
-}
-
-gpointer
-ebb_fail_null (GError **error, int code, const char *format, ...)
-{
-  va_list arguments;
-
-  va_start (arguments, format);
-  set (error, code, format, arguments);
-  va_end (arguments);
-  return NULL;
-}
-
 void
 ebb_error_set_null (GError **error,
                     const char *function,
