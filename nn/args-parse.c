@@ -36,11 +36,11 @@ find_spec (EbbArgs *self,
 
   known = describe_specs (specs, n_specs);
   if (key != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: there is no argument \"%s\"; it takes %s", owner,
-                 key, known);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s: there is no argument \"%s\"; it takes %s", owner, key,
+                   known);
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %u positional arguments, but it takes %s", owner,
-                 ebb_args_get_n_positional (self), known);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %u positional arguments, but it takes %s", owner,
+                   ebb_args_get_n_positional (self), known);
   return NULL;
 }
 

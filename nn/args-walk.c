@@ -67,7 +67,7 @@ map_tensor (EbbTensor *tensor, EbbArgsMapFunc func, gpointer user_data, GError *
   EbbTensor *result = func (tensor, user_data, error);
 
   if (result == NULL && error != NULL && *error == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "a function over tensors failed without saying why");
+    ebb_error_set (error, EBB_ERROR_CALLBACK, "a function over tensors failed without saying why");
   return result;
 }
 

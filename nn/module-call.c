@@ -343,8 +343,8 @@ run_hook (EbbForwardHook hook,
   done = hook (module, *args, result != NULL ? *result : NULL, user_data, error);
   innermost = call.outer;
   if (!done && error != NULL && *error == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s: a forward hook failed without saying why",
-                 ebb_module_get_type_name (module));
+    ebb_error_set (error, EBB_ERROR_CALLBACK, "%s: a forward hook failed without saying why",
+                   ebb_module_get_type_name (module));
   done = done && (call.value == NULL || ebb_args_check_depth (call.value, error));
   if (done && call.value != NULL)
     {
@@ -452,12 +452,9 @@ ebb_module_hand_over (EbbModule *self, EbbArgs *value, GError **error)
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   if (innermost == NULL || innermost->module != self)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: hand_over: no forward hook of this module is running on this thread; call it in the hook",
-                   ebb_module_get_type_name (self));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: hand_over: no forward hook of this module is running on this thread; call it in the hook",
+                     ebb_module_get_type_name (self));
   g_clear_pointer (&innermost->value, ebb_args_unref);
   innermost->value = ebb_args_ref (value);
   return TRUE;
@@ -551,10 +548,10 @@ report_failure (EbbModule *self, GError **error)
   if (!priv->is_built && g_error_matches (*error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT)) /* for want of parameters */
     g_clear_error (error);
   if (*error == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
-                 priv->is_built ? "%s: forward failed without saying why"
-                                : "%s: called before it was initialised, see g_initable_init ()",
-                 ebb_module_get_type_name (self));
+    ebb_error_set (error, EBB_ERROR_CALLBACK,
+                   priv->is_built ? "%s: forward failed without saying why"
+                                  : "%s: called before it was initialised, see g_initable_init ()",
+                   ebb_module_get_type_name (self));
   if (g_error_matches (*error, EBB_ERROR, EBB_ERROR_STOP) || ebb_thread.call_depth > MAX_PATH_DEPTH)
     return;
 

@@ -330,8 +330,8 @@ ebb_module_check_full (EbbModule *self, gboolean always, const char *advice, GEr
   ebb_module_visit (self, look_for_shard, &check);
   if (check.found == NULL)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the parameter %s is split over ranks; %s",
-               ebb_module_get_type_name (self), check.found, advice);
+  ebb_error_set (error, EBB_ERROR_STATE, "%s: the parameter %s is split over ranks; %s",
+                 ebb_module_get_type_name (self), check.found, advice);
   g_free (check.found);
   return FALSE;
 }
@@ -344,8 +344,8 @@ ebb_module_check_not_tensor_parallel (EbbModule *self, const char *advice, GErro
   ebb_module_visit (self, look_for_shard, &check);
   if (check.found == NULL)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: tensor-parallel ranks have parts of the parameter %s; %s",
-               ebb_module_get_type_name (self), check.found, advice);
+  ebb_error_set (error, EBB_ERROR_STATE, "%s: tensor-parallel ranks have parts of the parameter %s; %s",
+                 ebb_module_get_type_name (self), check.found, advice);
   g_free (check.found);
   return FALSE;
 }
@@ -670,10 +670,7 @@ ebb_module_to_dtype (EbbModule *self, EbbDType dtype, GError **error)
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   if (!ebb_dtype_is_floating_point (dtype))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: can't be of %s, parameters are of a floating dtype",
-                   ebb_module_get_type_name (self), ebb_dtype_get_name (dtype));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DTYPE, "%s: can't be of %s, parameters are of a floating dtype",
+                     ebb_module_get_type_name (self), ebb_dtype_get_name (dtype));
   return convert_module (self, NULL, dtype, error);
 }

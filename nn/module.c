@@ -63,8 +63,8 @@ ebb_module_initable_init (GInitable *initable, GCancellable *cancellable, GError
   if (!EBB_MODULE_GET_CLASS (self)->build (self, error))
     {
       if (error != NULL && *error == NULL)
-        g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s: build failed without saying why",
-                     ebb_module_get_type_name (self));
+        ebb_error_set (error, EBB_ERROR_CALLBACK, "%s: build failed without saying why",
+                       ebb_module_get_type_name (self));
       return FALSE;
     }
   priv->is_built = TRUE;

@@ -306,10 +306,10 @@ set_no_memory (EbbDevice *device,
   g_autofree char *users = list_users (device);
   guint64 limit = effective_limit (device);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-               "out of memory on %s: %" G_GSIZE_FORMAT " bytes asked for, %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
-               " free; in use: %s",
-               device->name, size, limit > total ? limit - total : 0, limit, users);
+  ebb_error_set (error, EBB_ERROR_NO_MEMORY,
+                 "out of memory on %s: %" G_GSIZE_FORMAT " bytes asked for, %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+                 " free; in use: %s",
+                 device->name, size, limit > total ? limit - total : 0, limit, users);
 }
 
 /* Allocates from the device; if it fails, the error adds the device's own report and who uses the memory. */
@@ -328,8 +328,8 @@ alloc_or_explain (EbbDevice *device,
     {
       g_autofree char *users = list_users (device);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "out of memory on %s: %s; in use: %s", device->name,
-                   failure->message, users);
+      ebb_error_set (error, EBB_ERROR_NO_MEMORY, "out of memory on %s: %s; in use: %s", device->name, failure->message,
+                     users);
       g_error_free (failure);
     }
   else if (failure != NULL)

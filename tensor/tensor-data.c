@@ -540,13 +540,10 @@ ebb_tensor_check_writable (EbbTensor *tensor,
   if (!ebb_may_begin (error, op_name, "tensor", (const gconstpointer[]){ tensor }, 1))
     return FALSE;
   if (ebb_is_grad_enabled () && ebb_tensor_needs_grad (tensor))
-    {
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_GRAPH,
-          "%s: a tensor that requires a gradient can't be changed in place while gradients are recorded; do it "
-          "with gradients off",
-          op_name);
-      return FALSE;
-    }
+    return ebb_fail (
+        error, EBB_ERROR_GRAPH,
+        "%s: a tensor that requires a gradient can't be changed in place while gradients are recorded; do it "
+        "with gradients off",
+        op_name);
   return TRUE;
 }

@@ -311,9 +311,9 @@ ebb_tensor_new_over_memory (EbbDevice *device,
   for (guint i = 0; ok && i < n_strides; i++)
     ok = strides[i] >= 0;
   if (!ok)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                 "%u strides were given for %u dimensions; each dimension must have one, of 0 or more", n_strides,
-                 n_dims);
+    ebb_error_set (error, EBB_ERROR_SHAPE,
+                   "%u strides were given for %u dimensions; each dimension must have one, of 0 or more", n_strides,
+                   n_dims);
   if (!ok || (error != NULL && *error != NULL) || !count_bytes (shape, n_dims, dtype, &size, error))
     {
       if (destroy != NULL)

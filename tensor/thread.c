@@ -4,6 +4,7 @@
 #include "tensor/thread-private.h"
 
 #include "tensor/autograd/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/error.h"
 
 __thread EbbThread ebb_thread;
@@ -280,9 +281,9 @@ void
 ebb_thread_report_depth (const char *name,
                          GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: calls of modules and their wrappers are nested %u deep; the limit is %d", name,
-               ebb_thread.call_depth + 1, EBB_MAX_CALL_DEPTH);
+  ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT,
+                 "%s: calls of modules and their wrappers are nested %u deep; the limit is %d", name,
+                 ebb_thread.call_depth + 1, EBB_MAX_CALL_DEPTH);
 }
 
 gboolean

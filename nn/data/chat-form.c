@@ -296,18 +296,17 @@ set_unknown (GPtrArray *outputs, const char *foreign, const char *form_name, GEr
     foreign = outputs->pdata[0];
   if (foreign == NULL)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the chat template writes nothing; built in are %s",
-                   names->str);
+      ebb_error_set (error, EBB_ERROR_NOT_SUPPORTED, "the chat template writes nothing; built in are %s", names->str);
       return;
     }
   escaped = ebb_escape_beginning (get_bare (foreign), 60);
   if (form_name != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "the chat template is like %s but writes \"%s\"; built in are %s", form_name, escaped, names->str);
+    ebb_error_set (error, EBB_ERROR_NOT_SUPPORTED, "the chat template is like %s but writes \"%s\"; built in are %s",
+                   form_name, escaped, names->str);
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "the chat template is none of those that are built in: it writes \"%s\"; built in are %s", escaped,
-                 names->str);
+    ebb_error_set (error, EBB_ERROR_NOT_SUPPORTED,
+                   "the chat template is none of those that are built in: it writes \"%s\"; built in are %s", escaped,
+                   names->str);
 }
 
 gboolean

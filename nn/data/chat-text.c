@@ -400,7 +400,7 @@ ebb_chat_text_split (const char *text, GError **error)
         break;
       if (close == NULL)
         {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the chat template ends inside a tag");
+          ebb_error_set (error, EBB_ERROR_FORMAT, "the chat template ends inside a tag");
           ok = FALSE;
         }
       else

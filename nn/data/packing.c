@@ -182,10 +182,10 @@ ebb_packing_new (const EbbDocumentStore *store,
     }
   if (segments->len >= G_MAXINT32)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "the documents make more than %d segments of up to %" G_GINT64_FORMAT
-                   " tokens, too many for one dataset",
-                   G_MAXINT32 - 1, context);
+      ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "the documents make more than %d segments of up to %" G_GINT64_FORMAT
+                     " tokens, too many for one dataset",
+                     G_MAXINT32 - 1, context);
       ebb_packing_free (self);
       return NULL;
     }

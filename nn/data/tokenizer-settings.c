@@ -4,6 +4,7 @@
 
 #include "nn/data/utf8-private.h"
 #include "nn/files/file-error-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/json-scanner-private.h"
 #include "tensor/util/atomic-file-private.h"
 
@@ -90,7 +91,7 @@ ebb_tokenizer_settings_read_chat_template (const char *folder,
   if (g_utf8_validate_len (*text, length, NULL))
     return TRUE;
   shown = ebb_escape_text (path);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: not UTF-8", shown);
+  ebb_error_set (error, EBB_ERROR_FORMAT, "%s: not UTF-8", shown);
   g_clear_pointer (text, g_free);
   return FALSE;
 }

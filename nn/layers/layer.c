@@ -297,14 +297,11 @@ call_for_output (EbbModule *module,
   if (x == NULL)
     return NULL;
   if (!ebb_output_layer_is_open (module))
-    {
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-          "%s: an output shares the weight of this module, which is sharded as a unit of its own and has hooks "
-          "or a forward of its own; shard it with the module around it",
-          ebb_module_get_type_name (module));
-      return NULL;
-    }
+    return ebb_fail_null (
+        error, EBB_ERROR_NOT_SUPPORTED,
+        "%s: an output shares the weight of this module, which is sharded as a unit of its own and has hooks "
+        "or a forward of its own; shard it with the module around it",
+        ebb_module_get_type_name (module));
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, x);
   ebb_args_add_boolean (args, "output", TRUE);

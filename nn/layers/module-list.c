@@ -21,11 +21,10 @@ G_DEFINE_TYPE (EbbModuleList, ebb_module_list, EBB_TYPE_MODULE)
 static EbbArgs *
 ebb_module_list_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+  return ebb_fail_null (
+      error, EBB_ERROR_NOT_SUPPORTED,
       "%s: a list of modules can't be called, its modules can: each, or all by ebb_module_list_call_in_turn ()",
       ebb_module_get_type_name (module));
-  return NULL;
 }
 
 static void

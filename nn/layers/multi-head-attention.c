@@ -116,14 +116,14 @@ check_sizes (EbbMultiHeadAttention *self, GError **error)
       || !ebb_layer_check_probability (module, "dropout", self->dropout, error))
     return FALSE;
   if ((self->config == NULL || self->config->head_width == 0) && self->width % self->heads != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d can't be divided among %d heads",
-                 ebb_module_get_type_name (module), self->width, self->heads);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d can't be divided among %d heads",
+                   ebb_module_get_type_name (module), self->width, self->heads);
   else if (self->width > G_MAXINT / 3)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d is too large, at most %d will do",
-                 ebb_module_get_type_name (module), self->width, G_MAXINT / 3);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d is too large, at most %d will do",
+                   ebb_module_get_type_name (module), self->width, G_MAXINT / 3);
   else if (self->context_width < 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: context-width is %d, it must not be negative",
-                 ebb_module_get_type_name (module), self->context_width);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s: context-width is %d, it must not be negative",
+                   ebb_module_get_type_name (module), self->context_width);
   else
     return TRUE;
   return FALSE;
@@ -247,8 +247,8 @@ expand_mask (EbbModule *module, EbbTensor *mask, EbbTensor **expanded, GError **
     case 4: *expanded = ebb_tensor_ref (mask); break;
     default:
       shape = ebb_tensor_shape_to_string (mask);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: mask %s; it must be [B, S], [B, T, S] or [B, H, T, S]",
-                   ebb_module_get_type_name (module), shape);
+      ebb_error_set (error, EBB_ERROR_SHAPE, "%s: mask %s; it must be [B, S], [B, T, S] or [B, H, T, S]",
+                     ebb_module_get_type_name (module), shape);
     }
   return *expanded != NULL;
 }
@@ -279,10 +279,10 @@ count_heads (EbbMultiHeadAttention *self, EbbTensor *projected, int n_parts, GEr
       && ebb_tensor_get_dim (projected, 2) % (n_parts * head_width) == 0)
     return ebb_tensor_get_dim (projected, 2) / (n_parts * head_width);
   shape = ebb_tensor_shape_to_string (projected);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: the projection gives %s; it must be [B, T, n], with n a multiple of %d times %" G_GINT64_FORMAT
-               ", the width of a head",
-               ebb_module_get_type_name (EBB_MODULE (self)), shape, n_parts, head_width);
+  ebb_error_set (error, EBB_ERROR_SHAPE,
+                 "%s: the projection gives %s; it must be [B, T, n], with n a multiple of %d times %" G_GINT64_FORMAT
+                 ", the width of a head",
+                 ebb_module_get_type_name (EBB_MODULE (self)), shape, n_parts, head_width);
   return 0;
 }
 

@@ -58,18 +58,18 @@ check_layer (EbbLinear *layer,
              GError **error)
 {
   if (ebb_linear_is_quantized (layer))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "quantize: the weight of %s is %s already", path,
-                 ebb_quantization_get_name (layer->quantized.quantization));
+    ebb_error_set (error, EBB_ERROR_STATE, "quantize: the weight of %s is %s already", path,
+                   ebb_quantization_get_name (layer->quantized.quantization));
   else if (layer->weight->owner != NULL || ebb_parameter_is_sharded (layer->weight))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "quantize: the weight of %s is split over ranks; quantise before ebb_fully_shard () and "
-                 "ebb_replicate ()",
-                 path);
+    ebb_error_set (error, EBB_ERROR_STATE,
+                   "quantize: the weight of %s is split over ranks; quantise before ebb_fully_shard () and "
+                   "ebb_replicate ()",
+                   path);
   else if (!ebb_module_is_plain (EBB_MODULE (layer), EBB_TYPE_LINEAR))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "quantize: %s is wrapped; quantise before you wrap it", path);
+    ebb_error_set (error, EBB_ERROR_STATE, "quantize: %s is wrapped; quantise before you wrap it", path);
   else if (layer->weight->view.dtype != EBB_DTYPE_F32 && layer->weight->view.dtype != EBB_DTYPE_BF16)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "quantize: the weight of %s is %s; must be f32 or bf16", path,
-                 ebb_dtype_get_name (layer->weight->view.dtype));
+    ebb_error_set (error, EBB_ERROR_DTYPE, "quantize: the weight of %s is %s; must be f32 or bf16", path,
+                   ebb_dtype_get_name (layer->weight->view.dtype));
   else
     return TRUE;
   return FALSE;
@@ -86,11 +86,8 @@ list_layer (EbbModule *module,
   if (!EBB_IS_LINEAR (module) || is_head (path))
     return TRUE;
   if (G_OBJECT_TYPE (module) != EBB_TYPE_LINEAR)
-    {
-      g_set_error (&listing->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "quantize: %s is divided among tensor ranks; quantise before ebb_parallelize ()", path);
-      return FALSE;
-    }
+    return ebb_fail (&listing->error, EBB_ERROR_NOT_SUPPORTED,
+                     "quantize: %s is divided among tensor ranks; quantise before ebb_parallelize ()", path);
   if (!ebb_linear_is_quantized (found.layer)
       && GPOINTER_TO_UINT (g_hash_table_lookup (listing->weights, found.layer->weight)) > 1)
     return TRUE;
@@ -113,9 +110,9 @@ ebb_quantize_list_layers (EbbModule *model,
   ebb_module_visit (model, count_weights, &listing);
   ebb_module_visit (model, list_layer, &listing);
   if (listing.error == NULL && layers->len == 0)
-    g_set_error (&listing.error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "quantize: %s has no linear layer with a weight of its own, other than a head",
-                 ebb_module_get_type_name (model));
+    ebb_error_set (&listing.error, EBB_ERROR_INVALID_ARGUMENT,
+                   "quantize: %s has no linear layer with a weight of its own, other than a head",
+                   ebb_module_get_type_name (model));
   if (listing.error == NULL)
     return g_steal_pointer (&layers);
   g_propagate_error (error, listing.error);
@@ -296,9 +293,9 @@ ebb_module_check_not_quantized (EbbModule *module,
   ebb_module_visit (module, look_for_quantized, &search);
   if (search.quantization == EBB_QUANTIZATION_NONE)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the weight of %s is %s: %s",
-               *search.path != '\0' ? search.path : "the layer", ebb_quantization_get_name (search.quantization),
-               what);
+  ebb_error_set (error, EBB_ERROR_NOT_SUPPORTED, "the weight of %s is %s: %s",
+                 *search.path != '\0' ? search.path : "the layer", ebb_quantization_get_name (search.quantization),
+                 what);
   g_free (search.path);
   return FALSE;
 }
@@ -324,10 +321,10 @@ ebb_linear_dequantize (EbbLinear *self,
   g_return_val_if_fail (EBB_IS_LINEAR (self), NULL);
 
   if (!ebb_linear_is_quantized (self))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "linear_dequantize: the weight is not quantised");
+    ebb_error_set (error, EBB_ERROR_STATE, "linear_dequantize: the weight is not quantised");
   else if (dtype != EBB_DTYPE_F32 && dtype != EBB_DTYPE_BF16)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "linear_dequantize: dtype is %s; must be f32 or bf16",
-                 (guint) dtype < EBB_N_DTYPES ? ebb_dtype_get_name (dtype) : "no dtype");
+    ebb_error_set (error, EBB_ERROR_DTYPE, "linear_dequantize: dtype is %s; must be f32 or bf16",
+                   (guint) dtype < EBB_N_DTYPES ? ebb_dtype_get_name (dtype) : "no dtype");
   else
     return ebb_quantized_decode (&self->quantized, dtype, error);
   return NULL;

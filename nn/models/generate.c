@@ -170,10 +170,9 @@ compute_logits (Run *run, GError **error)
 static gboolean
 refuse_logits (const Run *run, guint i, GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "generate: the logits of row %u are not numbers; the model's weights may have overflowed",
-               run->active[i]);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "generate: the logits of row %u are not numbers; the model's weights may have overflowed",
+                   run->active[i]);
 }
 
 /* The likeliest tokens, where nothing else counts: only they and their logits leave the device. */
@@ -248,13 +247,11 @@ choose (Run *run, EbbTensor *logits, GError **error)
                                               row->len, get_active (run, i)->n_prompt,
                                               uniforms != NULL ? (double) uniforms[run->active[i]] : 0);
       if (run->next[i] == EBB_TOKEN_CHOICE_NONE)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "generate: row %u has no next token: the options suppress, or let not repeat or end it, all of "
-                       "the vocabulary's %" G_GINT64_FORMAT,
-                       run->active[i], vocab);
-          return FALSE;
-        }
+        return ebb_fail (
+            error, EBB_ERROR_INVALID_ARGUMENT,
+            "generate: row %u has no next token: the options suppress, or let not repeat or end it, all of "
+            "the vocabulary's %" G_GINT64_FORMAT,
+            run->active[i], vocab);
       if (run->next[i] < 0)
         return refuse_logits (run, i, error);
     }
@@ -396,11 +393,8 @@ generate (Run *run, GCancellable *cancellable, GError **error)
       g_autoptr (EbbTensor) logits = NULL;
 
       if (g_cancellable_is_cancelled (cancellable))
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_CANCELLED, "generate: cancelled after %d of %d tokens", n,
-                       run->options->max_tokens);
-          return FALSE;
-        }
+        return ebb_fail (error, EBB_ERROR_CANCELLED, "generate: cancelled after %d of %d tokens", n,
+                         run->options->max_tokens);
       logits = compute_logits (run, error);
       if (logits == NULL || !choose (run, logits, error))
         return FALSE;
@@ -490,12 +484,9 @@ check_lengths (Run *run, GError **error)
 {
   for (guint i = 0; i < run->result->n_rows && !run->options->slides; i++)
     if (run->result->rows[i].n_prompt > run->limit)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                     "generate: prompt %u has %u tokens, more than the model's %" G_GINT64_FORMAT " positions", i,
-                     run->result->rows[i].n_prompt, run->limit);
-        return FALSE;
-      }
+      return ebb_fail (error, EBB_ERROR_SHAPE,
+                       "generate: prompt %u has %u tokens, more than the model's %" G_GINT64_FORMAT " positions", i,
+                       run->result->rows[i].n_prompt, run->limit);
   return TRUE;
 }
 
@@ -508,10 +499,9 @@ check_forced (const EbbGenerationOptions *options, gint64 vocab, GError **error)
     most = MAX (most, g_array_index (options->forced_eos_tokens, gint64, i));
   if (most < vocab)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
-               "generate: forced token %" G_GINT64_FORMAT " must be in [0, %" G_GINT64_FORMAT "), the vocabulary", most,
-               vocab);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INDEX,
+                   "generate: forced token %" G_GINT64_FORMAT " must be in [0, %" G_GINT64_FORMAT "), the vocabulary",
+                   most, vocab);
 }
 
 /**
@@ -552,12 +542,9 @@ ebb_model_generate (EbbModule *model,
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   if (!EBB_IS_GPT (model))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "generate: %s can't continue text: it takes an EbbGpt, such as GPT-2 or Llama",
-                   ebb_module_get_type_name (model));
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
+                          "generate: %s can't continue text: it takes an EbbGpt, such as GPT-2 or Llama",
+                          ebb_module_get_type_name (model));
   config = ebb_gpt_get_config (EBB_GPT (model));
   own = ebb_generation_options_complete (options, model, error);
   if (own == NULL || !ebb_generation_options_check (own, error)
@@ -614,11 +601,8 @@ ebb_model_generate_texts (EbbModule *model,
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   if (options == NULL || options->tokenizer == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "generate: the prompts are texts, which need options with a tokenizer");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "generate: the prompts are texts, which need options with a tokenizer");
   for (guint i = 0; texts != NULL && texts[i] != NULL; i++)
     {
       g_autoptr (GError) failure = NULL;
@@ -628,8 +612,7 @@ ebb_model_generate_texts (EbbModule *model,
       EbbTensor *prompt;
 
       if (failure == NULL && n == 0)
-        g_set_error (&failure, EBB_ERROR, EBB_ERROR_SHAPE,
-                     "generate: prompt %u is empty; it must have a token at least", i);
+        ebb_error_set (&failure, EBB_ERROR_SHAPE, "generate: prompt %u is empty; it must have a token at least", i);
       prompt = failure == NULL ? ebb_tensor_new_from_ints (tokens, n, &size, 1, &failure) : NULL;
       if (prompt == NULL)
         {

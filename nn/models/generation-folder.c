@@ -216,7 +216,7 @@ read_object (const char *folder, const char *name, char **path, GError **error)
   json = ebb_json_read_file (*path, MAX_FILE, error);
   if (json == NULL || json->kind == EBB_JSON_OBJECT)
     return json;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it must be an object", *path);
+  ebb_error_set (error, EBB_ERROR_FORMAT, "%s: it must be an object", *path);
   ebb_json_free (json);
   return NULL;
 }

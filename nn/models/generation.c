@@ -51,17 +51,17 @@ check_prompt (EbbTensor *prompt, guint i, GError **error)
   g_autofree char *shape = NULL;
 
   if (prompt == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "generate: prompt %u is missing", i);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "generate: prompt %u is missing", i);
   else if (ebb_dtype_is_floating_point (ebb_tensor_get_dtype (prompt)))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "generate: prompt %u is of %s; tokens must be of i64 or i32", i,
-                 ebb_dtype_get_name (ebb_tensor_get_dtype (prompt)));
+    ebb_error_set (error, EBB_ERROR_DTYPE, "generate: prompt %u is of %s; tokens must be of i64 or i32", i,
+                   ebb_dtype_get_name (ebb_tensor_get_dtype (prompt)));
   else if (ebb_tensor_get_n_dims (prompt) != 1)
     {
       shape = ebb_tensor_shape_to_string (prompt);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "generate: prompt %u is %s; it must be [n]", i, shape);
+      ebb_error_set (error, EBB_ERROR_SHAPE, "generate: prompt %u is %s; it must be [n]", i, shape);
     }
   else if (ebb_tensor_get_dim (prompt, 0) == 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "generate: prompt %u is empty; it must have a token at least", i);
+    ebb_error_set (error, EBB_ERROR_SHAPE, "generate: prompt %u is empty; it must have a token at least", i);
   else
     return TRUE;
   return FALSE;

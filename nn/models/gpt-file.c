@@ -367,13 +367,10 @@ take_shapes (EbbGptConfig *config,
       layers = MAX (layers, find_block (ebb_args_get_key (state, i)) + 1);
   if (words == NULL || positions == NULL || ebb_tensor_get_n_dims (words) != 2 || ebb_tensor_get_n_dims (positions) != 2
       || layers == 0 || (guint) layers > ebb_args_get_length (state))
-    {
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_STATE,
-          "not the weights of a GPT-2: wte.weight [vocab, width], wpe.weight [context, width] and those of h.0 "
-          "and each block up to the last one must be there");
-      return FALSE;
-    }
+    return ebb_fail (
+        error, EBB_ERROR_STATE,
+        "not the weights of a GPT-2: wte.weight [vocab, width], wpe.weight [context, width] and those of h.0 "
+        "and each block up to the last one must be there");
   config->vocab = (int) MIN (ebb_tensor_get_dim (words, 0), G_MAXINT);
   config->width = (int) MIN (ebb_tensor_get_dim (words, 1), G_MAXINT / 4);
   config->context = (int) MIN (ebb_tensor_get_dim (positions, 0), G_MAXINT);

@@ -189,14 +189,14 @@ check_tokens (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, GEr
     return TRUE;
   shape = ebb_tensor_shape_to_string (tokens);
   if (count_cached (inputs) > 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                 "%s: tokens %s after %" G_GINT64_FORMAT
-                 " in the cache; they must be [B, T] with at most %" G_GINT64_FORMAT " together, the context",
-                 ebb_module_get_type_name (EBB_MODULE (self)), shape, count_cached (inputs), limit);
+    ebb_error_set (error, EBB_ERROR_SHAPE,
+                   "%s: tokens %s after %" G_GINT64_FORMAT
+                   " in the cache; they must be [B, T] with at most %" G_GINT64_FORMAT " together, the context",
+                   ebb_module_get_type_name (EBB_MODULE (self)), shape, count_cached (inputs), limit);
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                 "%s: tokens %s; they must be [B, T] with T at most %" G_GINT64_FORMAT ", the context",
-                 ebb_module_get_type_name (EBB_MODULE (self)), shape, limit);
+    ebb_error_set (error, EBB_ERROR_SHAPE,
+                   "%s: tokens %s; they must be [B, T] with T at most %" G_GINT64_FORMAT ", the context",
+                   ebb_module_get_type_name (EBB_MODULE (self)), shape, limit);
   return FALSE;
 }
 

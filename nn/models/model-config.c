@@ -66,12 +66,12 @@ gboolean
 ebb_model_config_check_dropout (const char *model, double dropout, double attention_dropout, GError **error)
 {
   if (!(dropout >= 0 && dropout < 1))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: dropout is %g, it must be at least 0 and below 1",
-                 model, dropout);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s: dropout is %g, it must be at least 0 and below 1", model,
+                   dropout);
   else if (!(attention_dropout < 1))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s: attention_dropout is %g, it must be below 1, or negative to be as dropout is", model,
-                 attention_dropout);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: attention_dropout is %g, it must be below 1, or negative to be as dropout is", model,
+                   attention_dropout);
   else
     return TRUE;
   return FALSE;

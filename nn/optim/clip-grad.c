@@ -22,11 +22,11 @@ ebb_check_clip (double max_norm,
                 GError **error)
 {
   if (!(max_norm > 0))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "gradients can't be clipped to a norm of %g: it must be more than 0", max_norm);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "gradients can't be clipped to a norm of %g: it must be more than 0", max_norm);
   else if (!(p > 0))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "gradients can't be clipped by a norm with p = %g: p must be more than 0, as 1, 2 or infinity", p);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "gradients can't be clipped by a norm with p = %g: p must be more than 0, as 1, 2 or infinity", p);
   return max_norm > 0 && p > 0;
 }
 

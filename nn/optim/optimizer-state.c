@@ -133,11 +133,10 @@ find (EbbArgs *args,
   int index = ebb_args_find (args, key);
 
   if (index < 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has no \"%s\"", key);
+    ebb_error_set (error, EBB_ERROR_STATE, "the optimizer's state has no \"%s\"", key);
   else if (ebb_args_get_value_kind (args, (guint) index) != kind)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the optimizer's state has a \"%s\" of another type than it should", key);
+      ebb_error_set (error, EBB_ERROR_STATE, "the optimizer's state has a \"%s\" of another type than it should", key);
       index = -1;
     }
   return index;
@@ -254,7 +253,7 @@ read_groups (Loading *loading,
           || !read_double (group, "weight_decay", -G_MAXDOUBLE, &loading->groups[g].weight_decay, error))
         {
           if (error != NULL && *error == NULL)
-            g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "group %u of the optimizer's state is no dictionary", g);
+            ebb_error_set (error, EBB_ERROR_STATE, "group %u of the optimizer's state is no dictionary", g);
           return FALSE;
         }
       for (guint i = 0; i < ebb_args_get_length (names); i++)

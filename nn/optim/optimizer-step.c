@@ -284,12 +284,11 @@ check_trains (EbbOptimizer *self,
   for (guint i = 0; i < priv->n_slots; i++)
     if (priv->slots[i].parameter->requires_grad || priv->slots[i].parameter->grad != NULL)
       return TRUE;
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_STATE,
+  return ebb_fail (
+      error, EBB_ERROR_STATE,
       "none of the parameters of the %s requires a gradient: make the optimizer after the adapter is added, or "
       "unfreeze what it is to train",
       ebb_optimizer_get_type_name (self));
-  return FALSE;
 }
 
 /* With steps in backward a parameter moves once between two calls of step (). */

@@ -850,17 +850,16 @@ ebb_optimizer_check_option (EbbOptimizer *self,
   if (option == NULL && kind != NULL)
     option = find_option (kind->options, name);
   if (option == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s has no number \"%s\" that can be set",
-                 ebb_optimizer_get_type_name (self), name);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s has no number \"%s\" that can be set",
+                   ebb_optimizer_get_type_name (self), name);
   else if (value >= 0 && value < option->below)
     return TRUE;
   else if (isfinite (option->below))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s: %s is %g: it must be a number of 0 or more and less than %g",
-                 ebb_optimizer_get_type_name (self), name, value, option->below);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g: it must be a number of 0 or more and less than %g",
+                   ebb_optimizer_get_type_name (self), name, value, option->below);
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g: it must be a number of 0 or more",
-                 ebb_optimizer_get_type_name (self), name, value);
+    ebb_error_set (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g: it must be a number of 0 or more",
+                   ebb_optimizer_get_type_name (self), name, value);
   return FALSE;
 }
 

@@ -7,6 +7,7 @@
 #include "nn/state/state-dict-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/dry-run.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/tensor-private.h"
@@ -125,15 +126,15 @@ ebb_training_state_check_base (EbbTrainingState *self,
   const int index = ebb_args_find (tree, "base");
 
   if (index >= 0 && !(self->trained_only && self->module != NULL))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "the state saved in %s has only the weights that were trained: load it with trained-only", folder);
+    ebb_error_set (error, EBB_ERROR_STATE,
+                   "the state saved in %s has only the weights that were trained: load it with trained-only", folder);
   else if (index >= 0 && !ebb_is_dry_run ()
            && (ebb_args_get_value_kind (tree, (guint) index) != EBB_VALUE_INT
                || (guint64) ebb_args_get_int (tree, (guint) index) != self->base))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "the state saved in %s is of a training over another base: its frozen weights are not those of this "
-                 "model",
-                 folder);
+    ebb_error_set (error, EBB_ERROR_STATE,
+                   "the state saved in %s is of a training over another base: its frozen weights are not those of this "
+                   "model",
+                   folder);
   else
     return TRUE;
   return FALSE;

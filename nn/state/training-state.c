@@ -108,7 +108,7 @@ read_part (EbbArgs *tree,
   EbbArgs *part = index < 0 ? NULL : ebb_args_get_args (tree, (guint) index);
 
   if (part == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
+    ebb_error_set (error, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
   return part;
 }
 
@@ -140,13 +140,13 @@ read_step (EbbArgs *tree,
   if (!read_int (tree, "version", folder, &version, error) || !read_int (tree, "step", folder, step, error))
     return FALSE;
   if (version != STATE_VERSION)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "the state saved in %s has the version %" G_GINT64_FORMAT ": this library reads version %d", folder,
-                 version, STATE_VERSION);
+    ebb_error_set (error, EBB_ERROR_STATE,
+                   "the state saved in %s has the version %" G_GINT64_FORMAT ": this library reads version %d", folder,
+                   version, STATE_VERSION);
   else if (*step < 0 || *step > EBB_STATE_MAX_COUNT)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                 "the state saved in %s is of step %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT,
-                 folder, *step, EBB_STATE_MAX_COUNT);
+    ebb_error_set (error, EBB_ERROR_STATE,
+                   "the state saved in %s is of step %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT,
+                   folder, *step, EBB_STATE_MAX_COUNT);
   else
     return TRUE;
   return FALSE;

@@ -167,8 +167,7 @@ accumulate_leaf (Task *task,
       g_autofree char *a = ebb_tensor_shape_to_string (grad);
       g_autofree char *b = ebb_tensor_shape_to_string (leaf);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward gave a gradient of shape %s for a tensor of shape %s",
-                   a, b);
+      ebb_error_set (error, EBB_ERROR_SHAPE, "backward gave a gradient of shape %s for a tensor of shape %s", a, b);
       ebb_tensor_unref (grad);
       return FALSE;
     }
@@ -277,9 +276,9 @@ deliver (Task *task,
     {
       if (edge->node->task != NULL)
         {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                       "%s: another backward pass is going through the same graph at this moment",
-                       edge->node->op->name);
+          ebb_error_set (error, EBB_ERROR_GRAPH,
+                         "%s: another backward pass is going through the same graph at this moment",
+                         edge->node->op->name);
           ebb_tensor_unref (grad);
           return FALSE;
         }
@@ -576,14 +575,11 @@ start (Task *task,
                      n_grad_outputs, n_outputs);
   for (guint i = 0; i < n_outputs; i++)
     if (!ebb_tensor_needs_grad (outputs[i]))
-      {
-        g_set_error (
-            error, EBB_ERROR, EBB_ERROR_GRAPH,
-            "backward: output %u does not require a gradient: no parameter or input that does leads to it, or it "
-            "was made with gradients off",
-            i);
-        return FALSE;
-      }
+      return ebb_fail (
+          error, EBB_ERROR_GRAPH,
+          "backward: output %u does not require a gradient: no parameter or input that does leads to it, or it "
+          "was made with gradients off",
+          i);
   if (task->captures != NULL)
     find_needed (task, outputs, n_outputs);
   /* A pass inside another one would not know what that one still reads. */
@@ -649,7 +645,7 @@ run_backward (Task *task,
   g_clear_pointer (&task->counts, ebb_leaf_counts_free);
   g_clear_pointer (&task->needed, g_hash_table_unref);
   if (!ok && local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "backward failed without saying why");
+    ebb_error_set (&local, EBB_ERROR_CALLBACK, "backward failed without saying why");
   if (local != NULL)
     g_propagate_error (error, local);
   return ok;

@@ -204,6 +204,8 @@ gboolean ebb_op_fail (EbbOpCall *call,
                       EbbError code,
                       const char *format,
                       ...) G_GNUC_PRINTF (4, 5);
+/* The same for a function that returns a pointer. */
+#define ebb_op_fail_null(...) (ebb_op_fail (__VA_ARGS__), NULL)
 
 /* Allocates, runs, records. The outputs are then owned by the caller in call->outputs. */
 gboolean ebb_op_finish (EbbOpCall *call,

@@ -168,7 +168,7 @@ ebb_op_fail (EbbOpCall *call,
   va_start (list, format);
   text = g_strdup_vprintf (format, list);
   va_end (list);
-  g_set_error (error, EBB_ERROR, (int) code, "%s: %s", call->op->name, text);
+  ebb_error_set (error, (int) code, "%s: %s", call->op->name, text);
   return ebb_op_clear (call);
 }
 
@@ -563,11 +563,10 @@ ebb_broadcast_shapes (const char *op_name,
           g_autofree char *first = ebb_tensor_shape_to_string (a);
           g_autofree char *second = ebb_tensor_shape_to_string (b);
 
-          g_set_error (
-              error, EBB_ERROR, EBB_ERROR_SHAPE,
+          return ebb_fail (
+              error, EBB_ERROR_SHAPE,
               "%s: shapes %s and %s do not broadcast: sizes must be equal or 1, counted from the last dimension",
               op_name, first, second);
-          return FALSE;
         }
       shape[n - i] = x == 1 ? y : x;
     }

@@ -347,9 +347,9 @@ ebb_rematerialized_make (EbbRematerialized *self,
   if (now == 0 || now == self->checksum)
     return tensor;
   shape = ebb_tensor_shape_to_string (tensor);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-               "%s: its operand, %s of shape %s, which backward makes again, has other values than in the forward",
-               op->name, ebb_dtype_get_name (tensor->view.dtype), shape);
+  ebb_error_set (error, EBB_ERROR_RECOMPUTE,
+                 "%s: its operand, %s of shape %s, which backward makes again, has other values than in the forward",
+                 op->name, ebb_dtype_get_name (tensor->view.dtype), shape);
   ebb_tensor_unref (tensor);
   return NULL;
 }

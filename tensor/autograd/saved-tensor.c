@@ -211,8 +211,7 @@ require_error (gpointer result,
                GError **error)
 {
   if (result == NULL && error != NULL && *error == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s of %s failed without saying why", what,
-                 G_OBJECT_TYPE_NAME (self));
+    ebb_error_set (error, EBB_ERROR_CALLBACK, "%s of %s failed without saying why", what, G_OBJECT_TYPE_NAME (self));
 }
 
 /**
@@ -492,8 +491,8 @@ ebb_saved_tensor_unpack (EbbSavedTensor *saved,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_VERSION,
+      ebb_error_set (
+          error, EBB_ERROR_VERSION,
           "%s: a tensor of shape %s that backward needs was changed in place after it was used (version %u, was "
           "%u)",
           op->name, shape, tensor->storage->version, saved->version);

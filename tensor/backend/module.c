@@ -169,8 +169,7 @@ open_module (const char *path,
     return ebb_fail_null (error, EBB_ERROR_DEVICE, "device \"%s\": %s", name, g_module_error ());
   if (!g_module_symbol (module, EBB_BACKEND_MODULE_SYMBOL, &symbol) || symbol == NULL)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "device \"%s\": %s has no symbol " EBB_BACKEND_MODULE_SYMBOL,
-                   name, path);
+      ebb_error_set (error, EBB_ERROR_DEVICE, "device \"%s\": %s has no symbol " EBB_BACKEND_MODULE_SYMBOL, name, path);
       g_module_close (module);
       return NULL;
     }
@@ -180,8 +179,7 @@ open_module (const char *path,
   if (backend == NULL)
     {
       if (failure == NULL)
-        g_set_error (&failure, EBB_ERROR, EBB_ERROR_DEVICE, "device \"%s\": %s gives no device, and no reason", name,
-                     path);
+        ebb_error_set (&failure, EBB_ERROR_DEVICE, "device \"%s\": %s gives no device, and no reason", name, path);
       g_propagate_error (error, failure);
       return NULL;
     }

@@ -2,6 +2,7 @@
 /* The address space that the process may still map, the error where it is too little, addresses that nothing maps, and
  * the size of pages. */
 #include "tensor/cpu/host-heap-private.h"
+#include "tensor/error-private.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,12 +36,12 @@ ebb_host_set_no_space (gsize size,
   const gsize space = ebb_host_get_address_space ();
 
   if (space == G_MAXSIZE)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " more bytes", size);
+    ebb_error_set (error, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " more bytes", size);
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                 "no address space for %" G_GSIZE_FORMAT " more bytes: ulimit -v leaves %" G_GSIZE_FORMAT
-                 ", and %lu are for threads and libraries",
-                 size, space, EBB_HOST_SPACE_FOR_OTHERS);
+    ebb_error_set (error, EBB_ERROR_NO_MEMORY,
+                   "no address space for %" G_GSIZE_FORMAT " more bytes: ulimit -v leaves %" G_GSIZE_FORMAT
+                   ", and %lu are for threads and libraries",
+                   size, space, EBB_HOST_SPACE_FOR_OTHERS);
 }
 
 gboolean

@@ -2,6 +2,7 @@
 /* What kernels do before they trust indices, which are data. */
 #include "tensor/cpu/cpu-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/error.h"
 
 /* Elements of a block: within one, indices are compared without a branch for each. */
@@ -97,8 +98,7 @@ check (const EbbLaunch *launch,
             continue;
           text = ebb_index_fault_to_string (launch->op != NULL ? launch->op : ebb_kernel_get_name (launch->kernel),
                                             value, first + i, limit);
-          g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INDEX, text);
-          return FALSE;
+          return ebb_fail (error, EBB_ERROR_INDEX, "%s", text);
         }
     }
   return TRUE;

@@ -95,9 +95,8 @@ fail (const EbbProduct *product,
 {
   g_autofree char *text = ebb_product_to_string (product);
 
-  g_set_error (error, EBB_ERROR,
-               status == dnnl_out_of_memory ? EBB_ERROR_NO_MEMORY : EBB_ERROR_NOT_SUPPORTED,
-               "matmul %s: oneDNN: %s", text, get_status_name (status));
+  ebb_error_set (error, status == dnnl_out_of_memory ? EBB_ERROR_NO_MEMORY : EBB_ERROR_NOT_SUPPORTED,
+                 "matmul %s: oneDNN: %s", text, get_status_name (status));
   return EBB_PRODUCT_FAILED;
 }
 

@@ -159,10 +159,10 @@ ebb_bias_gelu (EbbTensor *x, EbbTensor *bias, EbbGeluKind kind, GError **error)
       g_autofree char *x_shape = ebb_tensor_shape_to_string (x);
       g_autofree char *bias_shape = ebb_tensor_shape_to_string (bias);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
-                   "bias of shape %s does not fit x of shape %s; it must be as long as the last dimension of x",
-                   bias_shape, x_shape);
-      return NULL;
+      return ebb_op_fail_null (
+          &call, error, EBB_ERROR_SHAPE,
+          "bias of shape %s does not fit x of shape %s; it must be as long as the last dimension of x", bias_shape,
+          x_shape);
     }
   if (!ebb_op_contiguous (&call, 0, error) || !ebb_op_cast (&call, 1, x->view.dtype, error)
       || !ebb_op_contiguous (&call, 1, error))
@@ -245,19 +245,16 @@ ebb_gated_activation (EbbTensor *gate, EbbTensor *up, EbbActivation kind, GError
   if (!ebb_op_begin (&call, &gated_activation_op, error, 2, gate, up) || !ebb_op_check_floating (&call, error))
     return NULL;
   if ((guint) kind >= G_N_ELEMENTS (ops))
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT, "kind is %d; must be a member of Activation, 0 to %u",
-                   (int) kind, (guint) G_N_ELEMENTS (ops) - 1);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT,
+                             "kind is %d; must be a member of Activation, 0 to %u", (int) kind,
+                             (guint) G_N_ELEMENTS (ops) - 1);
   if (gate->view.n_dims == 0 || !ebb_shapes_equal (&gate->view, &up->view))
     {
       g_autofree char *gate_shape = ebb_tensor_shape_to_string (gate);
       g_autofree char *up_shape = ebb_tensor_shape_to_string (up);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE, "gate is %s and up is %s; must be of one shape [.., N]", gate_shape,
-                   up_shape);
-      return NULL;
+      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "gate is %s and up is %s; must be of one shape [.., N]",
+                               gate_shape, up_shape);
     }
   dtype = ebb_dtype_promote (gate->view.dtype, up->view.dtype);
   for (guint i = 0; i < 2; i++)
@@ -407,10 +404,7 @@ ebb_dropout (EbbTensor *x, double p, gboolean training, EbbGenerator *generator,
   if (!ebb_op_begin (&call, &dropout_op, error, 1, x) || !ebb_op_check_floating (&call, error))
     return NULL;
   if (!(p >= 0.0 && p <= 1.0))
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT, "p is %g; a probability is in [0, 1]", p);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT, "p is %g; a probability is in [0, 1]", p);
   if (p == 0.0 || !training)
     {
       ebb_op_clear (&call);

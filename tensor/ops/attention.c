@@ -658,18 +658,15 @@ ebb_self_attention_full (EbbTensor *qkv,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (qkv);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
-                   "qkv is %s with %u heads; must be [B, T, 3 C] with C a multiple of the heads", shape,
-                   n_heads);
-      return NULL;
+      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                               "qkv is %s with %u heads; must be [B, T, 3 C] with C a multiple of the heads", shape,
+                               n_heads);
     }
   if (form->first_query != 0)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT,
-                   "first_query is %" G_GINT64_FORMAT "; must be 0 where keys and queries are of the same tokens",
-                   form->first_query);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT,
+                             "first_query is %" G_GINT64_FORMAT
+                             "; must be 0 where keys and queries are of the same tokens",
+                             form->first_query);
   scores[0] = s[0];
   scores[1] = n_heads;
   scores[2] = scores[3] = s[1];

@@ -60,7 +60,7 @@ ebb_cast (EbbTensor *x, EbbDType dtype, GError **error)
   if ((guint) dtype >= EBB_N_DTYPES)
     {
       if (error == NULL || *error == NULL)
-        g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "cast: there is no dtype of number %d", (int) dtype);
+        ebb_error_set (error, EBB_ERROR_DTYPE, "cast: there is no dtype of number %d", (int) dtype);
       return NULL;
     }
   return copy (&cast_op, x, dtype, error);

@@ -119,10 +119,9 @@ ebb_embedding (EbbTensor *weight, EbbTensor *indices, GError **error)
       g_autofree char *weight_shape = ebb_tensor_shape_to_string (weight);
       g_autofree char *indices_shape = ebb_tensor_shape_to_string (indices);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
-                   "weight of shape %s and indices of shape %s; must be [V, C] and at most %d dimensions", weight_shape,
-                   indices_shape, EBB_MAX_DIMS - 1);
-      return NULL;
+      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                               "weight of shape %s and indices of shape %s; must be [V, C] and at most %d dimensions",
+                               weight_shape, indices_shape, EBB_MAX_DIMS - 1);
     }
   if (!ebb_op_prepare_indices (&call, 1, error) || !ebb_op_contiguous (&call, 0, error))
     return NULL;
@@ -162,10 +161,9 @@ ebb_index_select (EbbTensor *x, int dim, EbbTensor *indices, GError **error)
       g_autofree char *x_shape = ebb_tensor_shape_to_string (x);
       g_autofree char *indices_shape = ebb_tensor_shape_to_string (indices);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
-                   "x of shape %s and indices of shape %s; x must have a dimension, and indices one", x_shape,
-                   indices_shape);
-      return NULL;
+      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                               "x of shape %s and indices of shape %s; x must have a dimension, and indices one",
+                               x_shape, indices_shape);
     }
   if (!ebb_normalize_dim ("index_select", &dim, (guint) x->view.n_dims, error))
     {
@@ -369,11 +367,8 @@ ebb_scatter_add (EbbTensor *x, int dim, EbbTensor *indices, EbbTensor *source, G
   if (!ebb_op_begin (&call, &scatter_add_op, error, 3, x, indices, source) || !ebb_op_check_not_f16 (&call, error))
     return NULL;
   if (x->view.dtype != source->view.dtype || x->view.dtype == EBB_DTYPE_BOOL)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_DTYPE, "can't add %s to %s; cast both to one dtype of numbers",
-                   ebb_dtype_get_name (source->view.dtype), ebb_dtype_get_name (x->view.dtype));
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_DTYPE, "can't add %s to %s; cast both to one dtype of numbers",
+                             ebb_dtype_get_name (source->view.dtype), ebb_dtype_get_name (x->view.dtype));
   if (!ebb_normalize_dim ("scatter_add", &dim, (guint) x->view.n_dims, error))
     {
       ebb_op_clear (&call);

@@ -53,11 +53,9 @@ ebb_where (EbbTensor *condition, EbbTensor *a, EbbTensor *b, GError **error)
   if (!ebb_op_begin (&call, &where_op, error, 3, condition, a, b))
     return NULL;
   if (condition->view.dtype != EBB_DTYPE_BOOL)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_DTYPE, "the condition must be of bool, not %s; compare first, as with ne",
-                   ebb_dtype_get_name (condition->view.dtype));
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_DTYPE,
+                             "the condition must be of bool, not %s; compare first, as with ne",
+                             ebb_dtype_get_name (condition->view.dtype));
   dtype = ebb_op_promote (&call, 1, 2);
   if (!ebb_op_cast (&call, 1, dtype, error) || !ebb_op_cast (&call, 2, dtype, error))
     return NULL;
@@ -126,16 +124,10 @@ ebb_clamp (EbbTensor *x, double min, double max, GError **error)
   if (!ebb_op_begin (&call, &clamp_op, error, 1, x) || !ebb_op_check_not_f16 (&call, error))
     return NULL;
   if (x->view.dtype == EBB_DTYPE_BOOL)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_DTYPE, "bool holds no numbers; cast to i64 or f32 first");
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_DTYPE, "bool holds no numbers; cast to i64 or f32 first");
   if (!(min <= max))
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT, "from %g to %g is no range; min must not exceed max",
-                   min, max);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT,
+                             "from %g to %g is no range; min must not exceed max", min, max);
   if (!ebb_dtype_is_floating_point (x->view.dtype) && (is_fraction (min) || is_fraction (max)))
     {
       if (!ebb_op_cast (&call, 0, EBB_DTYPE_F32, error))
@@ -182,9 +174,8 @@ triangle (const EbbOp *op, EbbTensor *x, gint64 diagonal, gboolean upper, GError
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (x);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE, "needs matrices, two dimensions or more, not a tensor of shape %s",
-                   shape);
-      return NULL;
+      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                               "needs matrices, two dimensions or more, not a tensor of shape %s", shape);
     }
   call.params.triangle.diagonal = diagonal;
   call.params.triangle.upper = upper;

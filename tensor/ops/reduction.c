@@ -248,10 +248,9 @@ reduce_extremum (const EbbOp *op,
     {
       g_autofree char *text = ebb_tensor_shape_to_string (x);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
-                   "a tensor of shape %s has no elements along the reduced dimensions; there must be one or more",
-                   text);
-      return NULL;
+      return ebb_op_fail_null (
+          &call, error, EBB_ERROR_SHAPE,
+          "a tensor of shape %s has no elements along the reduced dimensions; there must be one or more", text);
     }
   call.params.reduce.op = which;
   call.extra.i[EXTRA_WHOLE] = n_dims == 0;

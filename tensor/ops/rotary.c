@@ -159,8 +159,7 @@ ebb_rotary (EbbTensor *x,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (x);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE, "x is %s; must be [B, T, H, D]", shape);
-      return NULL;
+      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "x is %s; must be [B, T, H, D]", shape);
     }
   if (!ebb_op_add_optional (&call, starts, error) || !check_frequencies (&call, error) || !check_starts (&call, error)
       || !check_numbers (&call, first, factor, ntk, error) || !ebb_op_dense_rows (&call, INPUT_X, error))

@@ -14,9 +14,9 @@ check_sampled_dtype (const char *op_name, EbbDType dtype, gboolean floating, GEr
   if (error != NULL && *error != NULL)
     return FALSE;
   if (!ok)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: gives %s, not %s; cast the result", op_name,
-                 floating ? "f32 or bf16" : "i64 or i32",
-                 (guint) dtype < EBB_N_DTYPES ? ebb_dtype_get_name (dtype) : "an unknown dtype");
+    ebb_error_set (error, EBB_ERROR_DTYPE, "%s: gives %s, not %s; cast the result", op_name,
+                   floating ? "f32 or bf16" : "i64 or i32",
+                   (guint) dtype < EBB_N_DTYPES ? ebb_dtype_get_name (dtype) : "an unknown dtype");
   return ok;
 }
 
@@ -180,19 +180,15 @@ ebb_multinomial (EbbTensor *weights, gint64 n_samples, EbbGenerator *generator, 
     {
       g_autofree char *text = ebb_tensor_shape_to_string (weights);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE, "weights of shape %s; must be [N] or [R, N] with N > 0",
-                   text);
-      return NULL;
+      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "weights of shape %s; must be [N] or [R, N] with N > 0",
+                               text);
     }
   rows = n_dims == 2 ? weights->view.shape[0] : 1;
   if (n_samples < 1 || n_samples > G_MAXINT64 / 16 / MAX (rows, 1))
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT,
-                   "%" G_GINT64_FORMAT " samples of %" G_GINT64_FORMAT " rows can't be drawn; one or more "
-                   "that memory holds",
-                   n_samples, rows);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT,
+                             "%" G_GINT64_FORMAT " samples of %" G_GINT64_FORMAT " rows can't be drawn; one or more "
+                             "that memory holds",
+                             n_samples, rows);
   if (!ebb_op_cast (&call, 0, EBB_DTYPE_F32, error) || !ebb_op_contiguous (&call, 0, error))
     return NULL;
   call.params.random.philox = ebb_generator_take (generator, (guint64) (rows * n_samples));

@@ -112,13 +112,11 @@ ebb_narrow (EbbTensor *x, int dim, gint64 start, gint64 length, GError **error)
     return NULL;
   size = x->view.shape[dim];
   if (start < 0 || length < 0 || start > size || length > size - start)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INDEX,
-                   "%" G_GINT64_FORMAT " elements from %" G_GINT64_FORMAT " are out of range; dimension %d has "
-                   "%" G_GINT64_FORMAT,
-                   length, start, dim, size);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INDEX,
+                             "%" G_GINT64_FORMAT " elements from %" G_GINT64_FORMAT
+                             " are out of range; dimension %d has "
+                             "%" G_GINT64_FORMAT,
+                             length, start, dim, size);
   return finish_window (&call, x, dim, start, length, 1, error);
 }
 
@@ -145,13 +143,11 @@ ebb_select (EbbTensor *x, int dim, gint64 index, GError **error)
     return NULL;
   size = x->view.shape[dim];
   if (index < -size || index >= size)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INDEX,
-                   "index %" G_GINT64_FORMAT " is out of range; along dimension %d it must be in [%" G_GINT64_FORMAT
-                   ", %" G_GINT64_FORMAT ")",
-                   index, dim, -size, size);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INDEX,
+                             "index %" G_GINT64_FORMAT
+                             " is out of range; along dimension %d it must be in [%" G_GINT64_FORMAT
+                             ", %" G_GINT64_FORMAT ")",
+                             index, dim, -size, size);
   return finish_window (&call, x, dim, index < 0 ? index + size : index, 1, 0, error);
 }
 
@@ -180,11 +176,8 @@ ebb_slice (EbbTensor *x, int dim, gint64 start, gint64 end, gint64 step, GError 
   if (!begin (&call, &slice_op, x, &dim, error))
     return NULL;
   if (step < 1)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT, "a step of %" G_GINT64_FORMAT "; it must be one or more",
-                   step);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT,
+                             "a step of %" G_GINT64_FORMAT "; it must be one or more", step);
   size = x->view.shape[dim];
   start = CLAMP (start < 0 ? start + size : start, 0, size);
   end = CLAMP (end < 0 ? end + size : end, start, size);

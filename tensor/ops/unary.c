@@ -71,10 +71,7 @@ run_unary (EbbUnaryOp which, EbbTensor *x, double cap, GError **error)
   if (x->view.dtype != EBB_DTYPE_F32 && x->view.dtype != EBB_DTYPE_BF16)
     {
       if (x->view.dtype == EBB_DTYPE_BOOL && info->takes_integers)
-        {
-          ebb_op_fail (&call, error, EBB_ERROR_DTYPE, "bool holds no numbers; cast to i64 or f32 first");
-          return NULL;
-        }
+        return ebb_op_fail_null (&call, error, EBB_ERROR_DTYPE, "bool holds no numbers; cast to i64 or f32 first");
       if ((!info->takes_integers || x->view.dtype == EBB_DTYPE_F16) && !ebb_op_check_floating (&call, error))
         return NULL;
     }

@@ -114,10 +114,9 @@ ebb_view (EbbTensor *x, const gint64 *shape, guint n_dims, GError **error)
       g_autofree char *from = ebb_tensor_shape_to_string (x);
       g_autofree char *to = ebb_shape_to_string (resolved, n_dims);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
-                   "a tensor of shape %s, as it lies in memory, can't be seen as %s without a copy; use reshape",
-                   from, to);
-      return NULL;
+      return ebb_op_fail_null (
+          &call, error, EBB_ERROR_SHAPE,
+          "a tensor of shape %s, as it lies in memory, can't be seen as %s without a copy; use reshape", from, to);
     }
   return finish_reshaped (&call, x, resolved, dense ? NULL : strides, n_dims, error);
 }
@@ -216,11 +215,8 @@ ebb_unsqueeze (EbbTensor *x, int dim, GError **error)
     return NULL;
   n_dims = (guint) x->view.n_dims + 1;
   if (n_dims > EBB_MAX_DIMS)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE, "the tensor has %d dimensions already; more are not possible",
-                   EBB_MAX_DIMS);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                             "the tensor has %d dimensions already; more are not possible", EBB_MAX_DIMS);
   if (!ebb_normalize_dim ("unsqueeze", &dim, n_dims, error))
     {
       ebb_op_clear (&call);
@@ -349,11 +345,8 @@ ebb_permute (EbbTensor *x, const int *dims, guint n_dims, GError **error)
       call.extra.i[i] = dim;
     }
   if (n_dims != (guint) x->view.n_dims || seen != (1u << n_dims) - 1)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT,
-                   "the tensor has %d dimensions; each of them must be given once", x->view.n_dims);
-      return NULL;
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT,
+                             "the tensor has %d dimensions; each of them must be given once", x->view.n_dims);
   return ebb_op_finish_view (&call, new_permuted (x, call.extra.i), error);
 }
 
@@ -444,9 +437,8 @@ ebb_expand (EbbTensor *x, const gint64 *shape, guint n_dims, GError **error)
       g_autofree char *from = ebb_tensor_shape_to_string (x);
       g_autofree char *to = ebb_shape_to_string (shape, n_dims);
 
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
-                   "shape %s can't be expanded to %s; from the right, sizes must be equal or 1", from, to);
-      return NULL;
+      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                               "shape %s can't be expanded to %s; from the right, sizes must be equal or 1", from, to);
     }
   call.extra.i[0] = ebb_broadcast_encode (&x->view, resolved, n_dims);
   ebb_view_expand_to (&view, &x->view, resolved, n_dims);

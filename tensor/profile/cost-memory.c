@@ -3,6 +3,7 @@
  * cache or doesn't, as in the step. */
 #include "tensor/profile/cost-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/n-threads-private.h"
 #include "tensor/profile/rerun-private.h"
 #include "tensor/thread-private.h"
@@ -55,9 +56,8 @@ ring_init (EbbCostRing *self,
   if (self->data == MAP_FAILED)
     {
       self->data = NULL;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no %" G_GSIZE_FORMAT " bytes for operands: %s", size,
-                   g_strerror (errno));
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_NO_MEMORY, "no %" G_GSIZE_FORMAT " bytes for operands: %s", size,
+                       g_strerror (errno));
     }
   madvise (self->data, size, MADV_HUGEPAGE); /* as tensors have them */
   return TRUE;

@@ -247,7 +247,7 @@ ebb_cost_measure_folder (const char *folder,
     {
       g_autofree char *shown = ebb_escape_text (folder);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't measure how fast \"%s\" is: %s", shown, g_strerror (errno));
+      ebb_error_set (error, EBB_ERROR_IO, "can't measure how fast \"%s\" is: %s", shown, g_strerror (errno));
     }
   free (piece);
   if (fd >= 0)

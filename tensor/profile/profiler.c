@@ -301,12 +301,9 @@ ebb_profiler_start (EbbProfiler *self,
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 
   if (self->thread != NULL || ebb_thread.observer != NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "profiler: %s runs already on %s; stop it first",
-                   self->thread != NULL ? "it" : "another one",
-                   self->thread != NULL && self->thread != g_thread_self () ? "another thread" : "this thread");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "profiler: %s runs already on %s; stop it first",
+                     self->thread != NULL ? "it" : "another one",
+                     self->thread != NULL && self->thread != g_thread_self () ? "another thread" : "this thread");
   take_new_generation (self);
   self->thread = g_thread_self ();
   self->started = ebb_profiler_get_time ();

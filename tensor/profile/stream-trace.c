@@ -19,9 +19,8 @@ get_streams (EbbDevice *device,
   if (!ebb_may_begin (error, "stream trace", "device", (const gconstpointer[]){ device }, 1))
     return NULL;
   if (device->backend->streams == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "device %s has no queues: its work is done when a function returns; use a profiler",
-                 device->name);
+    ebb_error_set (error, EBB_ERROR_NOT_SUPPORTED,
+                   "device %s has no queues: its work is done when a function returns; use a profiler", device->name);
   return device->backend->streams;
 }
 

@@ -286,10 +286,10 @@ ebb_check_folder (const char *folder,
     {
       if (S_ISDIR (status.st_mode))
         return TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s is no folder: name the one that has the model's files", shown);
+      ebb_error_set (error, EBB_ERROR_IO, "%s is no folder: name the one that has the model's files", shown);
     }
   else if (errno == ENOENT)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "there is no folder %s", shown);
+    ebb_error_set (error, EBB_ERROR_IO, "there is no folder %s", shown);
   else
     fail (error, "read", folder, errno);
   return FALSE;
@@ -333,8 +333,8 @@ ebb_open_regular_file (const char *path,
     {
       g_autofree char *shown = ebb_escape_text (path);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read %s: it is %s", shown,
-                   S_ISDIR (status.st_mode) ? "a folder" : "not a regular file");
+      ebb_error_set (error, EBB_ERROR_IO, "can't read %s: it is %s", shown,
+                     S_ISDIR (status.st_mode) ? "a folder" : "not a regular file");
     }
   else
     {
@@ -412,9 +412,9 @@ ebb_read_file (const char *path,
     {
       g_autofree char *shown = ebb_escape_text (path);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: %" G_GSIZE_FORMAT " bytes: it must have %" G_GSIZE_FORMAT " at most%s", shown, *size, max_size,
-                   *size > max_size ? "" : ", and there is no memory for them");
+      ebb_error_set (error, EBB_ERROR_FORMAT,
+                     "%s: %" G_GSIZE_FORMAT " bytes: it must have %" G_GSIZE_FORMAT " at most%s", shown, *size,
+                     max_size, *size > max_size ? "" : ", and there is no memory for them");
       close (fd);
       return NULL;
     }

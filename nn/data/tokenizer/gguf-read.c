@@ -5,6 +5,7 @@
 #include "nn/data/tokenizer-settings-private.h"
 #include "nn/data/utf8-private.h"
 #include "nn/files/file-error-private.h"
+#include "tensor/error-private.h"
 #include "tensor/util/json-scanner-private.h"
 
 #include <string.h>
@@ -177,9 +178,8 @@ find_pre_tokenizer (Reading *self)
       g_string_append_printf (known, "%s%s", known->len > 0 ? ", " : "", pre->names[0]);
     }
   quoted = name != NULL ? ebb_json_quote (name) : g_strdup ("missing");
-  g_set_error (&self->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s: the value \"tokenizer.ggml.pre\" is %s: it must be one of %s", shown, quoted, known->str);
-  return NULL;
+  return ebb_fail_null (&self->error, EBB_ERROR_NOT_SUPPORTED,
+                        "%s: the value \"tokenizer.ggml.pre\" is %s: it must be one of %s", shown, quoted, known->str);
 }
 
 static gboolean
@@ -415,9 +415,8 @@ append_all (Reading *self)
     {
       quoted = ebb_json_quote (model);
       shown = ebb_escape_text (self->gguf->tensors->path);
-      g_set_error (&self->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: the value \"tokenizer.ggml.model\" is %s: it must be gpt2 or llama", shown, quoted);
-      return FALSE;
+      return ebb_fail (&self->error, EBB_ERROR_NOT_SUPPORTED,
+                       "%s: the value \"tokenizer.ggml.model\" is %s: it must be gpt2 or llama", shown, quoted);
     }
   g_string_append (self->json, "}}\n");
   return ok;

@@ -41,9 +41,8 @@ refuse (Writing *self,
   va_start (arguments, format);
   text = g_strdup_vprintf (format, arguments);
   va_end (arguments);
-  g_set_error (self->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "the tokenizer of %s can't be saved as GGUF: %s; save the model as a folder", shown, text);
-  return FALSE;
+  return ebb_fail (self->error, EBB_ERROR_NOT_SUPPORTED,
+                   "the tokenizer of %s can't be saved as GGUF: %s; save the model as a folder", shown, text);
 }
 
 /* -- tokens -------------------------------------------------------------------------------------------------------- */

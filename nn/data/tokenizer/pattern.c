@@ -69,7 +69,7 @@ compile (const char *translated,
       PCRE2_UCHAR message[160];
 
       pcre2_get_error_message (code, message, sizeof message);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the expression %s: %s", quoted, (const char *) message);
+      ebb_error_set (error, EBB_ERROR_FORMAT, "the expression %s: %s", quoted, (const char *) message);
     }
   return result;
 }

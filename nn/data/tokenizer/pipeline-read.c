@@ -33,11 +33,11 @@ fail_added (const EbbAddedToken *token,
   g_autofree char *second = other != NULL ? ebb_json_quote (other) : NULL;
 
   if (other != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "added_tokens: %s has the id %d, which %s has too", content,
-                 token->id, second);
+    ebb_error_set (error, EBB_ERROR_FORMAT, "added_tokens: %s has the id %d, which %s has too", content, token->id,
+                   second);
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                 "added_tokens: %s is there twice, or has another id in the vocabulary", content);
+    ebb_error_set (error, EBB_ERROR_FORMAT, "added_tokens: %s is there twice, or has another id in the vocabulary",
+                   content);
   return FALSE;
 }
 

@@ -155,11 +155,11 @@ fail_word (Encoding *self,
   if (place >= self->text && place < self->text + self->length)
     where = g_strdup_printf (", which the text has at %" G_GSIZE_FORMAT, (gsize) (place - self->text));
   if (self->pipeline->model.is_byte_level)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s has no token for byte 0x%02x%s", name, (guint8) *place,
-                 where != NULL ? where : "");
+    ebb_error_set (error, EBB_ERROR_FORMAT, "%s has no token for byte 0x%02x%s", name, (guint8) *place,
+                   where != NULL ? where : "");
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s has no token for U+%04X and none for the unknown%s", name,
-                 g_utf8_get_char (place), where != NULL ? where : "");
+    ebb_error_set (error, EBB_ERROR_FORMAT, "%s has no token for U+%04X and none for the unknown%s", name,
+                   g_utf8_get_char (place), where != NULL ? where : "");
   return FALSE;
 }
 

@@ -90,10 +90,9 @@ refuse_writing (Writing *self,
   va_start (arguments, format);
   text = g_strdup_vprintf (format, arguments);
   va_end (arguments);
-  g_set_error (self->error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "the model can't be saved as GGUF: llama.cpp's %s has %s; save it as a folder",
-               self->architecture->gguf->name, text);
-  return FALSE;
+  return ebb_fail (self->error, EBB_ERROR_NOT_SUPPORTED,
+                   "the model can't be saved as GGUF: llama.cpp's %s has %s; save it as a folder",
+                   self->architecture->gguf->name, text);
 }
 
 static gboolean

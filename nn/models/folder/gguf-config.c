@@ -169,7 +169,7 @@ refuse (Reading *self,
   text = g_strdup_vprintf (format, arguments);
   va_end (arguments);
   if (self->error == NULL)
-    g_set_error (&self->error, EBB_ERROR, EBB_ERROR_STATE, "%s: the value \"%s\" %s", shown, full, text);
+    ebb_error_set (&self->error, EBB_ERROR_STATE, "%s: the value \"%s\" %s", shown, full, text);
   return FALSE;
 }
 
@@ -558,8 +558,8 @@ read_architecture (Reading *self)
       g_autofree char *quoted = ebb_json_quote (type);
       g_autofree char *shown = ebb_escape_text (path);
 
-      g_set_error (&self->error, EBB_ERROR, EBB_ERROR_STATE, "%s: general.type is %s: it must be \"model\"%s", shown,
-                   quoted, strcmp (type, "adapter") == 0 ? "; ebb_lora_load () loads an adapter into one" : "");
+      ebb_error_set (&self->error, EBB_ERROR_STATE, "%s: general.type is %s: it must be \"model\"%s", shown, quoted,
+                     strcmp (type, "adapter") == 0 ? "; ebb_lora_load () loads an adapter into one" : "");
     }
   return self->error == NULL ? ebb_architecture_find_gguf (name, path, &self->error) : NULL;
 }

@@ -228,12 +228,11 @@ ebb_weight_map_check_quantized (const EbbWeightMap *map,
           || (weight->n_parts == 1
               && (weight->content != EBB_WEIGHT_VALUES || weight->parts[0].n_rows == tensor->shape[0])))
         continue;
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+      return ebb_fail (
+          error, EBB_ERROR_NOT_SUPPORTED,
           "%s in nf4: the files of %s hold in %s what the model holds in %s weights, and blocks of nf4 can't be "
           "divided; use int8",
           tensor->name, map->architecture->class_name, weight->name, weight->n_parts > 1 ? "several" : "a larger");
-      return FALSE;
     }
   return TRUE;
 }

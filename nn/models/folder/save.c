@@ -710,6 +710,6 @@ ebb_model_check_config (EbbModule *model,
     return FALSE;
   key = find_changed_key (there, ours, over);
   if (key != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: \"%s\" is not this model's", EBB_CONFIG_FILE, key);
+    ebb_error_set (error, EBB_ERROR_STATE, "%s: \"%s\" is not this model's", EBB_CONFIG_FILE, key);
   return key == NULL;
 }

@@ -3,6 +3,7 @@
 #include "tensor/cpu/simd/cursor-private.h"
 #include "tensor/cpu/simd/philox-private.h"
 #include "tensor/cpu/simd/simd-private.h"
+#include "tensor/error-private.h"
 
 /* Draws indices in proportion to weights. */
 
@@ -78,9 +79,9 @@ EBB_SIMD_KERNEL (multinomial)
           indices[i] = find_above (cumulative, n, draw * 2.3283064365386963e-10 * cumulative[n - 1]);
         }
       if (!ok)
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                     "Row %" G_GINT64_FORMAT " of the weights to draw from must be finite, not negative and not all 0",
-                     row);
+        ebb_error_set (
+            error, EBB_ERROR_INVALID_ARGUMENT,
+            "Row %" G_GINT64_FORMAT " of the weights to draw from must be finite, not negative and not all 0", row);
     }
   return ok;
 }
