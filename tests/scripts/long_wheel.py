@@ -96,6 +96,7 @@ class Wheel(unittest.TestCase):
             names = set(archive.namelist())
             (record,) = [name for name in names if name.endswith(".dist-info/RECORD")]
             rows = list(csv.reader(archive.read(record).decode().splitlines()))
+            self.assertIn("\nName: ebb-train\n", archive.read(record.replace("RECORD", "METADATA")).decode())
             self.assertEqual({row[0] for row in rows}, names)
             for name, digest, size in rows:
                 if name != record:

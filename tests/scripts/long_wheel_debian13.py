@@ -69,7 +69,7 @@ class Debian13(unittest.TestCase):
         done = run(sys.executable, os.path.join(ROOT, "scripts", "package-wheel"), BUILD)
         if done.returncode != 0:
             raise AssertionError(done.stdout + done.stderr)
-        wheels = glob.glob(os.path.join(ROOT, "build", "packages", "ebb-*.whl"))
+        wheels = glob.glob(os.path.join(ROOT, "build", "packages", "ebb_train-*.whl"))
         cls.wheel = os.path.basename(max(wheels, key=os.path.getmtime))
         shutil.copy(os.path.join(ROOT, "build", "packages", cls.wheel), os.path.join(cls.system, "root"))
         with open(os.path.join(cls.system, "root", "program.py"), "w", encoding="utf-8") as file:
