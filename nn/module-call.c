@@ -4,6 +4,7 @@
 #include "nn/module-instance-private.h"
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <string.h>
 
@@ -76,11 +77,10 @@ hold_locked (EbbModulePrivate *priv)
 {
   EbbCallPlan *plan;
 
-  pthread_mutex_lock (&priv->plan_lock);
+  EBB_AUTO_LOCK (&priv->plan_lock);
   plan = priv->plan;
   if (plan != NULL)
     __atomic_add_fetch (&plan->ref_count, 1, __ATOMIC_RELAXED);
-  pthread_mutex_unlock (&priv->plan_lock);
   return plan;
 }
 

@@ -4,6 +4,7 @@
 #include "nn/args-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/error-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -123,9 +124,8 @@ weak_clear (EbbModulePrivate *priv)
 
   if (weak == NULL)
     return;
-  pthread_mutex_lock (&weak->lock);
+  EBB_AUTO_LOCK (&weak->lock);
   weak->module = NULL;
-  pthread_mutex_unlock (&weak->lock);
 }
 
 static void
@@ -1019,9 +1019,8 @@ ebb_module_weak_get (EbbModuleWeak *weak)
 {
   EbbModule *module;
 
-  pthread_mutex_lock (&weak->lock);
+  EBB_AUTO_LOCK (&weak->lock);
   module = weak->module != NULL ? g_object_ref (weak->module) : NULL;
-  pthread_mutex_unlock (&weak->lock);
   return module;
 }
 

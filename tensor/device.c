@@ -5,6 +5,7 @@
 #include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -47,9 +48,8 @@ ebb_backend_register (const EbbBackend *backend)
 {
   g_return_if_fail (backend->version == EBB_BACKEND_VERSION);
 
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   register_locked (backend);
-  pthread_mutex_unlock (&lock);
 }
 
 static EbbDevice *
@@ -144,9 +144,8 @@ ebb_device_get (const char *name,
     }
   backend_name = colon != NULL ? g_strndup (name, (gsize) (colon - name)) : g_strdup (name);
   ebb_device_get_cpu ();
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   device = find_locked (backend_name, (int) index, error);
-  pthread_mutex_unlock (&lock);
   return device;
 }
 
@@ -186,10 +185,9 @@ ebb_device_get_cpu (void)
     return device;
 
   ebb_backend_register (&ebb_cpu_backend);
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   if (cpu_device == NULL)
     __atomic_store_n (&cpu_device, device_new_locked (&ebb_cpu_backend, 0), __ATOMIC_RELEASE);
-  pthread_mutex_unlock (&lock);
   return cpu_device;
 }
 

@@ -5,6 +5,7 @@
 #include "tensor/cpu/host-allocator-private.h"
 #include "tensor/object-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 
@@ -190,10 +191,9 @@ void
 ebb_storage_add_watch (EbbStorage *self,
                        EbbStorageWatch *watch)
 {
-  pthread_mutex_lock (&watches_lock);
+  EBB_AUTO_LOCK (&watches_lock);
   watch->next = self->watches;
   __atomic_store_n (&self->watches, watch, __ATOMIC_RELAXED);
-  pthread_mutex_unlock (&watches_lock);
 }
 
 void
@@ -202,11 +202,10 @@ ebb_storage_remove_watch (EbbStorage *self,
 {
   EbbStorageWatch **place = &self->watches;
 
-  pthread_mutex_lock (&watches_lock);
+  EBB_AUTO_LOCK (&watches_lock);
   while (*place != watch)
     place = &(*place)->next;
   __atomic_store_n (place, watch->next, __ATOMIC_RELAXED);
-  pthread_mutex_unlock (&watches_lock);
 }
 
 typedef struct

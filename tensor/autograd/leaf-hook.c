@@ -3,6 +3,7 @@
 #include "tensor/autograd/leaf-hook-private.h"
 
 #include "tensor/autograd/autograd-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 
@@ -29,11 +30,10 @@ ebb_leaf_set_hook (EbbTensor *leaf,
   Hook *hook = g_new (Hook, 1);
 
   *hook = (Hook){ func, data };
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   if (hooks == NULL)
     hooks = g_hash_table_new_full (NULL, NULL, NULL, g_free);
   g_hash_table_insert (hooks, leaf, hook);
-  pthread_mutex_unlock (&lock);
 }
 
 void
@@ -42,13 +42,12 @@ ebb_leaf_clear_hook (EbbTensor *leaf,
 {
   Hook *hook;
 
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   hook = hooks != NULL ? g_hash_table_lookup (hooks, leaf) : NULL;
   if (hook != NULL && hook->data == data)
     g_hash_table_remove (hooks, leaf);
   if (hooks != NULL && g_hash_table_size (hooks) == 0)
     g_clear_pointer (&hooks, g_hash_table_unref);
-  pthread_mutex_unlock (&lock);
 }
 
 static gboolean
@@ -57,11 +56,10 @@ find_hook (EbbTensor *leaf,
 {
   Hook *hook;
 
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   hook = hooks != NULL ? g_hash_table_lookup (hooks, leaf) : NULL;
   if (hook != NULL)
     *result = *hook;
-  pthread_mutex_unlock (&lock);
   return hook != NULL;
 }
 
@@ -77,12 +75,8 @@ ebb_leaf_notify (EbbTensor *leaf,
 static gboolean
 any_hook (void)
 {
-  gboolean any;
-
-  pthread_mutex_lock (&lock);
-  any = hooks != NULL;
-  pthread_mutex_unlock (&lock);
-  return any;
+  EBB_AUTO_LOCK (&lock);
+  return hooks != NULL;
 }
 
 static void

@@ -23,6 +23,14 @@ typedef enum
   EBB_N_STREAMS
 } EbbStream;
 
+static inline const char *
+ebb_stream_get_name (EbbStream stream)
+{
+  static const char *const names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };
+
+  return names[stream];
+}
+
 /* One piece of work in a queue, or the time that the queue stood waiting for another one. */
 typedef struct
 {

@@ -3,6 +3,7 @@
  * the size of pages. */
 #include "tensor/cpu/host-heap-private.h"
 #include "tensor/error-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -119,9 +120,8 @@ ebb_host_forget_addresses (void *start,
 {
   const gsize first = ((gsize) start - FIRST_ADDRESS) / SLOT;
 
-  pthread_mutex_lock (&slots_lock);
+  EBB_AUTO_LOCK (&slots_lock);
   memset (slots + first, 0, (size + SLOT - 1) / SLOT);
-  pthread_mutex_unlock (&slots_lock);
 }
 
 /* -- pages --------------------------------------------------------------------------------------------------------- */

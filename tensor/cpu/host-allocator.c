@@ -2,6 +2,7 @@
 #include "tensor/cpu/host-heap-private.h"
 
 #include "tensor/object-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 
@@ -100,9 +101,8 @@ static void
 small_give_back (Cache *cache,
                  guint index)
 {
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   cache->counts[index] -= small_move (&cache->lists[index], &orphans[index], index, chunk_count (index));
-  pthread_mutex_unlock (&lock);
 }
 
 /* Fills the list @index, with what other threads gave back or from a new chunk. */

@@ -2,6 +2,8 @@
 /* Heaps in address space that is reserved or mapped as needed: the process' own, and those of dry runs. */
 #include "tensor/cpu/host-blocks-private.h"
 
+#include "tensor/util/lock-private.h"
+
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -37,12 +39,8 @@ take_chunk_locked (EbbHostHeap *heap)
 char *
 ebb_host_take_chunk (void)
 {
-  char *chunk;
-
-  pthread_mutex_lock (&host.lock);
-  chunk = take_chunk_locked (&host);
-  pthread_mutex_unlock (&host.lock);
-  return chunk;
+  EBB_AUTO_LOCK (&host.lock);
+  return take_chunk_locked (&host);
 }
 
 static void *
@@ -97,23 +95,18 @@ ebb_host_heap_free (EbbHostHeap *self)
 void *
 ebb_host_alloc_large (gsize size)
 {
-  void *data;
-
   if (size > EBB_HOST_LARGE_LIMIT)
     return NULL;
-  pthread_mutex_lock (&host.lock);
-  data = ebb_host_blocks_alloc (&host, size);
-  pthread_mutex_unlock (&host.lock);
-  return data;
+  EBB_AUTO_LOCK (&host.lock);
+  return ebb_host_blocks_alloc (&host, size);
 }
 
 void
 ebb_host_free_large (void *data,
                      gsize size)
 {
-  pthread_mutex_lock (&host.lock);
+  EBB_AUTO_LOCK (&host.lock);
   ebb_host_blocks_free (&host, data, size);
-  pthread_mutex_unlock (&host.lock);
 }
 
 void *
@@ -139,7 +132,7 @@ ebb_host_heap_release (EbbHostHeap *self,
                        void *data,
                        gsize size)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   if (size <= EBB_HOST_SMALL_LIMIT)
     {
       EbbHostSmall *small = data;
@@ -150,7 +143,6 @@ ebb_host_heap_release (EbbHostHeap *self,
     }
   else
     ebb_host_blocks_free (self, data, size);
-  pthread_mutex_unlock (&self->lock);
 }
 
 gboolean
@@ -181,22 +173,17 @@ void
 ebb_host_heap_set_bound (EbbHostHeap *self,
                          guint64 n_bytes)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   self->max_resident = n_bytes < G_MAXUINT64 ? n_bytes / HUGE_PAGE : G_MAXSIZE;
   if (self->n_resident > ebb_host_blocks_get_most_resident (self))
     ebb_host_blocks_give_back (self, self->n_resident - ebb_host_blocks_get_most_resident (self));
-  pthread_mutex_unlock (&self->lock);
 }
 
 guint64
 ebb_host_heap_get_extent (EbbHostHeap *self)
 {
-  guint64 n_bytes;
-
-  pthread_mutex_lock (&self->lock);
-  n_bytes = self->n_needed * HUGE_PAGE + self->n_chunks * EBB_HOST_SMALL_CHUNK;
-  pthread_mutex_unlock (&self->lock);
-  return n_bytes;
+  EBB_AUTO_LOCK (&self->lock);
+  return self->n_needed * HUGE_PAGE + self->n_chunks * EBB_HOST_SMALL_CHUNK;
 }
 
 /* -- the process' heap --------------------------------------------------------------------------------------------- */
@@ -213,9 +200,8 @@ allow_huge_pages_above (EbbHostSegment *segment,
 void
 ebb_host_heap_trim (EbbHostHeap *self)
 {
-  pthread_mutex_lock (&self->lock);
+  EBB_AUTO_LOCK (&self->lock);
   ebb_host_blocks_give_back (self, self->n_resident);
-  pthread_mutex_unlock (&self->lock);
 }
 
 void
@@ -230,12 +216,11 @@ ebb_host_trim (void)
 void
 ebb_host_allow_huge_pages_ahead (gboolean allow)
 {
-  pthread_mutex_lock (&host.lock);
+  EBB_AUTO_LOCK (&host.lock);
   host.has_small_pages_ahead = !allow;
   for (guint i = 0; i < EBB_HOST_N_POOLS; i++)
     for (EbbHostSegment *segment = host.pools[i].segments; segment != NULL; segment = segment->next)
       allow_huge_pages_above (segment, allow);
-  pthread_mutex_unlock (&host.lock);
 }
 
 guint64

@@ -13,6 +13,7 @@
 #include "tensor/cpu/matmul-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/checksum-private.h"
+#include "tensor/util/lock-private.h"
 
 #define MAX_PLANS 1024
 
@@ -290,7 +291,7 @@ lookup_plan (const EbbProduct *product)
 {
   Plan *plan;
 
-  pthread_mutex_lock (&plans_lock);
+  EBB_AUTO_LOCK (&plans_lock);
   plan = plans ? g_hash_table_lookup (plans, product) : NULL;
   if (plan)
     {
@@ -301,7 +302,6 @@ lookup_plan (const EbbProduct *product)
           g_queue_push_head_link (&plans_by_use, &plan->link);
         }
     }
-  pthread_mutex_unlock (&plans_lock);
   return plan;
 }
 

@@ -7,8 +7,7 @@ static gboolean
 launch_is_enqueued (const EbbLaunch *launch,
                     GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: launches are enqueued", EBB_CUDA_NAME);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s: launches are enqueued", EBB_CUDA_NAME);
 }
 
 static const EbbKernelFunc *

@@ -1,12 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <pthread.h>
-
 #include "tensor/backend/module-private.h"
 #include "tensor/cuda/current-private.h"
 #include "tensor/cuda/kernels-private.h"
 #include "tensor/util/block-heap-private.h"
+#include "tensor/util/lock-private.h"
 
 /* NVIDIA GPUs as devices: the host's half. Each device has one mutex, which is held while work is enqueued. What a
  * caller waits for is waited for without it; with it the host waits where nothing may be enqueued meanwhile: to report
@@ -21,6 +20,9 @@ extern const EbbBackendHost *ebb_cuda_host;
 
 #undef EBB_ERROR
 #define EBB_ERROR (ebb_cuda_host->get_error_quark ())
+/* As in tensor/error-private.h, of which modules have no function. */
+#define ebb_fail(error, ...) (g_set_error (error, EBB_ERROR, __VA_ARGS__), FALSE)
+#define ebb_fail_null(error, ...) (g_set_error (error, EBB_ERROR, __VA_ARGS__), NULL)
 
 /* The name of the kind of device. */
 #ifndef EBB_CUDA_NAME
@@ -356,7 +358,6 @@ extern EbbCudaDriver ebb_cuda_driver;
 EbbCudaDevice *ebb_cuda_device_get (int index);
 /* From now on it is open. */
 void ebb_cuda_device_add (EbbCudaDevice *device);
-const char *ebb_cuda_stream_get_name (EbbStream stream);
 guint64 ebb_cuda_get_capacity (int index);
 gsize ebb_cuda_get_loss_chunk_bytes (int index);
 guint64 ebb_cuda_fail (int index,

@@ -19,14 +19,6 @@ ebb_cuda_device_add (EbbCudaDevice *device)
   __atomic_store_n (&devices[device->index], device, __ATOMIC_RELEASE);
 }
 
-const char *
-ebb_cuda_stream_get_name (EbbStream stream)
-{
-  static const char *const names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };
-
-  return names[stream];
-}
-
 guint64
 ebb_cuda_get_capacity (int index)
 {
@@ -85,10 +77,9 @@ ebb_cuda_fail (int index,
   EbbCudaDevice *device = ebb_cuda_device_get (index);
   guint64 left;
 
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   left = device->fails[what];
   device->fails[what] = n;
-  pthread_mutex_unlock (&device->lock);
   return left;
 }
 

@@ -47,8 +47,7 @@ ebb_cuda_check_alive (const EbbCudaDevice *device,
 
   if (G_LIKELY (failure == NULL))
     return TRUE;
-  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_DEVICE, failure);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DEVICE, "%s", failure);
 }
 
 /* An error that CUDA forgets when it is asked for it was one call's own. One that comes back stays. */
@@ -86,6 +85,5 @@ ebb_cuda_check (EbbCudaDevice *device,
                            device->name, reason, what);
       return ebb_cuda_check_alive (device, error);
     }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: %s failed: %s", device->name, what, reason);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DEVICE, "%s: %s failed: %s", device->name, what, reason);
 }

@@ -136,7 +136,6 @@ ebb_cuda_free_event (gpointer data)
   EbbCudaEvent *event = data;
   EbbCudaDevice *device = event->device;
 
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   ebb_cuda_event_unref_locked (event);
-  pthread_mutex_unlock (&device->lock);
 }

@@ -148,16 +148,12 @@ ebb_cuda_faults_report (EbbCudaDevice *device,
     }
   g_clear_error (&library_failure); /* it came of the fault: ranks that report theirs leave others waiting */
   if (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES] == bad_weights)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "Row %" G_GINT64_FORMAT " of the weights to draw from must be finite, not negative and not all 0",
-                   fault.position);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "Row %" G_GINT64_FORMAT " of the weights to draw from must be finite, not negative and not all 0",
+                     fault.position);
   text = ebb_cuda_host->index_fault_to_string (self->ops[fault.serial % EBB_CUDA_N_INDEX_LAUNCHES], fault.value,
                                                fault.position, fault.limit);
-  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INDEX, text);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_INDEX, "%s", text);
 }
 
 /* Without the device's lock: the thread that holds it may be waiting for the work that failed. A thread that reads the

@@ -23,8 +23,7 @@ fail (const EbbCudaDevice *device,
 {
   g_autofree char *reason = ebb_cuda_driver_error_to_string (result);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: %s: %s", device->name, what, reason);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DEVICE, "%s: %s: %s", device->name, what, reason);
 }
 
 gboolean

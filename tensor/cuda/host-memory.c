@@ -115,11 +115,10 @@ slab_new (EbbCudaDevice *device,
     {
       g_autofree char *reason = ebb_cuda_error_to_string (status);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "out of host memory for copies of %s: %" G_GSIZE_FORMAT
-                   " bytes can't be pinned beside %" G_GSIZE_FORMAT " that are: %s",
-                   device->name, size, memory.pinned, reason);
-      return NULL;
+      return ebb_fail_null (error, EBB_ERROR_NO_MEMORY,
+                            "out of host memory for copies of %s: %" G_GSIZE_FORMAT
+                            " bytes can't be pinned beside %" G_GSIZE_FORMAT " that are: %s",
+                            device->name, size, memory.pinned, reason);
     }
   slab = g_new0 (Slab, 1);
   slab->data = data;
@@ -179,14 +178,13 @@ ebb_cuda_alloc_host (int index,
 
   if (!ebb_cuda_check_alive (device, error) || take_failure (device, size, error))
     return NULL;
-  pthread_mutex_lock (&memory.lock);
+  EBB_AUTO_LOCK (&memory.lock);
   block = find_space (size, &slab);
   if (block == NULL)
     {
       slab = slab_new (device, size, error);
       block = slab != NULL ? ebb_block_heap_alloc (&slab->blocks, size) : NULL;
     }
-  pthread_mutex_unlock (&memory.lock);
   return block != NULL ? slab->data + block->offset : NULL;
 }
 
@@ -228,9 +226,8 @@ ebb_cuda_free_host (int index,
 void
 ebb_cuda_trim_host (int index)
 {
-  pthread_mutex_lock (&memory.lock);
+  EBB_AUTO_LOCK (&memory.lock);
   unpin_spare (ebb_cuda_device_get (index), 0);
-  pthread_mutex_unlock (&memory.lock);
 }
 
 void
@@ -250,8 +247,7 @@ ebb_cuda_get_pinned (void)
 {
   guint64 pinned;
 
-  pthread_mutex_lock (&memory.lock);
+  EBB_AUTO_LOCK (&memory.lock);
   pinned = memory.pinned;
-  pthread_mutex_unlock (&memory.lock);
   return pinned;
 }

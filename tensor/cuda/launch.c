@@ -74,10 +74,7 @@ run (EbbCudaDevice *device,
   cudaError_t status;
 
   if (G_UNLIKELY (ebb_cuda_take_failure (device, EBB_FAILURE_LAUNCH)))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: %s failed: asked to fail", device->name, name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE, "%s: %s failed: asked to fail", device->name, name);
   status = ebb_cuda_kernels[launch->kernel](launch, &queue);
   if (G_LIKELY (status == cudaSuccess))
     return TRUE;

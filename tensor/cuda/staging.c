@@ -41,11 +41,10 @@ free_slot (EbbCudaDevice *device,
   previous = ebb_cuda_enter (device->index);
   status = cudaEventSynchronize (point->event);
   ebb_cuda_leave (previous);
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   device->staging.points[i] = NULL;
   ebb_cuda_point_unref (device, point);
   ok = ebb_cuda_check (device, status, "a copy", error);
-  pthread_mutex_unlock (&device->lock);
   return ok;
 }
 

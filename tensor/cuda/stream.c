@@ -44,19 +44,12 @@ copy_locked (EbbCudaDevice *device,
   cudaError_t status;
 
   if (to_host == ebb_cuda_heap_contains (&device->heap, destination))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "%s: a copy of %" G_GSIZE_FORMAT " bytes is not between the device and the host", device->name,
-                   size);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE,
+                     "%s: a copy of %" G_GSIZE_FORMAT " bytes is not between the device and the host", device->name,
+                     size);
   if (ebb_cuda_take_failure (device, to_host ? EBB_FAILURE_TO_HOST : EBB_FAILURE_FROM_HOST))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "%s: the copy of %" G_GSIZE_FORMAT " bytes %s failed: asked to fail", device->name, size,
-                   to_host ? "to the host" : "from the host");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE, "%s: the copy of %" G_GSIZE_FORMAT " bytes %s failed: asked to fail",
+                     device->name, size, to_host ? "to the host" : "from the host");
   begin = ebb_cuda_point_record (device, stream, TRUE, error);
   if (begin == NULL)
     return FALSE;
@@ -143,12 +136,8 @@ ebb_cuda_wait (int index,
   int previous;
 
   if (event->device != device)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "%s: queue %s can't wait for an event of %s; let the host wait for it", device->name,
-                   ebb_cuda_stream_get_name (stream), event->device->name);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE, "%s: queue %s can't wait for an event of %s; let the host wait for it",
+                     device->name, ebb_stream_get_name (stream), event->device->name);
   if (!ebb_cuda_begin (device, &previous, error))
     return FALSE;
   if (event->stream != stream && !__atomic_load_n (&event->reached, __ATOMIC_ACQUIRE))

@@ -178,7 +178,7 @@ ebb_cuda_add_wait (EbbCudaDevice *device,
 {
   event->ref_count++;
   add_span (device, stream,
-            (EbbCudaSpan){ EBB_CUDA_SPAN_WAIT, begin, end, event, ebb_cuda_stream_get_name (event->stream), 0 });
+            (EbbCudaSpan){ EBB_CUDA_SPAN_WAIT, begin, end, event, ebb_stream_get_name (event->stream), 0 });
 }
 
 void
@@ -209,10 +209,9 @@ ebb_cuda_get_seconds (int index,
       ebb_cuda_measure (device, stream);
       ebb_cuda_end (device, previous);
     }
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   *busy = device->streams[stream].busy;
   *waited = device->streams[stream].waited;
-  pthread_mutex_unlock (&device->lock);
 }
 
 void
@@ -230,10 +229,9 @@ ebb_cuda_get_times (gpointer data,
       ebb_cuda_measure (device, EBB_STREAM_COMPUTE);
       ebb_cuda_end (device, previous);
     }
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   *work = event->work;
   *waited = event->waited;
-  pthread_mutex_unlock (&device->lock);
 }
 
 static void
@@ -288,10 +286,9 @@ ebb_cuda_take_spans (int index,
       measure_all (device);
       ebb_cuda_end (device, previous);
     }
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   n = device->trace->len;
   *spans = n > 0 ? g_memdup2 (device->trace->data, n * sizeof (EbbStreamSpan)) : NULL;
   g_array_set_size (device->trace, 0);
-  pthread_mutex_unlock (&device->lock);
   return n;
 }

@@ -10,8 +10,6 @@
 /* A timeline of a device's queues, in the "Trace Event Format" of chrome://tracing and Perfetto: a row
  * for each queue, complete events ("X"), times in microseconds from the start. */
 
-static const char *const queue_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };
-
 static const EbbStreamFuncs *
 get_streams (EbbDevice *device,
              GError **error)
@@ -130,7 +128,7 @@ ebb_stream_trace_stop (EbbDevice *device,
   for (int i = 0; i < EBB_N_STREAMS; i++)
     {
       g_string_append (text, ",\n");
-      append_name (text, "thread_name", i + 1, queue_names[i]);
+      append_name (text, "thread_name", i + 1, ebb_stream_get_name ((EbbStream) i));
     }
   for (gsize i = 0; i < n; i++)
     append_span (text, &spans[i], origin);
@@ -196,7 +194,7 @@ ebb_stream_get_seconds (EbbDevice *device,
   if (streams == NULL)
     return FALSE;
   for (int i = 0; i < EBB_N_STREAMS; i++)
-    if (strcmp (queue_names[i], queue) == 0)
+    if (strcmp (ebb_stream_get_name ((EbbStream) i), queue) == 0)
       {
         streams->get_seconds (device->index, (EbbStream) i, &worked, &stood);
         if (busy != NULL)

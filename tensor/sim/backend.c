@@ -120,7 +120,7 @@ start_queues (SimDevice *device,
       if (failure == 0)
         continue;
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: can't start a thread for queue %s: %s", device->name,
-                   sim_stream_get_name ((EbbStream) i), g_strerror (failure));
+                   ebb_stream_get_name ((EbbStream) i), g_strerror (failure));
       end_queues (device, i);
       return FALSE;
     }
@@ -133,7 +133,6 @@ sim_device_open (int index,
 {
   static gboolean closes;
   SimDevice *device = g_new0 (SimDevice, 1);
-  pthread_condattr_t monotonic;
 
   device->index = index;
   device->name = index == 0 ? g_strdup ("sim") : g_strdup_printf ("sim:%d", index);
@@ -142,10 +141,7 @@ sim_device_open (int index,
   device->spans = g_array_new (FALSE, FALSE, sizeof (EbbStreamSpan));
   pthread_mutex_init (&device->lock, NULL);
   pthread_cond_init (&device->progress, NULL);
-  pthread_condattr_init (&monotonic);
-  pthread_condattr_setclock (&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init (&device->hurries, &monotonic);
-  pthread_condattr_destroy (&monotonic);
+  ebb_cond_init (&device->hurries);
   if (!sim_settings_read (device, error) || !sim_heap_init (&device->heap, (gsize) device->memory, error)
       || !start_queues (device, error))
     {
@@ -190,12 +186,9 @@ sim_alloc (int index,
   EbbHeapBlock *block = NULL;
   gboolean fails;
 
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   if (!sim_device_report (device, error))
-    {
-      pthread_mutex_unlock (&device->lock);
-      return NULL;
-    }
+    return NULL;
   fails = sim_device_take_failure (device, EBB_FAILURE_ALLOC);
   if (!fails)
     block = ebb_block_heap_alloc (&device->heap.blocks, size);
@@ -207,7 +200,6 @@ sim_alloc (int index,
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s%s", shortage, fails ? " (asked to fail)" : "");
     }
-  pthread_mutex_unlock (&device->lock);
   return block != NULL ? device->heap.base + block->offset : NULL;
 }
 

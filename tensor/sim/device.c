@@ -25,17 +25,8 @@ sim_device_check_open (SimDevice *device,
 {
   if (G_LIKELY (!device->closing))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s does no more work: %s", device->name,
-               device->forked ? "this process was forked from the one that opened it" : "the process ends");
-  return FALSE;
-}
-
-static const char *const stream_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };
-
-const char *
-sim_stream_get_name (EbbStream stream)
-{
-  return stream_names[stream];
+  return ebb_fail (error, EBB_ERROR_DEVICE, "%s does no more work: %s", device->name,
+                   device->forked ? "this process was forked from the one that opened it" : "the process ends");
 }
 
 /* -- failures that were asked for --------------------------------------------------------------------------------- */
@@ -48,10 +39,9 @@ sim_fail (int index,
   SimDevice *device = sim_device_get (index);
   guint64 left;
 
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   left = device->fails[what];
   device->fails[what] = n;
-  pthread_mutex_unlock (&device->lock);
   return left;
 }
 

@@ -46,11 +46,8 @@ sim_heap_init (SimHeap *heap,
   gsize page = (gsize) sysconf (_SC_PAGESIZE);
 
   if (!map_twice (heap, (capacity + page - 1) / page * page))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "sim: %" G_GSIZE_FORMAT " bytes of memory can't be mapped: %s",
-                   capacity, g_strerror (errno));
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE, "sim: %" G_GSIZE_FORMAT " bytes of memory can't be mapped: %s", capacity,
+                     g_strerror (errno));
   heap->capacity = capacity;
   ebb_block_heap_init (&heap->blocks, capacity, SIM_ALIGNMENT);
   return TRUE;
@@ -108,12 +105,9 @@ sim_alloc_host (int index,
   if (!fails && mapped >= size)
     data = mmap (NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                   "out of host memory for copies of %s: %" G_GSIZE_FORMAT " bytes asked for%s", device->name, size,
-                   fails ? " (asked to fail)" : "");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_NO_MEMORY,
+                          "out of host memory for copies of %s: %" G_GSIZE_FORMAT " bytes asked for%s", device->name,
+                          size, fails ? " (asked to fail)" : "");
   madvise (data, mapped, MADV_HUGEPAGE);
   block = g_new0 (SimHostBlock, 1);
   block->data = data;

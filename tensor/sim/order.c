@@ -71,15 +71,14 @@ check_against (const SimUses *uses,
 {
   if (!conflict (access, earlier) || queue_knows (device, access->stream, earlier))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_RACE,
-               "race on %s: %s in queue %s would %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
-               " of %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
-               " bytes) while %s in queue %s %s them; let %s wait for an event after that first",
-               device->name, access->name, sim_stream_get_name (access->stream), access->writes ? "write" : "read",
-               access->start, access->end, uses->kind, uses->serial, uses->size, earlier->name,
-               sim_stream_get_name (earlier->stream), earlier->writes ? "writes" : "reads",
-               sim_stream_get_name (access->stream));
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_RACE,
+                   "race on %s: %s in queue %s would %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
+                   " of %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
+                   " bytes) while %s in queue %s %s them; let %s wait for an event after that first",
+                   device->name, access->name, ebb_stream_get_name (access->stream), access->writes ? "write" : "read",
+                   access->start, access->end, uses->kind, uses->serial, uses->size, earlier->name,
+                   ebb_stream_get_name (earlier->stream), earlier->writes ? "writes" : "reads",
+                   ebb_stream_get_name (access->stream));
 }
 
 static gboolean
@@ -92,13 +91,13 @@ check_born (const SimUses *uses,
 
   if (queue_knows (device, access->stream, &birth))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_RACE,
-               "race on %s: %s in queue %s would %s %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
-               " bytes) while compute may still use the memory for what was freed before; let %s wait for an event of "
-               "compute after the allocation first",
-               device->name, access->name, sim_stream_get_name (access->stream), access->writes ? "write" : "read",
-               uses->kind, uses->serial, uses->size, sim_stream_get_name (access->stream));
-  return FALSE;
+  return ebb_fail (
+      error, EBB_ERROR_RACE,
+      "race on %s: %s in queue %s would %s %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
+      " bytes) while compute may still use the memory for what was freed before; let %s wait for an event of "
+      "compute after the allocation first",
+      device->name, access->name, ebb_stream_get_name (access->stream), access->writes ? "write" : "read", uses->kind,
+      uses->serial, uses->size, ebb_stream_get_name (access->stream));
 }
 
 gboolean
@@ -206,13 +205,13 @@ sim_uses_check_free (const SimUses *uses,
 
       if (to_host ? host_knows (device, copy) : queue_knows (device, EBB_STREAM_COMPUTE, copy))
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_RACE,
-                   "race on %s: %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
-                   " bytes) was freed while %s in queue %s %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
-                   " of it; %s must wait for an event after that first",
-                   device->name, uses->kind, uses->serial, uses->size, copy->name, sim_stream_get_name (copy->stream),
-                   copy->writes ? "writes" : "reads", copy->start, copy->end, to_host ? "the host" : "compute");
-      return FALSE;
+      return ebb_fail (error, EBB_ERROR_RACE,
+                       "race on %s: %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
+                       " bytes) was freed while %s in queue %s %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
+                       " of it; %s must wait for an event after that first",
+                       device->name, uses->kind, uses->serial, uses->size, copy->name,
+                       ebb_stream_get_name (copy->stream), copy->writes ? "writes" : "reads", copy->start, copy->end,
+                       to_host ? "the host" : "compute");
     }
   return TRUE;
 }

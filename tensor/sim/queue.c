@@ -226,7 +226,7 @@ run_wait (SimQueue *queue,
       if (queue->stream == EBB_STREAM_COMPUTE)
         event->waited += end - start;
       queue->waited += end - start;
-      sim_device_add_span (device, queue->stream, TRUE, sim_stream_get_name (event->stream), 0, start, end);
+      sim_device_add_span (device, queue->stream, TRUE, ebb_stream_get_name (event->stream), 0, start, end);
     }
   queue->ready = MAX (queue->ready, event->time);
   if (event->error != NULL && queue->poison == NULL)
@@ -304,10 +304,9 @@ sim_get_seconds (int index,
 {
   SimDevice *device = sim_device_get (index);
 
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   *busy = (double) device->queues[stream].busy * 1e-9;
   *waited = (double) device->queues[stream].waited * 1e-9;
-  pthread_mutex_unlock (&device->lock);
 }
 
 void
@@ -316,9 +315,8 @@ sim_set_tracing (int index,
 {
   SimDevice *device = sim_device_get (index);
 
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   device->tracing = tracing;
-  pthread_mutex_unlock (&device->lock);
 }
 
 gsize
@@ -328,10 +326,9 @@ sim_take_spans (int index,
   SimDevice *device = sim_device_get (index);
   gsize n;
 
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   n = device->spans->len;
   *spans = n > 0 ? g_memdup2 (device->spans->data, n * sizeof (EbbStreamSpan)) : NULL;
   g_array_set_size (device->spans, 0);
-  pthread_mutex_unlock (&device->lock);
   return n;
 }

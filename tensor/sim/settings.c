@@ -18,8 +18,7 @@ fail (const char *variable,
 {
   g_autofree char *shown = g_strescape (value, NULL);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s is \"%s\"; it must be %s", variable, shown, right);
-  return FALSE;
+  return ebb_fail (error, EBB_ERROR_DEVICE, "%s is \"%s\"; it must be %s", variable, shown, right);
 }
 
 /* Bytes per second: a positive number and one of K, M, G, T, each 1000 times the one before. */

@@ -1,10 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <pthread.h>
-
 #include "tensor/backend/module-private.h"
 #include "tensor/util/block-heap-private.h"
+#include "tensor/util/lock-private.h"
 
 /* An accelerator emulated on the host: memory of its own that the host can't touch, queues that are threads, copies
  * that take as long as is set. One mutex guards a device: work is checked and put into its
@@ -18,6 +17,9 @@ extern const EbbBackendHost *sim_host;
 
 #undef EBB_ERROR
 #define EBB_ERROR (sim_host->get_error_quark ())
+/* As in tensor/error-private.h, of which modules have no function. */
+#define ebb_fail(error, ...) (g_set_error (error, EBB_ERROR, __VA_ARGS__), FALSE)
+#define ebb_fail_null(error, ...) (g_set_error (error, EBB_ERROR, __VA_ARGS__), NULL)
 
 #define SIM_MAX_DEVICES 1024
 #define SIM_ALIGNMENT 64
@@ -203,7 +205,6 @@ void sim_device_add (SimDevice *device);
 /* FALSE with @error set: nobody does any work any more. */
 gboolean sim_device_check_open (SimDevice *device,
                                 GError **error);
-const char *sim_stream_get_name (EbbStream stream);
 guint64 sim_fail (int index,
                   EbbFailure what,
                   guint64 n);

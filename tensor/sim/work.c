@@ -2,7 +2,6 @@
 #include "tensor/sim/sim-private.h"
 
 #include "tensor/backend/launch-item-private.h"
-
 #include <string.h>
 
 /* Enqueueing: addresses are looked up, uses checked against those of the other queues, and a piece of work that needs
@@ -38,11 +37,10 @@ static gboolean
 begin (SimQueue *queue,
        GError **error)
 {
-  pthread_mutex_lock (&queue->device->lock);
+  EBB_AUTO_LOCK (&queue->device->lock);
   sim_queue_wait_for_room (queue);
   if (G_LIKELY (sim_device_check_open (queue->device, error) && sim_device_report (queue->device, error)))
     return TRUE;
-  pthread_mutex_unlock (&queue->device->lock);
   return FALSE;
 }
 
@@ -77,7 +75,7 @@ sim_wait (int index,
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
                    "%s: queue %s can't wait for an event of %s; let the host wait for it", queue->device->name,
-                   sim_stream_get_name (stream), event->device->name);
+                   ebb_stream_get_name (stream), event->device->name);
       ok = FALSE;
     }
   else if (event->reached && event->error != NULL)
@@ -88,7 +86,7 @@ sim_wait (int index,
     }
   else if (event->stream != stream)
     {
-      SimWork *work = sim_work_new (SIM_WORK_WAIT, sim_stream_get_name (event->stream), 0, 0);
+      SimWork *work = sim_work_new (SIM_WORK_WAIT, ebb_stream_get_name (event->stream), 0, 0);
 
       work->u.event = sim_event_ref (event);
       sim_clock_merge (&queue->clock, &event->clock);
@@ -126,12 +124,9 @@ sim_synchronize_event (gpointer data,
                        GError **error)
 {
   SimEvent *event = data;
-  gboolean ok;
 
-  pthread_mutex_lock (&event->device->lock);
-  ok = event_wait_locked (event, error);
-  pthread_mutex_unlock (&event->device->lock);
-  return ok;
+  EBB_AUTO_LOCK (&event->device->lock);
+  return event_wait_locked (event, error);
 }
 
 gboolean
@@ -140,9 +135,8 @@ sim_query_event (gpointer data)
   SimEvent *event = data;
   gboolean reached;
 
-  pthread_mutex_lock (&event->device->lock);
+  EBB_AUTO_LOCK (&event->device->lock);
   reached = event->reached;
-  pthread_mutex_unlock (&event->device->lock);
   return reached;
 }
 
@@ -153,10 +147,9 @@ sim_get_times (gpointer data,
 {
   SimEvent *event = data;
 
-  pthread_mutex_lock (&event->device->lock);
+  EBB_AUTO_LOCK (&event->device->lock);
   *work = (double) event->work * 1e-9;
   *waited = (double) event->waited * 1e-9;
-  pthread_mutex_unlock (&event->device->lock);
 }
 
 gboolean
@@ -166,11 +159,10 @@ sim_synchronize (int index,
   SimDevice *device = sim_device_get (index);
   gboolean ok;
 
-  pthread_mutex_lock (&device->lock);
+  EBB_AUTO_LOCK (&device->lock);
   sim_device_drain (device);
   ok = sim_device_check_open (device, error)
        && (error != NULL ? sim_device_report (device, error) : sim_device_is_well (device));
-  pthread_mutex_unlock (&device->lock);
   return ok;
 }
 
@@ -215,13 +207,10 @@ find_use (SimDevice *device,
   block = sim_heap_find (&device->heap, data);
   start = block != NULL ? (gsize) data - (gsize) device->heap.base - block->offset : 0;
   if (block == NULL || extent > block->asked - start)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "%s: %s would %s %" G_GSIZE_FORMAT " bytes at %p, which are %s memory of the device", device->name,
-                   name, writes ? "write" : "read", extent, data,
-                   block != NULL ? "beyond the end of a block of" : "not in a block of");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE,
+                     "%s: %s would %s %" G_GSIZE_FORMAT " bytes at %p, which are %s memory of the device", device->name,
+                     name, writes ? "write" : "read", extent, data,
+                     block != NULL ? "beyond the end of a block of" : "not in a block of");
   use->uses = block->data;
   use->access = (SimAccess){ .start = start,
                              .end = start + extent,
@@ -399,13 +388,10 @@ find_copy_use (SimDevice *device,
   else if (host_block != NULL)
     start = (gsize) data - (gsize) host_block->data;
   if (use->uses == NULL ? *on_device || must_be_pinned : start > use->uses->size || size > use->uses->size - start)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "%s: a copy in queue %s would %s %" G_GSIZE_FORMAT " bytes at %p, which are not in %s", device->name,
-                   sim_stream_get_name (queue->stream), writes ? "write" : "read", size, data,
-                   *on_device ? "a block of memory of the device" : "host memory that was allocated for copies");
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE,
+                     "%s: a copy in queue %s would %s %" G_GSIZE_FORMAT " bytes at %p, which are not in %s",
+                     device->name, ebb_stream_get_name (queue->stream), writes ? "write" : "read", size, data,
+                     *on_device ? "a block of memory of the device" : "host memory that was allocated for copies");
   if (use->uses == NULL)
     return TRUE;
   use->access = (SimAccess){ .start = start,
@@ -435,12 +421,9 @@ copy_locked (SimQueue *queue,
       || !find_copy_use (device, queue, destination, size, TRUE, must_be_pinned, &uses[1], &to_device, error))
     return FALSE;
   if (to_device == from_device)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "%s: a copy of %" G_GSIZE_FORMAT " bytes is not between the device and the host", device->name,
-                   size);
-      return FALSE;
-    }
+    return ebb_fail (error, EBB_ERROR_DEVICE,
+                     "%s: a copy of %" G_GSIZE_FORMAT " bytes is not between the device and the host", device->name,
+                     size);
   add_uses (device, uses, 2);
   queue->clock.count[queue->stream]++;
   work = sim_work_new (SIM_WORK_COPY, from_device ? "copy to host" : "copy from host", 0, 0);

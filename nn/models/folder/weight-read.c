@@ -9,6 +9,7 @@
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 #include "tensor/util/half-private.h"
+#include "tensor/util/lock-private.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -320,7 +321,7 @@ watch_pages (Reading *reading,
 {
   if (reading->small_cost == 0 || !is_straight (slice))
     return;
-  pthread_mutex_lock (&reading->lock);
+  EBB_AUTO_LOCK (&reading->lock);
   reading->work += work;
   reading->n_bytes += count_bytes (slice);
   if (!reading->is_small && reading->n_bytes >= SLICE
@@ -329,7 +330,6 @@ watch_pages (Reading *reading,
       reading->is_small = TRUE;
       allow_huge_pages (reading->targets, reading->n_targets, FALSE);
     }
-  pthread_mutex_unlock (&reading->lock);
 }
 
 /* -- all of them --------------------------------------------------------------------------------------------------- */
