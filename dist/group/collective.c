@@ -222,6 +222,21 @@ get_n_bytes (EbbGroupState *state,
   return n_bytes;
 }
 
+/* Whether the engine does the call with tensors that lie where they are. */
+static gboolean
+check_place (EbbProcessGroup *self,
+             const EbbCollectiveCall *call,
+             GError **error)
+{
+  if (call->device != NULL || call->n_parts == 0 || call->which == EBB_COLLECTIVE_ALL_GATHER
+      || call->which == EBB_COLLECTIVE_BROADCAST || !ebb_process_group_get_funcs (self)->moves_host_only)
+    return TRUE;
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                   "%s: %s takes tensors on this rank's own device only, and gathers and broadcasts others: move them "
+                   "there, or run the ranks over MPI or as threads",
+                   ebb_collective_get_name (call->which), ebb_process_group_get_backend (self));
+}
+
 /* The arguments of one call. */
 typedef struct
 {
@@ -299,6 +314,11 @@ prepare (EbbProcessGroup *self,
     touch (work);
   work->queue = ebb_group_queue_ref (state->queue);
   ebb_process_group_find_device (self, work);
+  if (!check_place (self, &work->call, error))
+    {
+      ebb_work_unref (work);
+      return NULL;
+    }
   work->call.sequence = ++state->sequence;
   if (!request->is_counted)
     return work;

@@ -108,6 +108,8 @@ typedef struct
   /* Reaches the memory of @device itself, by a native stream of it; NULL: the host's alone. */
   gboolean (*reaches) (EbbProcessGroup *self,
                        EbbDevice *device);
+  /* Tensors that it doesn't reach are gathered and broadcast, and refused for all else. */
+  gboolean moves_host_only;
   /* Bytes of the device's memory that @call needs beside its tensors; NULL: none. */
   gsize (*get_workspace) (EbbProcessGroup *self,
                           const EbbCollectiveCall *call);

@@ -5,19 +5,35 @@
  * own shard and reduces them. */
 #include "dist/nccl/nccl-private.h"
 
-/* -- one call on the device ---------------------------------------------------------------------------------------- */
+#include <string.h>
 
-/* In the queue for collectives, as the moves before and after it. */
+typedef struct
+{
+  const EbbCollectiveBuffer *buffer;
+  gsize size;         /* of an element */
+  char *full, *shard; /* on the device */
+} Part;
+
+typedef struct
+{
+  EbbNcclGroup *group;
+  const EbbCollectiveCall *call;
+  Part *parts;
+  cudaStream_t stream;
+} Run;
+
+/* In the queue for collectives, as the moves before and after it: reduces the workspace, all versions of the own shard
+ * of @part, to its @n elements at @dest. */
 static gboolean
-reduce_on_device (EbbNcclRun *self,
-                  const EbbNcclPart *part,
-                  gsize n,
-                  char *dest,
-                  GError **error)
+reduce_rows (Run *self,
+             const Part *part,
+             gsize n,
+             char *dest,
+             GError **error)
 {
   EbbDevice *device = self->call->device;
   const gint64 n_ranks = self->group->size;
-  const EbbView rows = { .data = self->rows,
+  const EbbView rows = { .data = self->call->workspace,
                          .dtype = part->buffer->dtype,
                          .n_dims = 2,
                          .shape = { n_ranks, (gint64) n },
@@ -45,50 +61,12 @@ reduce_on_device (EbbNcclRun *self,
   return ok && ebb_nccl_check_open (self->group, error);
 }
 
-static gboolean
-mark_end (EbbNcclGroup *self,
-          cudaStream_t stream,
-          GError **error)
-{
-  if (self->enqueued == NULL
-      && !ebb_nccl_check_cuda (cudaEventCreateWithFlags (&self->enqueued, cudaEventDisableTiming),
-                               "cudaEventCreateWithFlags", error))
-    return FALSE;
-  return ebb_nccl_check_cuda (cudaEventRecord (self->enqueued, stream), "cudaEventRecord", error);
-}
-
-gboolean
-ebb_nccl_run_on_device (EbbNcclGroup *self,
-                        const EbbCollectiveCall *call,
-                        GError **error)
-{
-  const EbbDevice *device = call->device;
-  g_autofree EbbNcclPart *parts = g_new0 (EbbNcclPart, MAX (1, call->n_parts));
-  EbbNcclRun run = { .group = self,
-                     .call = call,
-                     .parts = parts,
-                     .stream = device->backend->streams->get_native_stream (device->index, EBB_STREAM_COLLECTIVE),
-                     .rows = call->workspace,
-                     .reduce_rows = reduce_on_device };
-
-  self->ebb_device = call->device;
-  for (guint i = 0; i < call->n_parts; i++)
-    {
-      EbbNcclPart *part = &parts[i];
-
-      part->buffer = &call->parts[i];
-      part->size = ebb_nccl_host->get_dtype_size (part->buffer->dtype);
-      part->full = part->buffer->full;
-      part->shard = part->buffer->shard != NULL ? part->buffer->shard : ebb_nccl_get_place (part, self->rank);
-    }
-  return ebb_nccl_enqueue (&run, error) && mark_end (self, run.stream, error);
-}
-
 /* -- how NCCL names it --------------------------------------------------------------------------------------------- */
 
-gboolean
-ebb_nccl_is_native (EbbDType dtype,
-                    EbbReduceOp op)
+/* FALSE: NCCL moves the data of a reduction, and Ebb reduces them. */
+static gboolean
+is_native (EbbDType dtype,
+           EbbReduceOp op)
 {
   switch (dtype)
     {
@@ -129,21 +107,11 @@ get_op (EbbDType dtype,
   return op == EBB_REDUCE_OP_MIN ? ncclMin : (op == EBB_REDUCE_OP_MEAN ? ncclAvg : ncclSum);
 }
 
-char *
-ebb_nccl_get_place (const EbbNcclPart *part,
-                    guint rank)
+static char *
+get_place (const Part *part,
+           guint rank)
 {
   return part->full + (gsize) part->buffer->starts[rank] * part->size;
-}
-
-gsize
-ebb_nccl_get_shard_size (const EbbNcclRun *self,
-                         const EbbNcclPart *part)
-{
-  const gint64 n = self->call->which == EBB_COLLECTIVE_ALL_TO_ALL ? part->buffer->n_elements
-                                                                  : part->buffer->counts[self->group->rank];
-
-  return (gsize) n * part->size;
 }
 
 gsize
@@ -153,14 +121,14 @@ ebb_nccl_get_rows_size (EbbNcclGroup *group,
   gsize size = 0;
 
   for (guint i = 0; i < call->n_parts && ebb_collective_reduces (call->which); i++)
-    if (!ebb_nccl_is_native (call->parts[i].dtype, call->op))
+    if (!is_native (call->parts[i].dtype, call->op))
       size = MAX (size, (gsize) call->parts[i].counts[group->rank] * group->size
                             * ebb_nccl_host->get_dtype_size (call->parts[i].dtype));
   return size;
 }
 
 static gboolean
-are_equal (EbbNcclRun *run,
+are_equal (Run *run,
            const EbbCollectiveBuffer *buffer)
 {
   for (guint i = 1; i < run->group->size; i++)
@@ -172,8 +140,8 @@ are_equal (EbbNcclRun *run,
 /* -- on the device; enqueued within a group ------------------------------------------------------------------------ */
 
 static void
-gather (EbbNcclRun *run,
-        const EbbNcclPart *part)
+gather (Run *run,
+        const Part *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -186,13 +154,13 @@ gather (EbbNcclRun *run,
     }
   for (guint i = 0; i < self->size; i++)
     if (buffer->counts[i] > 0)
-      ncclBroadcast (i == self->rank ? part->shard : ebb_nccl_get_place (part, i), ebb_nccl_get_place (part, i),
+      ncclBroadcast (i == self->rank ? part->shard : get_place (part, i), get_place (part, i),
                      (gsize) buffer->counts[i], type, (int) i, self->comm, run->stream);
 }
 
 static void
-reduce_scatter (EbbNcclRun *run,
-                const EbbNcclPart *part)
+reduce_scatter (Run *run,
+                const Part *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -206,13 +174,13 @@ reduce_scatter (EbbNcclRun *run,
     }
   for (guint i = 0; i < self->size; i++)
     if (buffer->counts[i] > 0)
-      ncclReduce (ebb_nccl_get_place (part, i), i == self->rank ? part->shard : ebb_nccl_get_place (part, i),
+      ncclReduce (get_place (part, i), i == self->rank ? part->shard : get_place (part, i),
                   (gsize) buffer->counts[i], type, op, (int) i, self->comm, run->stream);
 }
 
 static void
-all_to_all (EbbNcclRun *run,
-            const EbbNcclPart *part)
+all_to_all (Run *run,
+            const Part *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -224,14 +192,14 @@ all_to_all (EbbNcclRun *run,
 
       if (n == 0)
         continue;
-      ncclSend (ebb_nccl_get_place (part, i), n, type, (int) i, self->comm, run->stream);
+      ncclSend (get_place (part, i), n, type, (int) i, self->comm, run->stream);
       ncclRecv (part->shard + (gsize) buffer->starts[i] * part->size, n, type, (int) i, self->comm, run->stream);
     }
 }
 
 static void
-enqueue (EbbNcclRun *run,
-         const EbbNcclPart *part)
+enqueue (Run *run,
+         const Part *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -269,13 +237,13 @@ enqueue (EbbNcclRun *run,
 }
 
 /* The end of a group reports the errors of its calls. */
-typedef void (*EnqueueFunc) (EbbNcclRun *run,
-                             const EbbNcclPart *part);
+typedef void (*EnqueueFunc) (Run *run,
+                             const Part *part);
 
 static gboolean
-run_group (EbbNcclRun *run,
+run_group (Run *run,
            EnqueueFunc func,
-           const EbbNcclPart *parts,
+           const Part *parts,
            guint n_parts,
            GError **error)
 {
@@ -290,8 +258,8 @@ run_group (EbbNcclRun *run,
 /* -- moved, and reduced here --------------------------------------------------------------------------------------- */
 
 static void
-enqueue_exchange (EbbNcclRun *run,
-                  const EbbNcclPart *part)
+enqueue_exchange (Run *run,
+                  const Part *part)
 {
   EbbNcclGroup *self = run->group;
   const EbbCollectiveBuffer *buffer = part->buffer;
@@ -301,25 +269,25 @@ enqueue_exchange (EbbNcclRun *run,
   for (guint i = 0; i < self->size; i++)
     {
       if (buffer->counts[i] > 0)
-        ncclSend (ebb_nccl_get_place (part, i), (gsize) buffer->counts[i], type, (int) i, self->comm, run->stream);
+        ncclSend (get_place (part, i), (gsize) buffer->counts[i], type, (int) i, self->comm, run->stream);
       if (own > 0)
-        ncclRecv (run->rows + i * own * part->size, own, type, (int) i, self->comm, run->stream);
+        ncclRecv ((char *) run->call->workspace + i * own * part->size, own, type, (int) i, self->comm, run->stream);
     }
 }
 
 static gboolean
-reduce_here (EbbNcclRun *run,
-             const EbbNcclPart *part,
+reduce_here (Run *run,
+             const Part *part,
              GError **error)
 {
   EbbNcclGroup *self = run->group;
   const gsize n = (gsize) part->buffer->counts[self->rank];
   const gboolean to_all = run->call->which == EBB_COLLECTIVE_ALL_REDUCE;
-  char *dest = to_all ? ebb_nccl_get_place (part, self->rank) : part->shard;
-  EbbNcclPart gathered = *part;
+  char *dest = to_all ? get_place (part, self->rank) : part->shard;
+  Part gathered = *part;
 
   if (!run_group (run, enqueue_exchange, part, 1, error)
-      || (n > 0 && !run->reduce_rows (run, part, n, dest, error)))
+      || (n > 0 && !reduce_rows (run, part, n, dest, error)))
     return FALSE;
   gathered.shard = dest;
   return !to_all || run_group (run, gather, &gathered, 1, error);
@@ -327,9 +295,9 @@ reduce_here (EbbNcclRun *run,
 
 /* -- one call ------------------------------------------------------------------------------------------------------ */
 
-gboolean
-ebb_nccl_enqueue (EbbNcclRun *run,
-                  GError **error)
+static gboolean
+enqueue_parts (Run *run,
+               GError **error)
 {
   const EbbCollectiveCall *call = run->call;
 
@@ -337,13 +305,153 @@ ebb_nccl_enqueue (EbbNcclRun *run,
     return run_group (run, enqueue, run->parts, call->n_parts, error);
   for (guint i = 0; i < call->n_parts; i++)
     {
-      const EbbNcclPart *part = &run->parts[i];
+      const Part *part = &run->parts[i];
 
       if (part->buffer->n_elements == 0)
         continue;
-      if (ebb_nccl_is_native (part->buffer->dtype, call->op) ? !run_group (run, enqueue, part, 1, error)
-                                                             : !reduce_here (run, part, error))
+      if (is_native (part->buffer->dtype, call->op) ? !run_group (run, enqueue, part, 1, error)
+                                                    : !reduce_here (run, part, error))
         return FALSE;
     }
   return TRUE;
+}
+
+static gboolean
+mark_end (EbbNcclGroup *self,
+          cudaStream_t stream,
+          GError **error)
+{
+  if (self->enqueued == NULL
+      && !ebb_nccl_check_cuda (cudaEventCreateWithFlags (&self->enqueued, cudaEventDisableTiming),
+                               "cudaEventCreateWithFlags", error))
+    return FALSE;
+  return ebb_nccl_check_cuda (cudaEventRecord (self->enqueued, stream), "cudaEventRecord", error);
+}
+
+static gboolean
+run_on_device (Run *run,
+               GError **error)
+{
+  EbbNcclGroup *self = run->group;
+  const EbbDevice *device = run->call->device;
+
+  self->ebb_device = run->call->device;
+  run->stream = device->backend->streams->get_native_stream (device->index, EBB_STREAM_COLLECTIVE);
+  for (guint i = 0; i < run->call->n_parts; i++)
+    {
+      Part *part = &run->parts[i];
+
+      part->full = part->buffer->full;
+      part->shard = part->buffer->shard != NULL ? part->buffer->shard : get_place (part, self->rank);
+    }
+  return enqueue_parts (run, error) && mark_end (self, run->stream, error);
+}
+
+/* -- tensors on the host: gathered, broadcast, or none at all ------------------------------------------------------ */
+
+#define ALIGNMENT 256
+
+static gsize
+align (gsize size)
+{
+  return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static gsize
+get_full_size (const Part *part)
+{
+  return (gsize) part->buffer->n_elements * part->size;
+}
+
+/* Copies what this rank gives of @part to @staged, its place in pinned memory, and from there to the device. */
+static gboolean
+put (Run *run,
+     const Part *part,
+     char *staged,
+     GError **error)
+{
+  const EbbCollectiveBuffer *buffer = part->buffer;
+  const guint rank = run->group->rank;
+  gsize start = 0, size = run->call->peer == rank ? get_full_size (part) : 0;
+  const char *own = buffer->full;
+
+  if (run->call->which == EBB_COLLECTIVE_ALL_GATHER)
+    {
+      start = (gsize) buffer->starts[rank] * part->size;
+      size = (gsize) buffer->counts[rank] * part->size;
+      own = buffer->shard != NULL ? buffer->shard : own + start;
+    }
+  if (size == 0)
+    return TRUE;
+  memcpy (staged + start, own, size);
+  return ebb_nccl_check_cuda (
+      cudaMemcpyAsync (part->full + start, staged + start, size, cudaMemcpyHostToDevice, run->stream),
+      "cudaMemcpyAsync", error);
+}
+
+static gboolean
+meet (Run *run,
+      char *device,
+      GError **error)
+{
+  EbbNcclGroup *self = run->group;
+
+  return ebb_nccl_check_cuda (cudaMemsetAsync (device, 0, 1, run->stream), "cudaMemsetAsync", error)
+         && ebb_nccl_check (self, ncclAllReduce (device, device, 1, ncclUint8, ncclMax, self->comm, run->stream),
+                            "ncclAllReduce", error)
+         && ebb_nccl_wait (self, error);
+}
+
+/* Full tensors lie one after another, in pinned memory as on the device. */
+static gboolean
+run_on_host (Run *run,
+             GError **error)
+{
+  EbbNcclGroup *self = run->group;
+  const guint n_parts = run->call->n_parts;
+  gsize total = ALIGNMENT, offset = 0;
+  char *device, *host;
+
+  for (guint i = 0; i < n_parts; i++)
+    total += align (get_full_size (&run->parts[i]));
+  device = ebb_nccl_get_memory (&self->memory, total, error);
+  host = device != NULL ? ebb_nccl_get_memory (&self->host_memory, total, error) : NULL;
+  if (host == NULL)
+    return FALSE;
+  run->stream = self->stream;
+  if (run->call->which == EBB_COLLECTIVE_BARRIER)
+    return meet (run, device, error);
+  for (guint i = 0; i < n_parts; i++)
+    {
+      Part *part = &run->parts[i];
+
+      part->full = device + offset;
+      part->shard = get_place (part, self->rank);
+      if (!put (run, part, host + offset, error))
+        return FALSE;
+      offset += align (get_full_size (part));
+    }
+  if (!enqueue_parts (run, error)
+      || (offset > 0
+          && !ebb_nccl_check_cuda (cudaMemcpyAsync (host, device, offset, cudaMemcpyDeviceToHost, run->stream),
+                                   "cudaMemcpyAsync", error))
+      || !ebb_nccl_wait (self, error))
+    return FALSE;
+  for (guint i = 0; i < n_parts; i++)
+    if (get_full_size (&run->parts[i]) > 0)
+      memcpy (run->parts[i].buffer->full, host + (run->parts[i].full - device), get_full_size (&run->parts[i]));
+  return TRUE;
+}
+
+gboolean
+ebb_nccl_run (EbbNcclGroup *self,
+              const EbbCollectiveCall *call,
+              GError **error)
+{
+  g_autofree Part *parts = g_new0 (Part, MAX (1, call->n_parts));
+  Run run = { .group = self, .call = call, .parts = parts };
+
+  for (guint i = 0; i < call->n_parts; i++)
+    parts[i] = (Part){ .buffer = &call->parts[i], .size = ebb_nccl_host->get_dtype_size (call->parts[i].dtype) };
+  return call->device != NULL ? run_on_device (&run, error) : run_on_host (&run, error);
 }

@@ -145,8 +145,7 @@ run (EbbProcessGroup *group,
   /* Calls come from several threads, and the current device is each thread's own. */
   previous = ebb_cuda_enter (self->device);
   ok = ebb_nccl_check_open (self, &failure) && announce (self, call, &failure)
-       && (call->device != NULL ? ebb_nccl_run_on_device (self, call, &failure)
-                                : ebb_nccl_run_staged (self, call, &failure));
+       && ebb_nccl_run (self, call, &failure);
   if (!ok)
     fail_locked (self, failure);
   ebb_cuda_leave (previous);
@@ -244,6 +243,7 @@ static const EbbProcessGroupFuncs funcs = {
   .run = run,
   .split = split,
   .reaches = reaches,
+  .moves_host_only = TRUE,
   .get_workspace = get_workspace,
   .check = check,
   .fail = fail,

@@ -12,7 +12,8 @@
 /* Process groups over NCCL: a module of its own, which is not linked to the library. One process for each GPU.
  *
  * Tensors on that GPU are used where they are: calls are enqueued to the device's stream for collectives, and nobody
- * waits for them here. Others go through buffers on the GPU, in a stream of the group's own, which the host waits for.
+ * waits for them here. Tensors on the host are gathered and broadcast only, as ranks do to agree and to save a state:
+ * they go through buffers on the GPU, in a stream of the group's own, which the host waits for.
  *
  * NCCL's communicator never blocks, and one thread at a time uses it. A call that has to wait for the device leaves it
  * meanwhile, so that the group can give up. */
@@ -96,52 +97,13 @@ char *ebb_nccl_get_memory (EbbNcclMemory *self,
 
 /* -- calls --------------------------------------------------------------------------------------------------------- */
 
-typedef struct
-{
-  const EbbCollectiveBuffer *buffer;
-  gsize size;         /* of an element */
-  char *full, *shard; /* on the device */
-} EbbNcclPart;
-
-typedef struct _EbbNcclRun EbbNcclRun;
-
-struct _EbbNcclRun
-{
-  EbbNcclGroup *group;
-  const EbbCollectiveCall *call;
-  EbbNcclPart *parts;
-  cudaStream_t stream;
-  char *rows; /* on the device: all versions of the own shard of one part */
-  /* Reduces rows [size, n] to n elements at @dest on the device. */
-  gboolean (*reduce_rows) (EbbNcclRun *self,
-                           const EbbNcclPart *part,
-                           gsize n,
-                           char *dest,
-                           GError **error);
-};
-
 /* collective.c */
-/* FALSE: NCCL moves the data of a reduction, and Ebb reduces them. */
-gboolean ebb_nccl_is_native (EbbDType dtype,
-                             EbbReduceOp op);
-char *ebb_nccl_get_place (const EbbNcclPart *part,
-                          guint rank);
-gsize ebb_nccl_get_shard_size (const EbbNcclRun *self,
-                               const EbbNcclPart *part);
-/* Bytes of the rows of @call. */
+/* Bytes of all versions of the own shard, where @call reduces what NCCL doesn't. */
 gsize ebb_nccl_get_rows_size (EbbNcclGroup *group,
                               const EbbCollectiveCall *call);
-gboolean ebb_nccl_enqueue (EbbNcclRun *self,
-                           GError **error);
-/* Enqueues a call on the device. */
-gboolean ebb_nccl_run_on_device (EbbNcclGroup *self,
-                                 const EbbCollectiveCall *call,
-                                 GError **error);
-
-/* staged.c */
-/* Runs a call of tensors on the host to its end. */
-gboolean ebb_nccl_run_staged (EbbNcclGroup *self,
-                              const EbbCollectiveCall *call,
-                              GError **error);
+/* Enqueues a call on its device, or runs a call of tensors on the host to its end. */
+gboolean ebb_nccl_run (EbbNcclGroup *self,
+                       const EbbCollectiveCall *call,
+                       GError **error);
 
 G_END_DECLS
