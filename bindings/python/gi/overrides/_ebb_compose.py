@@ -172,11 +172,12 @@ def _share(data):
     return tensor(data, device="cpu" if hasattr(data, "__array_interface__") else None)
 
 
-def _convert(value, device):
+def convert(value, device):
+    """The same value with all arrays in lists, tuples and dicts as tensors on a device."""
     if isinstance(value, dict):
-        return {key: _convert(item, device) for key, item in value.items()}
+        return {key: convert(item, device) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        items = [_convert(item, device) for item in value]
+        items = [convert(item, device) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     is_array = isinstance(value, Tensor) or hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__")
     return as_tensor(value, device=device) if is_array else value
@@ -188,7 +189,7 @@ def batches(loader, device=None):
     """
     device = Ebb.get_default_device() if device is None else to_device(device)
     for batch in loader:
-        yield _convert(batch, device)
+        yield convert(batch, device)
 
 
 def is_tensor(value):
