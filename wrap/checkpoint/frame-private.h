@@ -2,9 +2,10 @@
 #pragma once
 
 #include "nn/module-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/autograd/rematerialization-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
-#include "wrap/checkpoint/slot-private.h"
 #include "wrap/checkpoint/target-private.h"
 
 /* A frame is one checkpointed forward whose backward is still to come. While the forward runs, its saved tensors are
@@ -44,6 +45,24 @@ typedef struct
   gboolean needs_grad;
   guint64 checksum; /* of an argument, with EBB_DETERMINISM_CHECK_VALUES */
 } EbbInputView;
+
+/* How a tensor that was made inside the frame looked, and its value after the recompute. */
+typedef struct
+{
+  EbbView view; /* data unused */
+  EbbDevice *device;
+  const EbbOp *op;  /* that saved it */
+  guint64 birth;    /* of its storage, and... */
+  guint64 n_bytes;  /* its size */
+  guint64 checksum; /* with EBB_DETERMINISM_CHECK_VALUES */
+  guint version;    /* of the storage, when the value was saved again */
+  gint64 offset;
+  guint n_wanted; /* nodes that may still ask for it */
+  guint n_taken;  /* how many of them have asked since it was filled */
+  guint n_fills;
+  guint64 again; /* birth of the recomputed storage */
+  EbbTensor *value;
+} EbbFrameSlot;
 
 /* The results of one op that a policy saves. */
 typedef struct
@@ -140,13 +159,18 @@ extern guint ebb_checkpoint_slot;
 #define ebb_frame_slot(frame, i) (&g_array_index ((frame)->slots, EbbFrameSlot, i))
 #define ebb_frame_result(frame, i) (&g_array_index ((frame)->results, EbbSavedResult, i))
 
+/* Messages about a recompute that differs end with this. */
+#define EBB_RECOMPUTE_CAUSES                                                                                       \
+  "was an input changed in place, are there random numbers from outside Ebb's generators, or a branch on a state " \
+  "that changes?"
+
 /* Runs the target under a new frame. @inside is NULL for functions. */
 EbbArgs *ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
                                    const EbbForwardChain *inside,
                                    EbbArgs *args,
                                    GError **error);
 
-/* frame-input.c: tensors from outside the frame */
+/* frame-saved.c: tensors from outside the frame */
 /* Through the hooks outside. */
 gboolean ebb_frame_save_outside (EbbCheckpointFrame *self,
                                  EbbSavedTensor *saved,
@@ -168,7 +192,32 @@ EbbArgs *ebb_frame_restore_args (EbbCheckpointFrame *self,
 gboolean ebb_frame_check_inputs (EbbCheckpointFrame *self,
                                  GError **error);
 
-/* frame-results.c: results that a policy saves */
+/* frame-saved.c: slots of tensors that were made inside */
+/* 64 bits over the values in row-major order, whatever the strides; 0: there are none, as in a placeholder. */
+guint64 ebb_slot_checksum (EbbTensor *tensor);
+/* Whether @tensor's values are known not to be those of @checksum. */
+gboolean ebb_slot_checksum_differs (guint64 checksum,
+                                    EbbTensor *tensor);
+void ebb_slot_describe (EbbFrameSlot *slot,
+                        EbbTensor *tensor,
+                        EbbDeterminismCheck check);
+/* Fills the slot with the recomputed @tensor; FALSE with EBB_ERROR_RECOMPUTE if it is not what it was. */
+gboolean ebb_slot_fill (EbbFrameSlot *slot,
+                        guint index,
+                        EbbTensor *tensor,
+                        EbbDeterminismCheck check,
+                        GError **error);
+/* TRUE if @tensor is the slot's tensor of the forward or, if @again, of the recompute: it needs no other slot. */
+gboolean ebb_slot_is_of (const EbbFrameSlot *slot,
+                         EbbTensor *tensor,
+                         gboolean again);
+/* The value, which stays in the slot if @retain, or until all nodes that may ask have asked. */
+EbbTensor *ebb_slot_take (EbbFrameSlot *slot,
+                          gboolean retain,
+                          GError **error);
+void ebb_slot_clear (EbbFrameSlot *slot);
+
+/* frame-saved.c: results that a policy saves */
 gboolean ebb_frame_save_results (EbbCheckpointFrame *self,
                                  EbbOpCall *call,
                                  GError **error);

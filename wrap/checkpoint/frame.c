@@ -427,7 +427,7 @@ ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
   self->rematerialization_log.decisions = g_byte_array_new ();
   self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
   self->touched = g_array_new (FALSE, FALSE, sizeof (const void *));
-  self->unread = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-results.c */
+  self->unread = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-saved.c */
   g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
   ebb_frame_observer_init (self);
 }
