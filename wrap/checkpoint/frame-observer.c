@@ -138,15 +138,15 @@ try_policy (EbbCheckpointFrame *self,
             EbbOpCall *call,
             GError **error)
 {
-  EbbPolicy *policy = self->target->options->policy;
+  EbbCheckpointOptions *options = self->target->options;
   EbbPolicyQuestion question = { .call = call, .ordinal = self->n_ops, .n_products = self->n_products };
   gboolean saves, ok;
 
-  if (policy == NULL || self->recomputing)
+  if (options->policy == NULL || self->recomputing)
     return TRUE;
   for (guint i = 0; i < call->n_outputs; i++)
     question.n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
-  if (!ebb_policy_ask (policy, &question, &saves, error))
+  if (!ebb_checkpoint_options_ask (options, &question, &saves, error))
     return FALSE;
   if (!saves)
     return TRUE;
@@ -193,31 +193,13 @@ after_op (EbbOpObserver *observer,
   return TRUE;
 }
 
-void
-ebb_frame_note_draw (EbbCheckpointFrame *self,
-                     EbbGenerator *generator)
-{
-  GArray *draws = self->recomputing ? self->current : self->draws;
-  EbbDraw draw = { generator, ebb_generator_get_seed (generator), ebb_generator_get_offset (generator) };
-
-  for (guint i = 0; i < draws->len; i++)
-    if (g_array_index (draws, EbbDraw, i).generator == generator)
-      return;
-  g_object_ref (generator);
-  g_array_append_val (draws, draw);
-}
-
 static void
 note_draw (EbbOpObserver *observer,
            EbbGenerator *generator)
 {
-  ebb_frame_note_draw (((EbbFrameObserver *) observer)->frame, generator);
-}
+  EbbCheckpointFrame *self = ((EbbFrameObserver *) observer)->frame;
 
-void
-ebb_frame_clear_draw (gpointer draw)
-{
-  g_object_unref (((EbbDraw *) draw)->generator);
+  ebb_draws_note (self->recomputing ? self->current : self->draws, generator);
 }
 
 void

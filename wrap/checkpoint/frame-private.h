@@ -171,12 +171,6 @@ EbbArgs *ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
                                    GError **error);
 
 /* frame-saved.c: tensors from outside the frame */
-/* Through the hooks outside. */
-gboolean ebb_frame_save_outside (EbbCheckpointFrame *self,
-                                 EbbSavedTensor *saved,
-                                 const EbbOp *op,
-                                 EbbTensor *tensor,
-                                 GError **error);
 gboolean ebb_frame_take_input (EbbCheckpointFrame *self,
                                EbbTensor *tensor,
                                EbbInputView *view,
@@ -195,9 +189,6 @@ gboolean ebb_frame_check_inputs (EbbCheckpointFrame *self,
 /* frame-saved.c: slots of tensors that were made inside */
 /* 64 bits over the values in row-major order, whatever the strides; 0: there are none, as in a placeholder. */
 guint64 ebb_slot_checksum (EbbTensor *tensor);
-/* Whether @tensor's values are known not to be those of @checksum. */
-gboolean ebb_slot_checksum_differs (guint64 checksum,
-                                    EbbTensor *tensor);
 void ebb_slot_describe (EbbFrameSlot *slot,
                         EbbTensor *tensor,
                         EbbDeterminismCheck check);
@@ -241,11 +232,13 @@ guint64 ebb_frame_count_saved_results (EbbCheckpointFrame *self);
 
 /* frame-observer.c: the ops and generators of the forward */
 void ebb_frame_observer_init (EbbCheckpointFrame *self);
-void ebb_frame_note_draw (EbbCheckpointFrame *self,
-                          EbbGenerator *generator);
-void ebb_frame_clear_draw (gpointer draw);
+/* An array of EbbDraw. */
+GArray *ebb_draws_new (void);
+/* Notes where the generator is, if @draws does not have it yet. */
+void ebb_draws_note (GArray *draws,
+                     EbbGenerator *generator);
 /* Puts the generators of @draws, of EbbDraw, back to where they were. */
-void ebb_frame_put_back_generators (GArray *draws);
+void ebb_draws_put_back (GArray *draws);
 
 /* recompute.c */
 gboolean ebb_frame_recompute (EbbCheckpointFrame *self,

@@ -103,9 +103,10 @@ ebb_slot_checksum (EbbTensor *tensor)
   return self.hash;
 }
 
-gboolean
-ebb_slot_checksum_differs (guint64 checksum,
-                           EbbTensor *tensor)
+/* Whether @tensor's values are known not to be those of @checksum. */
+static gboolean
+checksum_differs (guint64 checksum,
+                  EbbTensor *tensor)
 {
   guint64 now = checksum != 0 ? ebb_slot_checksum (tensor) : 0;
 
@@ -152,12 +153,13 @@ covers (const EbbFrameInput *input,
   return tensor->offset >= input->offset && tensor->offset + last < input->offset + n;
 }
 
-gboolean
-ebb_frame_save_outside (EbbCheckpointFrame *self,
-                        EbbSavedTensor *saved,
-                        const EbbOp *op,
-                        EbbTensor *tensor,
-                        GError **error)
+/* Through the hooks outside. */
+static gboolean
+save_outside (EbbCheckpointFrame *self,
+              EbbSavedTensor *saved,
+              const EbbOp *op,
+              EbbTensor *tensor,
+              GError **error)
 {
   const EbbModes modes = ebb_modes;
   const gboolean compares = ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES;
@@ -194,7 +196,7 @@ ebb_frame_take_input (EbbCheckpointFrame *self,
         view->offset = tensor->offset - ebb_frame_input (self, view->input)->offset;
         return TRUE;
       }
-  ok = ebb_frame_save_outside (self, &input.saved, &checkpoint_op, tensor, error);
+  ok = save_outside (self, &input.saved, &checkpoint_op, tensor, error);
   if (!ok)
     {
       ebb_saved_tensor_clear (&input.saved);
@@ -273,7 +275,7 @@ restore_arg (EbbTensor *place,
   EbbTensor *argument;
 
   if (tensor != NULL && ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES
-      && ebb_slot_checksum_differs (view.checksum, tensor))
+      && checksum_differs (view.checksum, tensor))
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
@@ -358,12 +360,10 @@ looks_alike (const EbbFrameSlot *slot,
              EbbTensor *tensor,
              EbbDeterminismCheck check)
 {
-  gsize n = sizeof (gint64) * (gsize) slot->view.n_dims;
-
-  return slot->view.dtype == tensor->view.dtype && slot->view.n_dims == tensor->view.n_dims
-         && slot->device == tensor->storage->device && memcmp (slot->view.shape, tensor->view.shape, n) == 0
+  return slot->view.dtype == tensor->view.dtype && slot->device == tensor->storage->device
          && (check == EBB_DETERMINISM_CHECK_NONE
-             || (memcmp (slot->view.strides, tensor->view.strides, n) == 0 && slot->op == ebb_modes.saving));
+                 ? ebb_shapes_equal (&slot->view, &tensor->view)
+                 : same_view (&slot->view, &tensor->view) && slot->op == ebb_modes.saving);
 }
 
 static gboolean
@@ -389,7 +389,7 @@ ebb_slot_fill (EbbFrameSlot *slot,
 {
   if (!looks_alike (slot, tensor, check))
     return refuse_tensor (slot, index, tensor, "", error);
-  if (check == EBB_DETERMINISM_CHECK_VALUES && ebb_slot_checksum_differs (slot->checksum, tensor))
+  if (check == EBB_DETERMINISM_CHECK_VALUES && checksum_differs (slot->checksum, tensor))
     return refuse_tensor (slot, index, tensor, " with other values", error);
   slot->again = tensor->storage->birth;
   slot->offset = tensor->offset;
@@ -409,12 +409,9 @@ ebb_slot_is_of (const EbbFrameSlot *slot,
                 EbbTensor *tensor,
                 gboolean again)
 {
-  gsize n = sizeof (gint64) * (gsize) tensor->view.n_dims;
-
   return (again ? slot->again : slot->birth) == tensor->storage->birth && slot->offset == tensor->offset
          && slot->version == tensor->storage->version && slot->view.dtype == tensor->view.dtype
-         && slot->view.n_dims == tensor->view.n_dims && memcmp (slot->view.shape, tensor->view.shape, n) == 0
-         && memcmp (slot->view.strides, tensor->view.strides, n) == 0;
+         && same_view (&slot->view, &tensor->view);
 }
 
 EbbTensor *
@@ -482,7 +479,7 @@ ebb_frame_save_results (EbbCheckpointFrame *self,
     {
       result.outputs[i].start = call->outputs[i]->view.data;
       result.outputs[i].n_bytes = ebb_tensor_get_n_bytes (call->outputs[i]);
-      ok = ebb_frame_save_outside (self, &result.outputs[i].saved, call->op, call->outputs[i], error);
+      ok = save_outside (self, &result.outputs[i].saved, call->op, call->outputs[i], error);
     }
   for (guint i = 0; !ok && i < call->n_outputs; i++)
     ebb_saved_tensor_clear (&result.outputs[i].saved);

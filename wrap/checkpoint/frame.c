@@ -135,7 +135,7 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
       tally_forward (self, nested);
     }
   else
-    ebb_frame_put_back_generators (self->draws);
+    ebb_draws_put_back (self->draws);
   if (self->n_wanted == 0)
     release_all (self);
   g_object_unref (self);
@@ -422,13 +422,12 @@ ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
   self->arg_views = g_array_new (FALSE, FALSE, sizeof (EbbInputView));
   self->slots = g_array_new (FALSE, FALSE, sizeof (EbbFrameSlot));
   self->results = g_array_new (FALSE, FALSE, sizeof (EbbSavedResult));
-  self->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
+  self->draws = ebb_draws_new ();
   self->cached = g_array_new (FALSE, FALSE, sizeof (guint64));
   self->rematerialization_log.decisions = g_byte_array_new ();
   self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
   self->touched = g_array_new (FALSE, FALSE, sizeof (const void *));
   self->unread = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-saved.c */
-  g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
   ebb_frame_observer_init (self);
 }
 

@@ -16,7 +16,38 @@ G_DEFINE_ENUM_TYPE (EbbDeterminismCheck,
                     G_DEFINE_ENUM_VALUE (EBB_DETERMINISM_CHECK_DEFAULT, "default"),
                     G_DEFINE_ENUM_VALUE (EBB_DETERMINISM_CHECK_VALUES, "values"))
 
-static void listener_unref (EbbRecomputeListener *listener);
+/* -- functions that the options call ------------------------------------------------------------------------------- */
+
+static void
+func_clear (gpointer data)
+{
+  EbbOptionsFunc *self = data;
+
+  if (self->destroy != NULL)
+    self->destroy (self->data);
+}
+
+static void
+func_unref (EbbOptionsFunc *self)
+{
+  g_atomic_rc_box_release_full (self, func_clear);
+}
+
+/* Replaces the function at @place; by none, if there is neither a user's nor an answer. */
+static void
+set_func (EbbOptionsFunc **place,
+          const EbbOptionsFunc *func)
+{
+  EbbOptionsFunc *old = g_steal_pointer (place);
+
+  if (func->func != NULL || func->answer != NULL)
+    *place = (EbbOptionsFunc *) g_atomic_rc_box_dup (sizeof *func, func);
+  else if (func->destroy != NULL)
+    func->destroy (func->data);
+  g_clear_pointer (&old, func_unref);
+}
+
+/* -- making -------------------------------------------------------------------------------------------------------- */
 
 /**
  * ebb_checkpoint_options_new:
@@ -92,19 +123,10 @@ ebb_checkpoint_options_set_recompute_func (EbbCheckpointOptions *self,
                                            gpointer user_data,
                                            GDestroyNotify destroy)
 {
-  EbbRecomputeListener *old;
-
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  old = g_steal_pointer (&self->listener);
-  if (func != NULL)
-    {
-      self->listener = g_atomic_rc_box_new (EbbRecomputeListener);
-      *self->listener = (EbbRecomputeListener){ func, user_data, destroy };
-    }
-  else if (destroy != NULL)
-    destroy (user_data);
-  g_clear_pointer (&old, listener_unref);
+  set_func (&self->listener,
+            &(EbbOptionsFunc){ .func = G_CALLBACK (func), .data = user_data, .destroy = destroy });
 }
 
 /* -- policies ------------------------------------------------------------------------------------------------------ */
@@ -126,8 +148,8 @@ is_uneven (const EbbOpCall *call)
  * GELU, so backward needs none of these saved. If nothing reads the last product's result again, as in a pre-norm
  * block, it is freed although the policy saves it. */
 static EbbCheckpointPolicy
-save_uneven_products (const EbbPolicyQuestion *question,
-                      gpointer data,
+save_uneven_products (const EbbOptionsFunc *self,
+                      const EbbPolicyQuestion *question,
                       GError **error)
 {
   return question->call->op->kind == EBB_OP_PRODUCT && is_uneven (question->call)
@@ -136,8 +158,8 @@ save_uneven_products (const EbbPolicyQuestion *question,
 }
 
 static EbbCheckpointPolicy
-recompute_attention (const EbbPolicyQuestion *question,
-                     gpointer data,
+recompute_attention (const EbbOptionsFunc *self,
+                     const EbbPolicyQuestion *question,
                      GError **error)
 {
   return question->call->op->kind == EBB_OP_ATTENTION ? EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE
@@ -145,32 +167,31 @@ recompute_attention (const EbbPolicyQuestion *question,
 }
 
 static EbbCheckpointPolicy
-save_listed (const EbbPolicyQuestion *question,
-             gpointer data,
+save_listed (const EbbOptionsFunc *self,
+             const EbbPolicyQuestion *question,
              GError **error)
 {
-  return g_strv_contains (data, question->call->op->name) ? EBB_CHECKPOINT_POLICY_MUST_SAVE
-                                                          : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
+  return g_strv_contains (self->data, question->call->op->name) ? EBB_CHECKPOINT_POLICY_MUST_SAVE
+                                                                : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
 
 static EbbCheckpointPolicy
-save_nth_product (const EbbPolicyQuestion *question,
-                  gpointer data,
+save_nth_product (const EbbOptionsFunc *self,
+                  const EbbPolicyQuestion *question,
                   GError **error)
 {
-  return question->call->op->kind == EBB_OP_PRODUCT && (question->n_products + 1) % GPOINTER_TO_UINT (data) == 0
+  return question->call->op->kind == EBB_OP_PRODUCT && (question->n_products + 1) % GPOINTER_TO_UINT (self->data) == 0
              ? EBB_CHECKPOINT_POLICY_MUST_SAVE
              : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
 
-static void
-take_policy (EbbCheckpointOptions *self,
-             EbbPolicy *policy)
+static EbbCheckpointPolicy
+ask_user (const EbbOptionsFunc *self,
+          const EbbPolicyQuestion *question,
+          GError **error)
 {
-  EbbPolicy *old = self->policy;
-
-  self->policy = policy;
-  g_clear_pointer (&old, ebb_policy_unref);
+  return ((EbbCheckpointPolicyFunc) self->func) (question->call->op->name, question->ordinal, question->n_bytes,
+                                                 self->data, error);
 }
 
 /**
@@ -190,10 +211,10 @@ ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
 {
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  if (policy == NULL && destroy != NULL)
-    destroy (user_data);
-  take_policy (self,
-               policy ? ebb_policy_new_for_func (policy, user_data, destroy) : NULL);
+  set_func (&self->policy, &(EbbOptionsFunc){ .func = G_CALLBACK (policy),
+                                              .answer = policy != NULL ? ask_user : NULL,
+                                              .data = user_data,
+                                              .destroy = destroy });
 }
 
 /**
@@ -212,7 +233,7 @@ ebb_checkpoint_options_set_policy_selective (EbbCheckpointOptions *self)
 {
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  take_policy (self, ebb_policy_new (save_uneven_products, NULL, NULL));
+  set_func (&self->policy, &(EbbOptionsFunc){ .answer = save_uneven_products });
 }
 
 /**
@@ -229,7 +250,7 @@ ebb_checkpoint_options_set_policy_core_attention (EbbCheckpointOptions *self)
 {
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  take_policy (self, ebb_policy_new (recompute_attention, NULL, NULL));
+  set_func (&self->policy, &(EbbOptionsFunc){ .answer = recompute_attention });
 }
 
 /**
@@ -255,8 +276,9 @@ ebb_checkpoint_options_set_policy_save_ops (EbbCheckpointOptions *self,
     if (!ebb_op_is_name (ops[i]))
       return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
                        "there is no op \"%s\" for a policy to save; ebb_op_list_names () lists the ops", ops[i]);
-  take_policy (
-      self, ebb_policy_new (save_listed, g_strdupv ((char **) ops), (GDestroyNotify) g_strfreev));
+  set_func (&self->policy, &(EbbOptionsFunc){ .answer = save_listed,
+                                              .data = g_strdupv ((char **) ops),
+                                              .destroy = (GDestroyNotify) g_strfreev });
   return TRUE;
 }
 
@@ -282,7 +304,7 @@ ebb_checkpoint_options_set_policy_save_nth_product (EbbCheckpointOptions *self,
 
   if (n == 0)
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "n is 0; it must be 1 or more, and 1 saves every product");
-  take_policy (self, ebb_policy_new (save_nth_product, GUINT_TO_POINTER (n), NULL));
+  set_func (&self->policy, &(EbbOptionsFunc){ .answer = save_nth_product, .data = GUINT_TO_POINTER (n) });
   return TRUE;
 }
 
@@ -295,52 +317,57 @@ ebb_checkpoint_options_get_effective_store (EbbCheckpointOptions *self)
 }
 
 gboolean
+ebb_checkpoint_options_ask (EbbCheckpointOptions *self,
+                            const EbbPolicyQuestion *question,
+                            gboolean *saves,
+                            GError **error)
+{
+  EbbOptionsFunc *policy = g_atomic_rc_box_acquire (self->policy);
+  GError *local = NULL;
+  EbbCheckpointPolicy verdict = policy->answer (policy, question, &local);
+
+  func_unref (policy);
+  if (local == NULL && (guint) verdict > EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE)
+    return ebb_fail (error, EBB_ERROR_CALLBACK,
+                     "a checkpoint policy returned %d for op %s: it must be a member of CheckpointPolicy, 0 to %d",
+                     (int) verdict, question->call->op->name, EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE);
+  if (local != NULL)
+    g_propagate_error (error, local);
+  *saves = verdict <= EBB_CHECKPOINT_POLICY_PREFER_SAVE;
+  return local == NULL;
+}
+
+gboolean
 ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
                                  EbbModule *module,
                                  EbbRecomputePhase phase,
                                  GError **error)
 {
   GError *local = NULL;
-  EbbRecomputeListener *listener = self->listener;
+  EbbOptionsFunc *listener = self->listener;
   gboolean ok;
 
   if (listener == NULL)
     return TRUE;
   g_atomic_rc_box_acquire (listener);
-  ok = listener->func (module, phase, listener->data, &local);
-  listener_unref (listener);
-  if (ok && local == NULL)
-    return TRUE;
-  if (local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "a recompute callback failed without saying why");
-  g_propagate_error (error, local);
-  return FALSE;
+  ok = ((EbbRecomputeFunc) listener->func) (module, phase, listener->data, &local);
+  func_unref (listener);
+  if (!ok && local == NULL)
+    return ebb_fail (error, EBB_ERROR_CALLBACK, "a recompute callback failed without saying why");
+  if (local != NULL)
+    g_propagate_error (error, local);
+  return local == NULL;
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
-
-static void
-listener_clear (gpointer data)
-{
-  EbbRecomputeListener *listener = data;
-
-  if (listener->destroy != NULL)
-    listener->destroy (listener->data);
-}
-
-static void
-listener_unref (EbbRecomputeListener *listener)
-{
-  g_atomic_rc_box_release_full (listener, listener_clear);
-}
 
 static void
 ebb_checkpoint_options_finalize (GObject *object)
 {
   EbbCheckpointOptions *self = EBB_CHECKPOINT_OPTIONS (object);
 
-  g_clear_pointer (&self->policy, ebb_policy_unref);
-  g_clear_pointer (&self->listener, listener_unref);
+  g_clear_pointer (&self->policy, func_unref);
+  g_clear_pointer (&self->listener, func_unref);
   g_clear_object (&self->store);
   G_OBJECT_CLASS (ebb_checkpoint_options_parent_class)->finalize (object);
 }

@@ -8,9 +8,37 @@
 
 /* -- generators ---------------------------------------------------------------------------------------------------- */
 
+static void
+draw_clear (gpointer draw)
+{
+  g_object_unref (((EbbDraw *) draw)->generator);
+}
+
+GArray *
+ebb_draws_new (void)
+{
+  GArray *draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
+
+  g_array_set_clear_func (draws, draw_clear);
+  return draws;
+}
+
+void
+ebb_draws_note (GArray *draws,
+                EbbGenerator *generator)
+{
+  EbbDraw draw = { generator, ebb_generator_get_seed (generator), ebb_generator_get_offset (generator) };
+
+  for (guint i = 0; i < draws->len; i++)
+    if (g_array_index (draws, EbbDraw, i).generator == generator)
+      return;
+  g_object_ref (generator);
+  g_array_append_val (draws, draw);
+}
+
 /* The observers do not see it: outer frames would take the state in between for one that they began with. */
 void
-ebb_frame_put_back_generators (GArray *draws)
+ebb_draws_put_back (GArray *draws)
 {
   EbbOpObserver *observers = ebb_modes.observers;
 
@@ -28,13 +56,12 @@ ebb_frame_put_back_generators (GArray *draws)
 static void
 rewind_generators (EbbCheckpointFrame *self)
 {
-  self->current = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
-  g_array_set_clear_func (self->current, ebb_frame_clear_draw);
+  self->current = ebb_draws_new ();
   if (!self->target->options->preserve_rng_state)
     return;
   for (guint i = 0; i < self->draws->len; i++)
-    ebb_frame_note_draw (self, g_array_index (self->draws, EbbDraw, i).generator);
-  ebb_frame_put_back_generators (self->draws);
+    ebb_draws_note (self->current, g_array_index (self->draws, EbbDraw, i).generator);
+  ebb_draws_put_back (self->draws);
 }
 
 static void
@@ -42,7 +69,7 @@ return_generators (EbbCheckpointFrame *self,
                    gboolean failed)
 {
   if (failed || self->target->options->preserve_rng_state)
-    ebb_frame_put_back_generators (self->current);
+    ebb_draws_put_back (self->current);
   g_clear_pointer (&self->current, g_array_unref);
 }
 

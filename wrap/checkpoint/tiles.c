@@ -74,14 +74,7 @@ static void
 note_draw (EbbOpObserver *observer,
            EbbGenerator *generator)
 {
-  Call *call = (Call *) observer;
-  EbbDraw draw = { generator, ebb_generator_get_seed (generator), ebb_generator_get_offset (generator) };
-
-  for (guint i = 0; i < call->draws->len; i++)
-    if (g_array_index (call->draws, EbbDraw, i).generator == generator)
-      return;
-  g_object_ref (generator);
-  g_array_append_val (call->draws, draw);
+  ebb_draws_note (((Call *) observer)->draws, generator);
 }
 
 /* FALSE with @error unless the tile's numbers belong to its rows. */
@@ -201,7 +194,7 @@ run_tiles (Call *call,
       const gint64 first = i * of_tile, n = i + 1 < n_tiles ? of_tile : call->n_rows - first;
 
       /* Each tile begins where the call began: its numbers lie behind those of the rows before it. */
-      ebb_frame_put_back_generators (call->draws);
+      ebb_draws_put_back (call->draws);
       if (!run_tile (call, input, first, n, error))
         return FALSE;
     }
@@ -239,13 +232,12 @@ call_in_tiles (Call *call,
   if (rows == NULL)
     return NULL;
   call->observer.draw = note_draw;
-  call->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
-  g_array_set_clear_func (call->draws, ebb_frame_clear_draw);
+  call->draws = ebb_draws_new ();
   call->rest = ebb_tensor_ref (rows);
   if (run_tiles (call, rows, of_tile, error))
     output = finish (call, error);
   else
-    ebb_frame_put_back_generators (call->draws);
+    ebb_draws_put_back (call->draws);
   g_array_unref (call->draws);
   g_clear_pointer (&call->rest, ebb_tensor_unref);
   g_clear_pointer (&call->whole, ebb_tensor_unref);
