@@ -4,6 +4,7 @@
 #include "dist/tensor-parallel/partition-private.h"
 #include "support/decoders.h"
 #include "support/device.h"
+#include "support/own-block.h"
 #include "support/random-wrapping.h"
 #include "support/ranks.h"
 #include "support/tensor-parallel.h"
@@ -105,6 +106,16 @@ static EbbModule *make_sequence (TestDice *dice,
                                  guint depth,
                                  double dropout);
 
+/* Some of the blocks are of a user's class. The dice stay where they are, so that other models stay what they were. */
+static gboolean
+makes_own_block (const TestDice *dice)
+{
+  TestDice own = *dice;
+
+  test_dice_roll (&own, 2);
+  return test_dice_chance (&own, 40);
+}
+
 static EbbModule *
 make_layer (TestDice *dice, guint depth, double dropout, GError **error)
 {
@@ -116,7 +127,10 @@ make_layer (TestDice *dice, guint depth, double dropout, GError **error)
     case 3: return ebb_rms_norm_new (WIDTH, 1e-5, error);
     case 4: return ebb_mlp_new (WIDTH, 2 * WIDTH, EBB_ACTIVATION_GELU_TANH, error);
     case 5: return ebb_multi_head_attention_new (WIDTH, 2, dropout, TRUE, error);
-    case 6: return ebb_transformer_block_new (WIDTH, 2, dropout, TRUE, test_dice_chance (dice, 50), error);
+    case 6:
+      if (makes_own_block (dice))
+        return test_own_block_new (WIDTH, 2 * WIDTH);
+      return ebb_transformer_block_new (WIDTH, 2, dropout, TRUE, test_dice_chance (dice, 50), error);
     default: return make_sequence (dice, depth - 1, dropout);
     }
 }

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/random-tree.h"
 
+#include "support/own-block.h"
 #include "support/tensors.h"
 
 /* -- growing a tree ------------------------------------------------------------------------------------------------ */
@@ -36,6 +37,11 @@ make_leaf (TestTree *tree)
       break;
     }
   g_assert_no_error (error);
+  if (EBB_IS_BLOCK (leaf) && test_dice_chance (&tree->block_dice, 40))
+    {
+      g_object_unref (leaf);
+      leaf = test_own_block_new (TEST_WIDTH, 2 * TEST_WIDTH);
+    }
   return leaf;
 }
 
@@ -180,7 +186,7 @@ void
 test_tree_init (TestTree *tree,
                 guint64 seed)
 {
-  *tree = (TestTree){ .dice = test_dice_new (seed) };
+  *tree = (TestTree){ .dice = test_dice_new (seed), .block_dice = test_dice_new (seed + 30) };
   tree->parts = g_ptr_array_new ();
   tree->sharable = g_ptr_array_new ();
   tree->budget = 4 + test_dice_roll (&tree->dice, 16);

@@ -21,7 +21,8 @@ typedef struct
   EbbTensor *closures[TEST_N_CLOSURES]; /* read by forwards that were not given them */
   EbbTensor *shared[TEST_N_SHARED];     /* parameters of several modules */
   TestDice dice;
-  guint budget; /* modules that may still be made */
+  TestDice block_dice; /* of the classes of blocks: other trees stay what they were without it */
+  guint budget;        /* modules that may still be made */
 } TestTree;
 
 void test_tree_init (TestTree *tree,

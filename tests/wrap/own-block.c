@@ -3,6 +3,7 @@
 /* A class of blocks of one's own takes part wherever blocks are looked for: in wraps, plans, configurations of other
  * systems, and among tensor ranks. */
 #include "support/device.h"
+#include "support/own-block.h"
 #include "support/ranks.h"
 #include "support/tensors.h"
 
@@ -10,70 +11,6 @@
 
 #define WIDTH 16
 #define HIDDEN 64
-
-/* -- the class ----------------------------------------------------------------------------------------------------- */
-
-G_DECLARE_FINAL_TYPE (OwnBlock, own_block, OWN, BLOCK, EbbModule)
-
-struct _OwnBlock
-{
-  EbbModule parent_instance;
-};
-
-static const char *bad_rule; /* in the place of its rules */
-
-static char **
-own_block_list_parallel_rules (EbbBlock *self)
-{
-  static const char *const rules[] = { "up: column", "down: row", NULL };
-
-  return g_strdupv (bad_rule != NULL ? (char *[]){ (char *) bad_rule, NULL } : (char **) rules);
-}
-
-static void
-own_block_interface_init (EbbBlockInterface *interface)
-{
-  interface->list_parallel_rules = own_block_list_parallel_rules;
-}
-
-G_DEFINE_TYPE_WITH_CODE (OwnBlock,
-                         own_block,
-                         EBB_TYPE_MODULE,
-                         G_IMPLEMENT_INTERFACE (EBB_TYPE_BLOCK, own_block_interface_init))
-
-static gboolean
-own_block_build (EbbModule *module, GError **error)
-{
-  g_autoptr (EbbModule) up = ebb_linear_new (WIDTH, HIDDEN, TRUE, error);
-  g_autoptr (EbbModule) down = ebb_linear_new (HIDDEN, WIDTH, TRUE, error);
-
-  return down != NULL && ebb_module_register_child (module, "up", up, error)
-         && ebb_module_register_child (module, "down", down, error);
-}
-
-static EbbTensor *
-own_block_forward1 (EbbModule *module, EbbTensor *x, GError **error)
-{
-  g_autoptr (EbbModule) up = ebb_module_get_child (module, "up");
-  g_autoptr (EbbModule) down = ebb_module_get_child (module, "down");
-  g_autoptr (EbbTensor) hidden = ebb_module_call1 (up, x, error);
-  g_autoptr (EbbTensor) bent = ebb_tanh (hidden, error);
-  g_autoptr (EbbTensor) branch = ebb_module_call1 (down, bent, error);
-
-  return ebb_add (x, branch, error);
-}
-
-static void
-own_block_class_init (OwnBlockClass *klass)
-{
-  EBB_MODULE_CLASS (klass)->build = own_block_build;
-  EBB_MODULE_CLASS (klass)->forward1 = own_block_forward1;
-}
-
-static void
-own_block_init (OwnBlock *self)
-{
-}
 
 /* -- a model of it ------------------------------------------------------------------------------------------------- */
 
@@ -84,7 +21,7 @@ make_list (guint n_modules, gboolean are_blocks)
 
   for (guint i = 0; i < n_modules; i++)
     {
-      g_autoptr (EbbModule) module = are_blocks ? g_initable_new (own_block_get_type (), NULL, NULL, NULL)
+      g_autoptr (EbbModule) module = are_blocks ? test_own_block_new (WIDTH, HIDDEN)
                                                 : ebb_linear_new (WIDTH, WIDTH, TRUE, NULL);
 
       g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (list), module, NULL));
@@ -225,11 +162,11 @@ test_ranks (void)
   g_assert_true (g_str_has_prefix (mixed_text, "1.0.up: column\n1.0.down: row\n1.1.up: column\n"));
   g_assert_nonnull (strstr (mixed_text, "1.3.attn.c_attn: column_qkv\n"));
 
-  bad_rule = "up: columns";
+  test_own_block_set_rule ("up: columns");
   g_assert_null (ebb_parallel_plan_new_for (model, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "OwnBlock: list_parallel_rules: \"up: columns\" must be",
                      "column_qkv");
-  bad_rule = NULL;
+  test_own_block_set_rule (NULL);
 }
 
 int

@@ -21,6 +21,7 @@
 
 static TestStores stores;
 static char current[128];
+static guint n_own_blocks; /* wrappings that wrap a user's class of blocks */
 
 static void
 crashed (int signal_number)
@@ -72,6 +73,7 @@ try_seed (guint64 seed,
       if (!describe)
         g_string_truncate (description, 0);
       difference = compare_with_unwrapped (seed, i, &plain, description);
+      n_own_blocks += strstr (description->str, "  OwnBlock \"") != NULL;
     }
   test_trace_clear (&plain);
   if (difference != NULL || describe)
@@ -98,6 +100,7 @@ wrapped_trees_do_what_they_do_unwrapped (void)
         g_test_fail ();
     }
   test_stores_assert_used (&stores, test_device_is_cpu ());
+  g_assert_cmpuint (n_own_blocks, >, 0);
 }
 
 static int
