@@ -127,5 +127,7 @@
 #include "wrap/shard/state/state-dict.h"
 
 #include "train/memory-budget.h"
+#include "train/trainer-options.h"
+#include "train/trainer.h"
 
 #undef EBB_INSIDE
