@@ -1,0 +1,1190 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* One training: prepares, runs steps, measures held-out data, saves, and reports. */
+#include "train/trainer-private.h"
+
+#include "nn/data/text-dataset.h"
+#include "nn/files/folder-lock.h"
+#include "nn/optim/adam.h"
+#include "tensor/dry-run.h"
+#include "tensor/error-private.h"
+#include "tensor/memory.h"
+#include "train/evaluate-private.h"
+#include "train/log-private.h"
+#include "train/outputs-private.h"
+#include "train/resume-private.h"
+#include "wrap/lora/wrapper.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LEARNING_RATE 3e-4 /* without an optimizer */
+
+struct _EbbTrainer
+{
+  GObject parent_instance;
+
+  EbbTrainerOptions *options;
+  EbbTrainerSettings *settings; /* of @options */
+  EbbModule *model;
+  EbbOptimizer *optimizer;
+  EbbTrainSource source;
+  EbbTrainPass pass;
+  EbbTrainRanks ranks;
+  EbbTrainRecord record;
+
+  EbbTrainResume resume;
+  EbbFolderLock *lock; /* on the state's folder; NULL: another rank holds it, or there is none */
+  EbbTrainingLog log;
+  GError *failure;           /* by ebb_trainer_fail () */
+  GError *data_error;        /* of the batch function, until the next step */
+  GCancellable *cancellable; /* of the call that runs */
+
+  gboolean is_prepared, is_begun; /* for steps; ever */
+  gboolean is_broken;             /* a step was broken off: the weights are no step's */
+  gboolean must_poll;             /* requests of other ranks may have changed since the last exchange */
+  gint64 steps;                   /* EBB_TRAINER_NO_STEPS: until the data ends */
+  int save_dtype;
+};
+
+enum
+{
+  STEPPED,
+  EVALUATED,
+  SAVED,
+  NOTE,
+  PHASE,
+  N_SIGNALS
+};
+static guint signals[N_SIGNALS];
+
+G_DEFINE_FINAL_TYPE (EbbTrainer, ebb_trainer, G_TYPE_OBJECT)
+
+/* -- making -------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_trainer_new:
+ * @model: the model, with all that is put on it: checkpoints, stores, shards, adapters
+ * @optimizer: (nullable): the optimizer of its parameters; %NULL for AdamW with a learning rate of 3e-4, which does not
+ *   decay norms and biases
+ * @data: (nullable): the data to train on; %NULL if ebb_trainer_set_batch_func() gives batches
+ * @options: (nullable): the settings, which are copied; %NULL for the defaults
+ * @error: return location for an error
+ *
+ * Makes a training. Connect to its signals and set functions, then call ebb_trainer_run(), or ebb_trainer_prepare(),
+ * ebb_trainer_run_step() until ebb_trainer_is_done(), and ebb_trainer_finish().
+ *
+ * Returns: (transfer full): the trainer, or %NULL with %EBB_ERROR_INVALID_ARGUMENT if two settings contradict each
+ *   other, which names both
+ */
+EbbTrainer *
+ebb_trainer_new (EbbModule *model,
+                 EbbOptimizer *optimizer,
+                 EbbDataset *data,
+                 EbbTrainerOptions *options,
+                 GError **error)
+{
+  g_autoptr (EbbTrainer) self = NULL;
+
+  if (!EBB_MAY_BEGIN (error, model))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
+  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), NULL);
+  g_return_val_if_fail (data == NULL || EBB_IS_DATASET (data), NULL);
+  g_return_val_if_fail (options == NULL || EBB_IS_TRAINER_OPTIONS (options), NULL);
+
+  self = g_object_new (EBB_TYPE_TRAINER, NULL);
+  self->options = ebb_trainer_options_copy (options);
+  self->settings = ebb_trainer_options_get_settings (self->options);
+  if (!ebb_trainer_settings_check (self->settings, optimizer, error))
+    return NULL;
+  self->steps = self->settings->steps;
+  self->model = g_object_ref (model);
+  self->optimizer = optimizer != NULL ? g_object_ref (optimizer) : ebb_adamw_new (model, LEARNING_RATE, error);
+  if (self->optimizer == NULL
+      || (optimizer == NULL && !ebb_optimizer_exclude_from_decay (self->optimizer, error)))
+    return NULL;
+  self->source.settings = self->settings;
+  g_set_object (&self->source.data, data);
+  ebb_train_pass_set_model (&self->pass, model);
+  self->pass.optimizer = self->optimizer;
+  self->pass.schedule = self->settings->schedule;
+  self->pass.clip = self->settings->clip;
+  self->pass.lowers = strcmp (self->settings->dtype, "bf16") == 0;
+  self->pass.varies = data == NULL || !EBB_IS_TEXT_DATASET (data);
+  self->pass.most_rows = self->settings->micro_batch_size;
+  self->resume = (EbbTrainResume){ .state = ebb_training_state_new (model, self->optimizer, data),
+                                   .optimizer = self->optimizer,
+                                   .source = &self->source,
+                                   .record = &self->record,
+                                   .is_on_ranks = self->settings->mesh != NULL };
+  g_object_set (self->resume.state, "trained-only", ebb_lora_is_wrapped (model), "config", self->settings->config,
+                NULL);
+  return g_steal_pointer (&self);
+}
+
+/**
+ * ebb_trainer_set_batch_func:
+ * @self: a trainer without a dataset
+ * @func: (nullable) (scope notified) (closure user_data) (destroy destroy): gives batches
+ * @user_data: user data of @func
+ * @destroy: (nullable): frees @user_data
+ *
+ * Sets the function that gives the batches to train on. It is called on the thread that calls the trainer, and once
+ * for each batch.
+ */
+void
+ebb_trainer_set_batch_func (EbbTrainer *self, EbbTrainerBatchFunc func, gpointer user_data, GDestroyNotify destroy)
+{
+  g_return_if_fail (EBB_IS_TRAINER (self));
+
+  ebb_train_batch_func_set (&self->source.batches, func, user_data, destroy);
+}
+
+/**
+ * ebb_trainer_set_evaluate_func:
+ * @self: a trainer
+ * @func: (nullable) (scope notified) (closure user_data) (destroy destroy): gives batches
+ * @user_data: user data of @func
+ * @destroy: (nullable): frees @user_data
+ *
+ * Sets the function that gives the held-out data. Each measure takes its batches from number 0 to an empty one.
+ */
+void
+ebb_trainer_set_evaluate_func (EbbTrainer *self, EbbTrainerBatchFunc func, gpointer user_data, GDestroyNotify destroy)
+{
+  g_return_if_fail (EBB_IS_TRAINER (self));
+
+  ebb_train_batch_func_set (&self->source.evaluated, func, user_data, destroy);
+}
+
+/**
+ * ebb_trainer_set_loss_func:
+ * @self: a trainer
+ * @func: (nullable) (scope notified) (closure user_data) (destroy destroy): computes the loss; %NULL for the loss of
+ *   #EbbGpt and #EbbBert
+ * @user_data: user data of @func
+ * @destroy: (nullable): frees @user_data
+ *
+ * Sets the function that computes the loss of the rows that the trainer gives it.
+ */
+void
+ebb_trainer_set_loss_func (EbbTrainer *self, EbbTrainerLossFunc func, gpointer user_data, GDestroyNotify destroy)
+{
+  g_return_if_fail (EBB_IS_TRAINER (self));
+
+  ebb_train_pass_set_loss (&self->pass, func, user_data, destroy);
+}
+
+void
+ebb_trainer_set_save_dtype (EbbTrainer *self, int dtype)
+{
+  self->save_dtype = dtype;
+}
+
+/* -- signals and requests ------------------------------------------------------------------------------------------ */
+
+/**
+ * ebb_trainer_fail:
+ * @self: a trainer
+ * @error: what went wrong
+ *
+ * Makes the trainer's running call fail with a copy of @error after the handler of a signal that calls this function.
+ * Handlers can't return errors. The first error counts.
+ */
+void
+ebb_trainer_fail (EbbTrainer *self, const GError *error)
+{
+  g_return_if_fail (EBB_IS_TRAINER (self));
+  g_return_if_fail (error != NULL);
+
+  if (self->failure == NULL)
+    self->failure = g_error_copy (error);
+}
+
+static gboolean
+take_failure (EbbTrainer *self, GError **error)
+{
+  if (self->failure == NULL)
+    return TRUE;
+  g_propagate_error (error, g_steal_pointer (&self->failure));
+  return FALSE;
+}
+
+static void
+take_requests (EbbTrainer *self)
+{
+  if (self->cancellable != NULL && g_cancellable_is_cancelled (self->cancellable))
+    self->ranks.requested |= EBB_TRAIN_CANCEL;
+}
+
+static gboolean
+is_cancelled (const EbbTrainer *self)
+{
+  return (self->ranks.agreed & EBB_TRAIN_CANCEL) != 0;
+}
+
+/* An EbbTrainNotify. */
+static gboolean
+notify (gpointer user_data, EbbTrainerPhase phase, guint64 done, guint64 total, GError **error)
+{
+  EbbTrainer *self = user_data;
+
+  g_signal_emit (self, signals[PHASE], 0, phase, done, total);
+  take_requests (self);
+  return take_failure (self, error);
+}
+
+/**
+ * ebb_trainer_stop:
+ * @self: a trainer
+ *
+ * Ends the training after the step that runs, as if it had been the last one. On ranks one that calls this is enough.
+ */
+void
+ebb_trainer_stop (EbbTrainer *self)
+{
+  g_return_if_fail (EBB_IS_TRAINER (self));
+
+  self->ranks.requested |= EBB_TRAIN_STOP;
+}
+
+static gboolean
+agree (EbbTrainer *self, gboolean ok, GError **error)
+{
+  return ebb_train_ranks_agree (&self->ranks, ok, error);
+}
+
+/* -- preparing ----------------------------------------------------------------------------------------------------- */
+
+/* All ranks must agree in what decides which calls they make. */
+static gboolean
+begin_on_ranks (EbbTrainer *self, GError **error)
+{
+  const EbbTrainerSettings *settings = self->settings;
+  g_autofree char *text = NULL;
+
+  if (!ebb_train_ranks_init (&self->ranks, settings->mesh, error))
+    {
+      ebb_train_ranks_clear (&self->ranks);
+      return FALSE;
+    }
+  self->pass.ranks = &self->ranks;
+  if (settings->mesh == NULL)
+    return TRUE;
+  text = ebb_trainer_settings_describe (settings, self->steps, ebb_train_source_has_evaluation (&self->source));
+  return ebb_train_ranks_check_same (&self->ranks, "settings", text, error);
+}
+
+/* -- the state ----------------------------------------------------------------------------------------------------- */
+
+static gboolean
+load_state (EbbTrainer *self, GError **error)
+{
+  g_autofree char *note = NULL;
+
+  if (!ebb_train_resume_load (&self->resume, &note, error))
+    return FALSE;
+  if (note != NULL)
+    g_signal_emit (self, signals[NOTE], 0, note);
+  return TRUE;
+}
+
+static void
+release (EbbTrainer *self)
+{
+  self->is_prepared = FALSE;
+  g_clear_object (&self->lock);
+  ebb_training_log_close (&self->log);
+  self->log = EBB_TRAINING_LOG_NONE;
+}
+
+/* What happens once in the life of a trainer. */
+static gboolean
+begin (EbbTrainer *self, GError **error)
+{
+  const EbbTrainerSettings *settings = self->settings;
+  gboolean is_there = FALSE;
+
+  if (self->is_begun)
+    return agree (self, ebb_train_take_outputs (settings, self->model, self->ranks.rank, &self->lock, &is_there, error),
+                  error);
+  self->record.rss_peak_before = ebb_training_report_get_rss_peak ();
+  if (!ebb_train_source_check (&self->source, self->steps, error) || !ebb_train_pass_check_loss (&self->pass, error)
+      || !ebb_train_source_find_sizes (&self->source, self->model, &self->steps, error)
+      || (self->pass.ranks == NULL && !begin_on_ranks (self, error))
+      || !agree (self, ebb_train_take_outputs (settings, self->model, self->ranks.rank, &self->lock, &is_there, error),
+                 error)
+      || (is_there && !load_state (self, error)))
+    return FALSE;
+  ebb_optimizer_zero_grad (self->optimizer);
+  self->record.first_step = self->record.saved_step = self->record.step;
+  self->is_begun = TRUE;
+  return TRUE;
+}
+
+static gboolean
+open_log (EbbTrainer *self, GError **error)
+{
+  const EbbTrainerSettings *settings = self->settings;
+
+  return settings->log == NULL || ebb_is_dry_run () || self->ranks.rank > 0 || self->log.lines >= 0
+         || ebb_training_log_open (&self->log, settings->log, settings->resume, self->record.step, error);
+}
+
+/**
+ * ebb_trainer_prepare:
+ * @self: a trainer
+ * @cancellable: (nullable): ends the call early
+ * @error: return location for an error
+ *
+ * Makes the trainer ready for steps: checks settings and outputs, locks the folders of the state and of the log,
+ * loads the state that is there, and takes the first batch. On ranks all call it together. A trainer that is ready
+ * already does nothing.
+ *
+ * Returns: %FALSE with @error set: %EBB_ERROR_INVALID_ARGUMENT if settings contradict each other, %EBB_ERROR_STATE if
+ *   the state doesn't fit or another training uses its folder, %EBB_ERROR_IO if a file can't be written
+ */
+gboolean
+ebb_trainer_prepare (EbbTrainer *self, GCancellable *cancellable, GError **error)
+{
+  gboolean ok;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
+  g_return_val_if_fail (cancellable == NULL || G_IS_CANCELLABLE (cancellable), FALSE);
+
+  if (self->is_prepared)
+    return TRUE;
+  self->ranks.failure_shared = FALSE;
+  self->cancellable = cancellable;
+  ok = begin (self, error)
+       && agree (self,
+                 open_log (self, error) && take_failure (self, error) && ebb_train_source_fill (&self->source, error),
+                 error);
+  self->cancellable = NULL;
+  self->is_prepared = self->must_poll = ok;
+  if (!ok)
+    release (self);
+  return ok;
+}
+
+static gboolean
+check_whole (const EbbTrainer *self, GError **error)
+{
+  return !self->is_broken
+         || ebb_fail (error, EBB_ERROR_STATE,
+                      "trainer: step %" G_GINT64_FORMAT " was broken off, and the weights are those of no step: make a "
+                      "new trainer, which goes on from the last saved state",
+                      self->record.step + 1);
+}
+
+/* -- saving -------------------------------------------------------------------------------------------------------- */
+
+/* Waits for the device, which reports now what failed since the last step was enqueued: then its weights are no step's.
+ */
+static gboolean
+settle (EbbTrainer *self, GError **error)
+{
+  const gboolean ok = notify (self, EBB_TRAINER_PHASE_WAIT, 0, 0, error);
+  const gboolean is_settled = ok && ebb_device_synchronize (self->pass.device, error);
+
+  self->is_broken = self->is_broken || (ok && !is_settled);
+  return agree (self, is_settled, error);
+}
+
+static gboolean
+write_state (EbbTrainer *self, GError **error)
+{
+  GError *failure = NULL;
+
+  if (ebb_train_resume_save (&self->resume, &failure))
+    return TRUE;
+  /* All ranks fail together, unless one is gone. */
+  self->ranks.failure_shared = !g_error_matches (failure, EBB_ERROR, EBB_ERROR_PROCESS_GROUP);
+  g_propagate_error (error, failure);
+  return FALSE;
+}
+
+/**
+ * ebb_trainer_save_state:
+ * @self: a trainer that is prepared
+ * @error: return location for an error
+ *
+ * Saves the state of the last step in the folder of #EbbTrainerOptions:resume, unless it is there already. On ranks all
+ * call it together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_STATE if there is no folder, or if a step was
+ *   broken off, whose weights are those of no step
+ */
+gboolean
+ebb_trainer_save_state (EbbTrainer *self, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
+
+  if (self->settings->resume == NULL)
+    return ebb_fail (error, EBB_ERROR_STATE, "trainer: resume is not set: it names the folder of the state");
+  if (!check_whole (self, error))
+    return FALSE;
+  if (!self->is_prepared || self->record.step == self->record.saved_step)
+    return self->is_prepared || ebb_fail (error, EBB_ERROR_STATE, "trainer: prepare it before its state is saved");
+  if (!settle (self, error) || !agree (self, notify (self, EBB_TRAINER_PHASE_SAVE, 0, 0, error), error)
+      || !write_state (self, error))
+    return FALSE;
+  g_signal_emit (self, signals[SAVED], 0, self->settings->resume);
+  return take_failure (self, error);
+}
+
+/* After a failure that all ranks have: the last whole step is saved. The first failure is reported. */
+static void
+save_after_failure (EbbTrainer *self)
+{
+  g_autoptr (GError) failure = NULL;
+
+  if (self->settings->resume == NULL || self->is_broken || !self->is_prepared
+      || (self->ranks.mesh != NULL && !self->ranks.failure_shared))
+    return;
+  self->ranks.failure_shared = FALSE; /* or the next failure would be taken for it */
+  if (!ebb_trainer_save_state (self, &failure))
+    {
+      g_autofree char *text = g_strdup_printf ("the state of step %" G_GINT64_FORMAT " was not saved: %s",
+                                               self->record.step, failure->message);
+
+      g_signal_emit (self, signals[NOTE], 0, text);
+      g_clear_error (&self->failure);
+    }
+  else
+    self->ranks.failure_shared = TRUE;
+}
+
+/**
+ * ebb_trainer_save_model:
+ * @self: a trainer
+ * @path: (type filename): where to save it
+ * @error: return location for an error
+ *
+ * Saves the model: its adapter, as ebb_lora_save() does, if it has one; else a file that ends with `.safetensors` or
+ * `.gguf`, or a folder, as ebb_model_save() does. On ranks all call it together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written
+ */
+gboolean
+ebb_trainer_save_model (EbbTrainer *self, const char *path, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self, path))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
+
+  if (self->pass.ranks == NULL && !begin_on_ranks (self, error))
+    return FALSE;
+  if (!agree (self, notify (self, EBB_TRAINER_PHASE_SAVE, 0, 0, error), error)
+      || !ebb_train_save_model (self->model, &self->ranks, path, self->save_dtype, error))
+    return FALSE;
+  g_signal_emit (self, signals[SAVED], 0, path);
+  return take_failure (self, error);
+}
+
+/* -- measuring ----------------------------------------------------------------------------------------------------- */
+
+/* Measures the trainer's own held-out data. @may_be_best: it is not the model before its first step. */
+static gboolean
+evaluate_own (EbbTrainer *self, gboolean may_be_best, double *loss, GError **error)
+{
+  const char *path = self->settings->save_best;
+  gboolean is_best;
+
+  if (!ebb_train_evaluate (&self->pass, &self->source, self->settings->evaluate, loss, error))
+    return FALSE;
+  if (is_cancelled (self))
+    return TRUE;
+  is_best = ebb_train_record_add_evaluation (&self->record, *loss, may_be_best);
+  g_signal_emit (self, signals[EVALUATED], 0, self->record.step, *loss, is_best);
+  if (!agree (self, take_failure (self, error), error))
+    return FALSE;
+  return !is_best || path == NULL || ebb_trainer_save_model (self, path, error);
+}
+
+static gboolean
+set_cancelled (GError **error)
+{
+  g_set_error_literal (error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "the training was cancelled");
+  return FALSE;
+}
+
+/**
+ * ebb_trainer_evaluate:
+ * @self: a trainer
+ * @data: (nullable): data to measure: all its rows, in order; %NULL for the trainer's own held-out data
+ * @loss: (out): return location for the loss, a mean over what counts in the data, in nats
+ * @cancellable: (nullable): ends the call early
+ * @error: return location for an error
+ *
+ * Measures the loss of the model as it is. Training is as if it had not been. A measure of the trainer's own data is
+ * in the report, and emits #EbbTrainer::evaluated. On ranks all call it together.
+ *
+ * Returns: %FALSE with @error set, %G_IO_ERROR_CANCELLED if it was cancelled
+ */
+gboolean
+ebb_trainer_evaluate (EbbTrainer *self, EbbDataset *data, double *loss, GCancellable *cancellable, GError **error)
+{
+  gboolean ok;
+
+  *loss = NAN;
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
+  g_return_val_if_fail (data == NULL || EBB_IS_DATASET (data), FALSE);
+
+  if (data == NULL && !ebb_train_source_has_evaluation (&self->source))
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "trainer: there is no data to measure: give some, or set evaluate");
+  if (!ebb_trainer_prepare (self, cancellable, error)
+      || (data != NULL && !ebb_dataset_check_context (data, self->source.context, error)))
+    return FALSE;
+  self->cancellable = cancellable;
+  take_requests (self);
+  ok = data != NULL ? ebb_train_evaluate (&self->pass, &self->source, data, loss, error)
+                    : evaluate_own (self, self->record.step > 0, loss, error);
+  self->cancellable = NULL;
+  if (ok && is_cancelled (self))
+    ok = set_cancelled (error);
+  self->ranks.requested &= ~(guint) EBB_TRAIN_CANCEL;
+  self->ranks.agreed &= ~(guint) EBB_TRAIN_CANCEL;
+  return ok
+         && (data != NULL || self->record.losses->len > 0
+             || ebb_training_log_add_evaluation (&self->log, self->record.step, *loss, error));
+}
+
+/* -- steps --------------------------------------------------------------------------------------------------------- */
+
+static void
+note_step (EbbTrainer *self, GPtrArray *batches, double loss)
+{
+  double rate, scale;
+
+  g_object_get (self->optimizer, "lr", &rate, "lr-scale", &scale, NULL);
+  self->record.rate = rate * scale;
+  self->record.loss = loss;
+  self->record.n_tokens = 0;
+  for (guint i = 0; i < batches->len; i++)
+    self->record.n_tokens += ebb_train_batch_count_tokens (batches->pdata[i]);
+  self->record.step++;
+}
+
+/* Takes the batches of a step and computes it. */
+static gboolean
+take_step (EbbTrainer *self, GError **error)
+{
+  double loss;
+  g_autoptr (GPtrArray) batches = ebb_train_source_take_step (&self->source, error);
+
+  if (batches == NULL || !ebb_train_pass_take_step (&self->pass, batches, self->record.step + 1, &loss, error))
+    return FALSE;
+  if (ebb_is_dry_run ())
+    return TRUE;
+  note_step (self, batches, loss);
+  ebb_train_source_end_step (&self->source, batches);
+  return TRUE;
+}
+
+/* An EbbStepFunc. */
+static gboolean
+run_step_func (EbbModule *model, gpointer user_data, GError **error)
+{
+  return take_step (user_data, error);
+}
+
+/* Where nothing lasting has changed yet, a rank that trains alone goes back to the last step. */
+static gboolean
+run_whole_step (EbbTrainer *self, GError **error)
+{
+  const gint64 began = g_get_monotonic_time ();
+  const gint64 before = self->record.step;
+  double seconds;
+
+  if (self->ranks.mesh == NULL && !ebb_training_state_mark (self->resume.state, error))
+    return FALSE;
+  if (!take_step (self, error))
+    {
+      self->is_broken = self->record.step > before || self->ranks.mesh != NULL
+                        || !ebb_training_state_rewind (self->resume.state, NULL);
+      return FALSE;
+    }
+  seconds = (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC;
+  ebb_train_record_add_step (&self->record, seconds);
+  return TRUE;
+}
+
+/* The held-out data is measured every so many steps, and after the last one. */
+static gboolean
+evaluate_if_due (EbbTrainer *self, GError **error)
+{
+  const gint64 every = self->settings->evaluate_every;
+  double loss;
+
+  if (!ebb_train_source_has_evaluation (&self->source) || is_cancelled (self)
+      || !((every > 0 && self->record.step % every == 0) || self->record.step == self->steps))
+    return TRUE;
+  return evaluate_own (self, TRUE, &loss, error);
+}
+
+/* What follows a step: the handlers of signals, the held-out data, the log, the state. */
+static gboolean
+finish_step (EbbTrainer *self, GError **error)
+{
+  const gint64 every = self->settings->save_every;
+
+  g_signal_emit (self, signals[STEPPED], 0, self->record.step, self->record.loss);
+  take_requests (self);
+  if (!agree (self, take_failure (self, error), error) || !evaluate_if_due (self, error))
+    return FALSE;
+  if (self->settings->log != NULL
+      && !agree (self, ebb_train_record_log_step (&self->record, &self->log, self->pass.device, error), error))
+    return FALSE;
+  return every == 0 || self->record.step % every != 0 || is_cancelled (self) || ebb_trainer_save_state (self, error);
+}
+
+static gboolean
+run_step (EbbTrainer *self, GError **error)
+{
+  take_requests (self);
+  if (self->must_poll && !ebb_train_ranks_poll (&self->ranks, error))
+    return FALSE;
+  self->must_poll = FALSE;
+  self->ranks.agreed |= self->ranks.control == NULL ? self->ranks.requested : 0;
+  if (is_cancelled (self))
+    return TRUE;
+  return run_whole_step (self, error) && finish_step (self, error);
+}
+
+/* The state of the last whole step is saved, if this object has taken one. */
+static gboolean
+end_cancelled (EbbTrainer *self, GError **error)
+{
+  const gboolean is_saved = self->settings->resume == NULL || self->record.step == self->record.first_step
+                            || ebb_trainer_save_state (self, error);
+
+  self->ranks.requested &= ~(guint) EBB_TRAIN_CANCEL;
+  self->ranks.agreed &= ~(guint) EBB_TRAIN_CANCEL;
+  self->must_poll = TRUE;
+  return is_saved && set_cancelled (error);
+}
+
+/**
+ * ebb_trainer_run_step:
+ * @self: a trainer
+ * @cancellable: (nullable): ends the training after the running step
+ * @error: return location for an error
+ *
+ * Takes one step, prepared if it is the first, then does what is due: it emits #EbbTrainer::stepped, measures held-out
+ * data, writes the log, and saves the state. On ranks all call it together, and all end at the same step.
+ *
+ * A step that fails changes nothing, unless it has moved parameters already, and the state of the last whole step is
+ * saved. On ranks it is saved if all of them know of the failure; see #EbbTrainer:is-failure-shared.
+ *
+ * Returns: %FALSE with @error set: %G_IO_ERROR_CANCELLED after the state was saved, %EBB_ERROR_STATE if the training is
+ *   done, %EBB_ERROR_CALLBACK if a function failed without saying why
+ */
+gboolean
+ebb_trainer_run_step (EbbTrainer *self, GCancellable *cancellable, GError **error)
+{
+  GError *failure = NULL;
+  gboolean ok;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
+  g_return_val_if_fail (cancellable == NULL || G_IS_CANCELLABLE (cancellable), FALSE);
+
+  if (!ebb_trainer_prepare (self, cancellable, error) || !check_whole (self, error))
+    return FALSE;
+  if (ebb_trainer_is_done (self))
+    return ebb_fail (error, EBB_ERROR_STATE,
+                     "trainer: the training is done, at step %" G_GINT64_FORMAT ": raise steps to go on",
+                     self->record.step);
+  self->cancellable = cancellable;
+  self->ranks.failure_shared = FALSE;
+  if (self->data_error != NULL)
+    failure = g_steal_pointer (&self->data_error);
+  ok = failure == NULL && run_step (self, &failure);
+  if (!ok)
+    save_after_failure (self);
+  self->cancellable = NULL;
+  if (!ok)
+    {
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  return !is_cancelled (self) || end_cancelled (self, error);
+}
+
+/**
+ * ebb_trainer_is_done:
+ * @self: a trainer that is prepared
+ *
+ * Whether no step is left: all of #EbbTrainer:steps were taken, ebb_trainer_stop() was called, or the data has ended;
+ * to see the last, it takes the next batch. On ranks all call it together.
+ *
+ * Returns: %TRUE if the training is done
+ */
+gboolean
+ebb_trainer_is_done (EbbTrainer *self)
+{
+  g_return_val_if_fail (EBB_IS_TRAINER (self), TRUE);
+
+  if ((self->steps != EBB_TRAINER_NO_STEPS && self->record.step >= self->steps)
+      || (self->ranks.agreed & EBB_TRAIN_STOP) != 0
+      || (self->ranks.control == NULL && (self->ranks.requested & EBB_TRAIN_STOP) != 0))
+    return TRUE;
+  if (self->source.data != NULL || self->data_error != NULL
+      || (self->is_prepared && !ebb_train_source_fill (&self->source, &self->data_error)))
+    return FALSE;
+  return self->source.has_ended && self->source.queue->len == 0;
+}
+
+/**
+ * ebb_trainer_finish:
+ * @self: a trainer
+ * @error: return location for an error
+ *
+ * Ends the training: waits for enqueued work, saves the state, and unlocks the folders. More steps may follow after
+ * ebb_trainer_prepare(). On ranks all call it together.
+ *
+ * Returns: %FALSE with @error set; the folders are unlocked all the same
+ */
+gboolean
+ebb_trainer_finish (EbbTrainer *self, GError **error)
+{
+  gboolean ok = TRUE;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
+
+  self->ranks.failure_shared = FALSE;
+  if (self->is_prepared && !self->is_broken)
+    ok = settle (self, error) && (self->settings->resume == NULL || ebb_trainer_save_state (self, error));
+  self->ranks.requested = self->ranks.agreed = 0;
+  release (self);
+  return ok && ebb_train_record_gather_ranks (&self->record, &self->ranks, self->pass.device, error);
+}
+
+/**
+ * ebb_trainer_run:
+ * @self: a trainer
+ * @cancellable: (nullable): ends the training after the running step
+ * @error: return location for an error
+ *
+ * Trains to the end: ebb_trainer_prepare(), ebb_trainer_run_step() until ebb_trainer_is_done(), and
+ * ebb_trainer_finish(). It may be called again, with more #EbbTrainer:steps or after it was cancelled.
+ *
+ * Returns: %FALSE with @error set as by these functions
+ */
+gboolean
+ebb_trainer_run (EbbTrainer *self, GCancellable *cancellable, GError **error)
+{
+  gboolean ok = TRUE;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
+
+  if (!ebb_trainer_prepare (self, cancellable, error))
+    return FALSE;
+  while (ok && !ebb_trainer_is_done (self))
+    ok = ebb_trainer_run_step (self, cancellable, error);
+  if (ok)
+    return ebb_trainer_finish (self, error);
+  self->ranks.requested = self->ranks.agreed = 0;
+  release (self);
+  return FALSE;
+}
+
+/**
+ * ebb_trainer_estimate:
+ * @self: a trainer
+ * @error: return location for an error
+ *
+ * Finds the memory of a step by dry runs of it. On ranks all call it together.
+ *
+ * Returns: (transfer full): the memory of a step, or %NULL with @error set
+ */
+EbbMemoryEstimate *
+ebb_trainer_estimate (EbbTrainer *self, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
+
+  if (!ebb_trainer_prepare (self, NULL, error) || !ebb_train_source_fill (&self->source, error))
+    return NULL;
+  return ebb_memory_estimate_new (self->model, self->pass.device, run_step_func, self, error);
+}
+
+/* -- metrics and values of one's own ------------------------------------------------------------------------------- */
+
+/**
+ * ebb_trainer_add_metric:
+ * @self: a trainer
+ * @name: the name of the metric
+ * @value: a floating tensor of one element, a mean over what counts in the rows of the loss
+ *
+ * Notes a number besides the loss, from the loss function: see ebb_trainer_get_metrics(). On ranks all note the same
+ * metrics.
+ */
+void
+ebb_trainer_add_metric (EbbTrainer *self, const char *name, EbbTensor *value)
+{
+  g_return_if_fail (EBB_IS_TRAINER (self));
+  g_return_if_fail (name != NULL && value != NULL);
+
+  ebb_train_pass_add_metric (&self->pass, name, value);
+}
+
+/**
+ * ebb_trainer_get_metrics:
+ * @self: a trainer
+ *
+ * Returns: (transfer full): a dictionary of what the loss function has noted in the last step: means over the step and
+ *   all ranks, as the loss
+ */
+EbbArgs *
+ebb_trainer_get_metrics (EbbTrainer *self)
+{
+  EbbArgs *metrics;
+
+  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
+
+  metrics = ebb_args_new (EBB_ARGS_DICT);
+  for (guint i = 0; i < self->pass.names->len; i++)
+    ebb_args_add_double (metrics, self->pass.names->pdata[i], g_array_index (self->pass.sums, double, i));
+  return metrics;
+}
+
+/**
+ * ebb_trainer_set_values:
+ * @self: a trainer
+ * @values: (nullable): numbers, strings, tensors, and containers of them, nested at most 50 deep
+ *
+ * Sets values of the program's own that are saved with the state, as the place in its data.
+ */
+void
+ebb_trainer_set_values (EbbTrainer *self, EbbArgs *values)
+{
+  g_return_if_fail (EBB_IS_TRAINER (self));
+
+  if (values != NULL)
+    ebb_args_ref (values);
+  g_clear_pointer (&self->resume.values, ebb_args_unref);
+  self->resume.values = values;
+}
+
+/**
+ * ebb_trainer_get_values:
+ * @self: a trainer
+ *
+ * Returns: (transfer full) (nullable): the values that ebb_trainer_set_values() set, or that the resumed state had
+ */
+EbbArgs *
+ebb_trainer_get_values (EbbTrainer *self)
+{
+  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
+
+  return self->resume.values != NULL ? ebb_args_ref (self->resume.values) : NULL;
+}
+
+/* -- reports ------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_trainer_to_json:
+ * @self: a trainer
+ *
+ * Returns: (transfer full): the report of the training: losses, times, and memory, as one JSON object
+ */
+char *
+ebb_trainer_to_json (EbbTrainer *self)
+{
+  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
+
+  return ebb_train_record_to_json (&self->record, self->model, self->pass.device);
+}
+
+/**
+ * ebb_trainer_get_progress:
+ * @self: a trainer
+ * @n_columns: the most columns of the line
+ *
+ * Returns: (transfer full): a line of text for people: the step, the loss, tokens a second, the time that is left, and
+ *   memory, as far as there are columns
+ */
+char *
+ebb_trainer_get_progress (EbbTrainer *self, guint n_columns)
+{
+  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
+
+  return ebb_train_record_get_progress (&self->record, self->pass.device, self->steps, n_columns);
+}
+
+/* -- object -------------------------------------------------------------------------------------------------------- */
+
+enum
+{
+  PROP_0,
+  PROP_STEPS,
+  PROP_CONFIG,
+  PROP_MODEL,
+  PROP_OPTIMIZER,
+  PROP_STEP,
+  PROP_LOSS,
+  PROP_LEARNING_RATE,
+  PROP_GRADIENT_NORM,
+  PROP_TOKENS_PER_SECOND,
+  PROP_EVALUATED_LOSS,
+  PROP_BEST_LOSS,
+  PROP_BEST_STEP,
+  PROP_IS_FAILURE_SHARED,
+};
+
+static void
+ebb_trainer_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
+{
+  EbbTrainer *self = EBB_TRAINER (object);
+
+  switch (id)
+    {
+    case PROP_STEPS: g_value_set_int64 (value, self->steps); break;
+    case PROP_CONFIG: g_object_get_property (G_OBJECT (self->resume.state), "config", value); break;
+    case PROP_MODEL: g_value_set_object (value, self->model); break;
+    case PROP_OPTIMIZER: g_value_set_object (value, self->optimizer); break;
+    case PROP_STEP: g_value_set_int64 (value, self->record.step); break;
+    case PROP_LOSS: g_value_set_double (value, self->record.loss); break;
+    case PROP_LEARNING_RATE: g_value_set_double (value, self->record.rate); break;
+    case PROP_GRADIENT_NORM: g_value_set_double (value, self->pass.norm); break;
+    case PROP_TOKENS_PER_SECOND: g_value_set_double (value, ebb_train_record_get_speed (&self->record)); break;
+    case PROP_EVALUATED_LOSS: g_value_set_double (value, self->record.evaluated_loss); break;
+    case PROP_BEST_LOSS: g_value_set_double (value, self->record.best_step > 0 ? self->record.best_loss : NAN); break;
+    case PROP_BEST_STEP: g_value_set_int64 (value, self->record.best_step); break;
+    case PROP_IS_FAILURE_SHARED:
+      g_value_set_boolean (value, self->ranks.mesh == NULL || self->ranks.failure_shared);
+      break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_trainer_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
+{
+  EbbTrainer *self = EBB_TRAINER (object);
+
+  switch (id)
+    {
+    case PROP_STEPS: self->steps = g_value_get_int64 (value); break;
+    case PROP_CONFIG: g_object_set_property (G_OBJECT (self->resume.state), "config", value); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_trainer_finalize (GObject *object)
+{
+  EbbTrainer *self = EBB_TRAINER (object);
+
+  release (self);
+  ebb_train_source_clear (&self->source);
+  ebb_train_record_clear (&self->record);
+  ebb_train_pass_clear (&self->pass);
+  ebb_train_ranks_clear (&self->ranks);
+  g_clear_pointer (&self->resume.values, ebb_args_unref);
+  g_clear_object (&self->resume.state);
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->model);
+  g_clear_object (&self->options);
+  g_clear_error (&self->failure);
+  g_clear_error (&self->data_error);
+  G_OBJECT_CLASS (ebb_trainer_parent_class)->finalize (object);
+}
+
+static void
+ebb_trainer_init (EbbTrainer *self)
+{
+  ebb_train_pass_init (&self->pass);
+  self->pass.notify = notify;
+  self->pass.notify_data = self;
+  self->ranks = EBB_TRAIN_RANKS_ALONE;
+  ebb_train_source_init (&self->source);
+  ebb_train_record_init (&self->record);
+  self->log = EBB_TRAINING_LOG_NONE;
+  self->save_dtype = EBB_MODEL_KEEP_DTYPE;
+}
+
+static void
+install_number (GObjectClass *klass, guint id, const char *name)
+{
+  g_object_class_install_property (klass, id,
+                                   g_param_spec_double (name, NULL, NULL, -G_MAXDOUBLE, G_MAXDOUBLE, 0,
+                                                        G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+}
+
+static void
+install_step (GObjectClass *klass, guint id, const char *name)
+{
+  g_object_class_install_property (klass, id,
+                                   g_param_spec_int64 (name, NULL, NULL, 0, G_MAXINT64, 0,
+                                                       G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+}
+
+static void
+install_properties (GObjectClass *klass)
+{
+  const GParamFlags reads = G_PARAM_READABLE | G_PARAM_STATIC_STRINGS, writes = G_PARAM_READWRITE | reads;
+
+  /**
+   * EbbTrainer:steps:
+   *
+   * The step at which the training ends, resumed steps included; -1: when the data ends. It may be raised for another
+   * ebb_trainer_run().
+   */
+  g_object_class_install_property (
+      klass, PROP_STEPS, g_param_spec_int64 ("steps", NULL, NULL, EBB_TRAINER_NO_STEPS, G_MAXINT64 / 2, -1, writes));
+  /**
+   * EbbTrainer:config:
+   *
+   * The text that is kept in the state: at first #EbbTrainerOptions:config.
+   */
+  g_object_class_install_property (klass, PROP_CONFIG, g_param_spec_string ("config", NULL, NULL, NULL, writes));
+  /**
+   * EbbTrainer:model:
+   *
+   * The model that is trained.
+   */
+  g_object_class_install_property (klass, PROP_MODEL,
+                                   g_param_spec_object ("model", NULL, NULL, EBB_TYPE_MODULE, reads));
+  /**
+   * EbbTrainer:optimizer:
+   *
+   * The optimizer of its parameters.
+   */
+  g_object_class_install_property (klass, PROP_OPTIMIZER,
+                                   g_param_spec_object ("optimizer", NULL, NULL, EBB_TYPE_OPTIMIZER, reads));
+  /**
+   * EbbTrainer:step:
+   *
+   * How many steps were taken, resumed ones included.
+   */
+  install_step (klass, PROP_STEP, "step");
+  /**
+   * EbbTrainer:loss:
+   *
+   * The loss of the last step: the mean over what counts in its batches, on all ranks; NaN before the first one.
+   */
+  install_number (klass, PROP_LOSS, "loss");
+  /**
+   * EbbTrainer:learning-rate:
+   *
+   * The learning rate of the last step.
+   */
+  install_number (klass, PROP_LEARNING_RATE, "learning-rate");
+  /**
+   * EbbTrainer:gradient-norm:
+   *
+   * The norm of the last step's gradients before they were clipped; NaN without #EbbTrainerOptions:clip.
+   */
+  install_number (klass, PROP_GRADIENT_NORM, "gradient-norm");
+  /**
+   * EbbTrainer:tokens-per-second:
+   *
+   * Tokens that all ranks compute in a second, by the last steps; rows, if batches have no `tokens`.
+   */
+  install_number (klass, PROP_TOKENS_PER_SECOND, "tokens-per-second");
+  /**
+   * EbbTrainer:evaluated-loss:
+   *
+   * The held-out loss as it was measured last; NaN if it never was.
+   */
+  install_number (klass, PROP_EVALUATED_LOSS, "evaluated-loss");
+  /**
+   * EbbTrainer:best-loss:
+   *
+   * The least held-out loss, resumed steps included; NaN if there is none.
+   */
+  install_number (klass, PROP_BEST_LOSS, "best-loss");
+  /**
+   * EbbTrainer:best-step:
+   *
+   * The step after which it was measured; 0 if there is none.
+   */
+  install_step (klass, PROP_BEST_STEP, "best-step");
+  /**
+   * EbbTrainer:is-failure-shared:
+   *
+   * Whether all ranks know of the failure of the last call: then they may leave in order.
+   */
+  g_object_class_install_property (klass, PROP_IS_FAILURE_SHARED,
+                                   g_param_spec_boolean ("is-failure-shared", NULL, NULL, FALSE, reads));
+}
+
+static guint
+add_signal (EbbTrainerClass *klass, const char *name, guint n, const GType *types)
+{
+  return g_signal_newv (name, G_TYPE_FROM_CLASS (klass), G_SIGNAL_RUN_LAST, NULL, NULL, NULL, NULL, G_TYPE_NONE, n,
+                        (GType *) types);
+}
+
+static void
+ebb_trainer_class_init (EbbTrainerClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+
+  object_class->get_property = ebb_trainer_get_property;
+  object_class->set_property = ebb_trainer_set_property;
+  object_class->finalize = ebb_trainer_finalize;
+  install_properties (object_class);
+  /**
+   * EbbTrainer::stepped:
+   * @self: the trainer
+   * @step: how many steps were taken
+   * @loss: the loss of the step
+   *
+   * A step was taken.
+   */
+  signals[STEPPED] = add_signal (klass, "stepped", 2, (GType[]){ G_TYPE_INT64, G_TYPE_DOUBLE });
+  /**
+   * EbbTrainer::evaluated:
+   * @self: the trainer
+   * @step: how many steps were taken
+   * @loss: the loss of the held-out data
+   * @is_best: whether it is the least so far
+   *
+   * The trainer's held-out data was measured. It comes before the best weights are saved.
+   */
+  signals[EVALUATED] = add_signal (klass, "evaluated", 3, (GType[]){ G_TYPE_INT64, G_TYPE_DOUBLE, G_TYPE_BOOLEAN });
+  /**
+   * EbbTrainer::saved:
+   * @self: the trainer
+   * @path: (type filename): the folder or file
+   *
+   * The state or weights were saved.
+   */
+  signals[SAVED] = add_signal (klass, "saved", 1, (GType[]){ G_TYPE_STRING });
+  /**
+   * EbbTrainer::note:
+   * @self: the trainer
+   * @text: one line
+   *
+   * Something happened that people should read.
+   */
+  signals[NOTE] = add_signal (klass, "note", 1, (GType[]){ G_TYPE_STRING });
+  /**
+   * EbbTrainer::phase:
+   * @self: the trainer
+   * @phase: what begins
+   * @done: parts that are done of it
+   * @total: all its parts; 0: their number isn't known
+   *
+   * A phase begins, or a part of it. Phases of a step come in dry runs, too, where ebb_is_dry_run() says so.
+   */
+  signals[PHASE] =
+      add_signal (klass, "phase", 3, (GType[]){ EBB_TYPE_TRAINER_PHASE, G_TYPE_UINT64, G_TYPE_UINT64 });
+}
