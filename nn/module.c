@@ -360,15 +360,13 @@ EbbTensor *
 ebb_module_take_only_tensor (EbbModule *self, EbbArgs *result, GError **error)
 {
   EbbTensor *tensor = ebb_args_peek_only_tensor (result);
-  g_autofree char *text = NULL;
 
   if (result == NULL)
     return NULL;
   if (tensor != NULL)
     return ebb_tensor_ref (tensor);
-  text = ebb_args_to_string (result);
   return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but it gave %s",
-                        ebb_module_get_type_name (self), text);
+                        ebb_module_get_type_name (self), ebb_in_message (ebb_args_to_string (result)));
 }
 
 EbbArgs *
@@ -384,12 +382,8 @@ ebb_module_default_forward (EbbModule *self, EbbArgs *args, GError **error)
     return ebb_fail_null (error, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
                           ebb_module_get_type_name (self));
   if (input == NULL)
-    {
-      g_autofree char *text = ebb_args_to_string (args);
-
-      return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: takes one tensor, but got %s",
-                            ebb_module_get_type_name (self), text);
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: takes one tensor, but got %s",
+                          ebb_module_get_type_name (self), ebb_in_message (ebb_args_to_string (args)));
   priv->in_default_forward = TRUE;
   output = klass->forward1 (self, input, error);
   priv->in_default_forward = outer;
@@ -595,13 +589,9 @@ check_name (EbbModule *self, const char *name, NameKind kind, GError **error)
   NameKind other;
 
   if (*name == '\0' || strchr (name, '.') != NULL || !g_utf8_validate (name, -1, NULL))
-    {
-      g_autofree char *shown = g_utf8_make_valid (name, -1);
-
-      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                       "%s: \"%s\" can't name a %s; a name has at least one character and no dot",
-                       ebb_module_get_type_name (self), shown, kinds[kind]);
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: \"%s\" can't name a %s; a name has at least one character and no dot",
+                     ebb_module_get_type_name (self), ebb_in_message (g_utf8_make_valid (name, -1)), kinds[kind]);
   parameter = registry_find (&priv->parameters, name);
   buffer = registry_find (&priv->buffers, name);
   child = find_child (priv, name);

@@ -136,12 +136,9 @@ ebb_device_get (const char *name,
 
   colon = strchr (name, ':');
   if (colon != NULL && !g_ascii_string_to_unsigned (colon + 1, 10, 0, 1023, &index, NULL))
-    {
-      g_autofree char *shown = ebb_escape_text (name);
-
-      return ebb_fail_null (error, EBB_ERROR_DEVICE,
-                            "device \"%s\": the part after the colon must be a number from 0 to 1023", shown);
-    }
+    return ebb_fail_null (error, EBB_ERROR_DEVICE,
+                          "device \"%s\": the part after the colon must be a number from 0 to 1023",
+                          ebb_show_text (name));
   backend_name = colon != NULL ? g_strndup (name, (gsize) (colon - name)) : g_strdup (name);
   ebb_device_get_cpu ();
   EBB_AUTO_LOCK (&lock);

@@ -14,6 +14,11 @@ void ebb_error_set (GError **error,
 #define ebb_fail(...) (ebb_error_set (__VA_ARGS__), FALSE)
 #define ebb_fail_null(...) (ebb_error_set (__VA_ARGS__), NULL)
 
+/* Passes @text on to the message of the thread's next ebb_error_set (), which frees @text. */
+const char *ebb_in_message (char *text);
+#define ebb_show_text(text) ebb_in_message (ebb_escape_text (text))
+#define ebb_show_shape(tensor) ebb_in_message (ebb_tensor_shape_to_string (tensor))
+
 /* A stranger's text, or the name of a file, as part of a message: UTF-8, on one line, cut if it is long. */
 char *ebb_escape_text (const char *text);
 /* The same of its first characters, with "..." for the others. */

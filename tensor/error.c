@@ -18,6 +18,21 @@ ebb_error_quark (void)
   return value;
 }
 
+#define MAX_TEXTS 8
+
+/* The texts that the next message is made of; the oldest one goes first. */
+static _Thread_local char *texts[MAX_TEXTS];
+static _Thread_local guint n_texts;
+
+const char *
+ebb_in_message (char *text)
+{
+  char **place = &texts[n_texts++ % MAX_TEXTS];
+
+  g_free (*place);
+  return *place = text;
+}
+
 void
 ebb_error_set (GError **error,
                EbbError code,
@@ -30,6 +45,8 @@ ebb_error_set (GError **error,
   if (error != NULL)
     g_propagate_error (error, g_error_new_valist (EBB_ERROR, code, format, arguments));
   va_end (arguments);
+  for (guint i = 0; i < MAX_TEXTS; i++)
+    g_clear_pointer (&texts[i], g_free);
 }
 
 #define MAX_SHOWN 2000

@@ -24,16 +24,12 @@ check_present (EbbTensor *tensor,
     return ebb_fail (error, EBB_ERROR_STOP,
                      "the tensor has no data: it was made after a recompute had all it needed");
   if (G_UNLIKELY (tensor->storage->no_data))
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
-
-      return ebb_fail (
-          error, EBB_ERROR_DRY_RUN,
-          "the values of the %s tensor %s are read, and a dry run has none: read them outside of the step, or "
-          "take real steps: ebb_memory_plan_new_measured (), in Python plan_memory (…, measured=True), plans "
-          "by them, and an EbbMemoryTimeline records one",
-          ebb_dtype_get_name (tensor->view.dtype), shape);
-    }
+    return ebb_fail (
+        error, EBB_ERROR_DRY_RUN,
+        "the values of the %s tensor %s are read, and a dry run has none: read them outside of the step, or "
+        "take real steps: ebb_memory_plan_new_measured (), in Python plan_memory (…, measured=True), plans "
+        "by them, and an EbbMemoryTimeline records one",
+        ebb_dtype_get_name (tensor->view.dtype), ebb_show_shape (tensor));
   if (G_UNLIKELY (ebb_modes.observers != NULL))
     ebb_thread_touch (tensor->view.data);
   return ebb_storage_map (tensor->storage, error);
@@ -194,12 +190,8 @@ read_item (EbbTensor *tensor,
   if (!check_present (tensor, error))
     return FALSE;
   if (tensor->n_elements != 1)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (tensor);
-
-      return ebb_fail (error, EBB_ERROR_SHAPE, "item () of a tensor of shape %s: it must have one element",
-                       text);
-    }
+    return ebb_fail (error, EBB_ERROR_SHAPE, "item () of a tensor of shape %s: it must have one element",
+                     ebb_show_shape (tensor));
   if (!download (tensor, &element, error))
     return FALSE;
   *real = 0;
@@ -503,12 +495,8 @@ ebb_tensor_set_grad (EbbTensor *tensor,
   if (!EBB_MAY_BEGIN (error, tensor))
     return FALSE;
   if (grad != NULL && !ebb_shapes_equal (&grad->view, &tensor->view))
-    {
-      g_autofree char *a = ebb_tensor_shape_to_string (grad);
-      g_autofree char *b = ebb_tensor_shape_to_string (tensor);
-
-      return ebb_fail (error, EBB_ERROR_SHAPE, "the gradient has shape %s, but the tensor has shape %s", a, b);
-    }
+    return ebb_fail (error, EBB_ERROR_SHAPE, "the gradient has shape %s, but the tensor has shape %s",
+                     ebb_show_shape (grad), ebb_show_shape (tensor));
   if (grad != NULL && grad->view.dtype != tensor->view.dtype
       && (grad->view.dtype != EBB_DTYPE_F32 || tensor->view.dtype != EBB_DTYPE_BF16))
     return ebb_fail (error, EBB_ERROR_DTYPE, "the gradient is of %s, but the tensor is of %s",

@@ -74,11 +74,8 @@ count_bytes (const gint64 *shape,
     return ebb_fail (error, EBB_ERROR_DTYPE, "dtype number %d: there is none", (int) dtype);
   for (guint i = 0; i < n_dims; i++)
     if (shape[i] < 0)
-      {
-        g_autofree char *text = ebb_shape_to_string (shape, n_dims);
-
-        return ebb_fail (error, EBB_ERROR_SHAPE, "shape %s: sizes must be 0 or more", text);
-      }
+      return ebb_fail (error, EBB_ERROR_SHAPE, "shape %s: sizes must be 0 or more",
+                       ebb_in_message (ebb_shape_to_string (shape, n_dims)));
     else if (shape[i] == 0)
       {
         *size = 0;
@@ -88,11 +85,8 @@ count_bytes (const gint64 *shape,
     ok = ok && !__builtin_mul_overflow (n, shape[i], &n);
   ok = ok && !__builtin_mul_overflow (n, (gint64) ebb_dtype_get_size (dtype), &n);
   if (!ok)
-    {
-      g_autofree char *text = ebb_shape_to_string (shape, n_dims);
-
-      return ebb_fail (error, EBB_ERROR_NO_MEMORY, "shape %s has more bytes than can be counted", text);
-    }
+    return ebb_fail (error, EBB_ERROR_NO_MEMORY, "shape %s has more bytes than can be counted",
+                     ebb_in_message (ebb_shape_to_string (shape, n_dims)));
   *size = (gsize) n;
   return TRUE;
 }
@@ -192,13 +186,9 @@ ebb_tensor_new_from_values (const void *values,
   if (self == NULL)
     return NULL;
   if ((gsize) self->n_elements != n_values)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (self);
-
-      return ebb_fail_null (error, EBB_ERROR_SHAPE,
-                            "%" G_GSIZE_FORMAT " values for a tensor of shape %s, which has %" G_GINT64_FORMAT,
-                            n_values, text, self->n_elements);
-    }
+    return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                          "%" G_GSIZE_FORMAT " values for a tensor of shape %s, which has %" G_GINT64_FORMAT, n_values,
+                          ebb_show_shape (self), self->n_elements);
   return ebb_tensor_upload (self, values, error) ? g_steal_pointer (&self) : NULL;
 }
 
@@ -272,18 +262,17 @@ ebb_tensor_new_from_bytes (GBytes *bytes,
 {
   gsize size, available;
   const char *data;
-  g_autofree char *text = NULL;
 
   if (!EBB_MAY_BEGIN (error, bytes) || !count_bytes (shape, n_dims, dtype, &size, error))
     return NULL;
   data = g_bytes_get_data (bytes, &available);
   if (offset > available || size > available - offset || ((gsize) data + offset) % ebb_dtype_get_size (dtype) != 0)
     {
-      text = ebb_shape_to_string (shape, n_dims);
       return ebb_fail_null (error, EBB_ERROR_SHAPE,
                             "shape %s of %s at offset %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
                             " bytes: must lie inside and be aligned to the element's size",
-                            text, ebb_dtype_get_name (dtype), offset, available);
+                            ebb_in_message (ebb_shape_to_string (shape, n_dims)), ebb_dtype_get_name (dtype), offset,
+                            available);
     }
   return ebb_tensor_new_from_pointer ((guint64) (gsize) (data + offset), shape, n_dims, NULL, 0, dtype,
                                       (GDestroyNotify) g_bytes_unref, g_bytes_ref (bytes), error);

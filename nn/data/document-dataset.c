@@ -59,7 +59,6 @@ ebb_document_dataset_check_context (EbbDataset *dataset,
                                     GError **error)
 {
   EbbDocumentDataset *self = EBB_DOCUMENT_DATASET (dataset);
-  g_autofree char *names = NULL;
   EbbPacking *packing;
 
   if (!ebb_dataset_check_positive_context (context, error))
@@ -73,9 +72,8 @@ ebb_document_dataset_check_context (EbbDataset *dataset,
     return FALSE;
   if (packing->n_rows > 0)
     return TRUE;
-  names = ebb_document_dataset_get_names (dataset);
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: no document has a token to learn after its first one", names);
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: no document has a token to learn after its first one",
+                   ebb_in_message (ebb_document_dataset_get_names (dataset)));
 }
 
 static gint64
@@ -193,14 +191,9 @@ ebb_document_dataset_hold_out (EbbDataset *dataset,
   gint64 ends[2] = { 0, 0 };
 
   if (n - n_held < 1)
-    {
-      g_autofree char *names = ebb_document_dataset_get_names (dataset);
-
-      return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
-                            "%s: a share of %g can't be held out of %" G_GINT64_FORMAT
-                            " document%s: none would be left",
-                            names, share, n, n == 1 ? "" : "s");
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "%s: a share of %g can't be held out of %" G_GINT64_FORMAT " document%s: none would be left",
+                          ebb_in_message (ebb_document_dataset_get_names (dataset)), share, n, n == 1 ? "" : "s");
   is_held = g_new0 (guint8, (gsize) n);
   for (gint64 i = 0; i < n_held; i++)
     is_held[ebb_dataset_permute ((guint64) i, (guint64) n, ebb_dataset_mix (~seed))] = 1;

@@ -517,9 +517,7 @@ static gboolean
 fail_empty (const char *name,
             GError **error)
 {
-  g_autofree char *shown = ebb_escape_text (name);
-
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", shown);
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", ebb_show_text (name));
 }
 
 static gboolean

@@ -124,17 +124,15 @@ ebb_text_dataset_find_context (EbbDataset *dataset,
                                GError **error)
 {
   EbbTextDataset *self = EBB_TEXT_DATASET (dataset);
-  g_autofree char *names = NULL;
 
   if (!ebb_dataset_check_positive_context (context, error))
     return FALSE;
   if (context < self->n_tokens)
     return TRUE;
-  names = ebb_text_dataset_get_names (dataset);
   return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
                    "%s: %" G_GINT64_FORMAT " tokens are too few: a context of %" G_GINT64_FORMAT
                    " needs one more than that",
-                   names, self->n_tokens, context);
+                   ebb_in_message (ebb_text_dataset_get_names (dataset)), self->n_tokens, context);
 }
 
 static gint64
@@ -154,14 +152,10 @@ ebb_text_dataset_hold_out (EbbDataset *dataset,
   g_autoptr (EbbTextDataset) held = NULL;
 
   if (n_held < 2 || self->n_tokens - n_held < 2)
-    {
-      g_autofree char *names = ebb_text_dataset_get_names (dataset);
-
-      return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
-                            "%s: a share of %g can't be held out of %" G_GINT64_FORMAT
-                            " tokens: it and the rest must be 2 tokens or more",
-                            names, share, self->n_tokens);
-    }
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "%s: a share of %g can't be held out of %" G_GINT64_FORMAT
+                          " tokens: it and the rest must be 2 tokens or more",
+                          ebb_in_message (ebb_text_dataset_get_names (dataset)), share, self->n_tokens);
   held = g_object_new (EBB_TYPE_TEXT_DATASET, "paths", self->paths, "tokenizer", self->tokenizer, "seed",
                        ebb_dataset_get_private (dataset)->seed, NULL);
   held->stream = g_atomic_rc_box_acquire (self->stream);

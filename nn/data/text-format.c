@@ -77,7 +77,6 @@ ebb_check_text_format (const char *name,
                        GError **error)
 {
   const char *text = (const char *) start, *fault = NULL, *advice = WRITE_TEXT;
-  g_autofree char *shown = NULL;
   gsize i = 0, strange;
 
   if (!EBB_MAY_BEGIN (error, name))
@@ -95,6 +94,5 @@ ebb_check_text_format (const char *name,
     fault = "binary data, or text in another encoding than UTF-8";
   else
     return TRUE;
-  shown = ebb_escape_text (name);
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: it is %s: %s", shown, fault, advice);
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: it is %s: %s", ebb_show_text (name), fault, advice);
 }

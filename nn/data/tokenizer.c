@@ -113,7 +113,6 @@ take_tokens (EbbTokenizer *self,
              GError **error)
 {
   g_autoptr (EbbTensor) tokens = made;
-  g_autofree char *shape = NULL;
 
   if (failure != NULL)
     {
@@ -128,10 +127,9 @@ take_tokens (EbbTokenizer *self,
   if (ebb_tensor_get_dtype (tokens) == EBB_DTYPE_I64 && ebb_tensor_get_n_dims (tokens) == 1
       && ebb_tensor_is_contiguous (tokens))
     return ebb_to_device (tokens, ebb_device_get_cpu (), error);
-  shape = ebb_tensor_shape_to_string (tokens);
-  return ebb_fail_null (error, EBB_ERROR_CALLBACK,
-                        "%s () of %s gave %s %s: it must give a contiguous i64 tensor with one dimension", what,
-                        G_OBJECT_TYPE_NAME (self), ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
+  return ebb_fail_null (
+      error, EBB_ERROR_CALLBACK, "%s () of %s gave %s %s: it must give a contiguous i64 tensor with one dimension",
+      what, G_OBJECT_TYPE_NAME (self), ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), ebb_show_shape (tokens));
 }
 
 /**
@@ -285,12 +283,8 @@ ebb_tokenizer_decode (EbbTokenizer *self,
   g_return_val_if_fail (EBB_TOKENIZER_GET_CLASS (self)->decode != NULL, NULL);
 
   if (ebb_tensor_get_dtype (tokens) != EBB_DTYPE_I64 || ebb_tensor_get_n_dims (tokens) != 1)
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (tokens);
-
-      return ebb_fail_null (error, EBB_ERROR_SHAPE, "tokens are %s %s: they must be an i64 tensor with one dimension",
-                            ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
-    }
+    return ebb_fail_null (error, EBB_ERROR_SHAPE, "tokens are %s %s: they must be an i64 tensor with one dimension",
+                          ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), ebb_show_shape (tokens));
   contiguous = ebb_contiguous (tokens, error);
   host = ebb_to_device (contiguous, ebb_device_get_cpu (), error);
   if (host == NULL)

@@ -25,9 +25,7 @@ fail (const char *verb,
       int number,
       GError **error)
 {
-  g_autofree char *shown = ebb_escape_text (path);
-
-  return ebb_fail (error, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, shown, g_strerror (number));
+  return ebb_fail (error, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, ebb_show_text (path), g_strerror (number));
 }
 
 /* Flushes a folder's entries to the disk, as far as its file system can. */
@@ -226,12 +224,8 @@ resolve (const char *path,
       return NULL;
     }
   if (real == NULL && !g_path_is_absolute (path) && (current = get_real (".")) == NULL)
-    {
-      g_autofree char *shown = ebb_escape_text (path);
-
-      return ebb_fail_null (error, EBB_ERROR_IO, "can't write the folder %s: the current folder has been removed",
-                            shown);
-    }
+    return ebb_fail_null (error, EBB_ERROR_IO, "can't write the folder %s: the current folder has been removed",
+                          ebb_show_text (path));
   if (real == NULL)
     real = g_canonicalize_filename (path, current);
   if (strcmp (real, "/") != 0)

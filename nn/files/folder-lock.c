@@ -48,9 +48,8 @@ fail (EbbFolderLock *self,
       const char *verb,
       int number)
 {
-  g_autofree char *shown = ebb_escape_text (self->folder);
-
-  return ebb_fail (error, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, shown, g_strerror (number));
+  return ebb_fail (error, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, ebb_show_text (self->folder),
+                   g_strerror (number));
 }
 
 static gboolean

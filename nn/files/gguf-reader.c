@@ -181,14 +181,10 @@ read_payload (Parser *parser,
           || !read_u64 (parser, &n, error)))
     return FALSE;
   if (n > (parser->file_size - parser->position) / value_sizes[type])
-    {
-      g_autofree char *quoted = ebb_json_quote (value->key);
-
-      return ebb_file_fail (parser->path, error,
-                            "truncated: the value %s has %" G_GUINT64_FORMAT
-                            " elements of type %s, more than the rest of the file holds",
-                            quoted, n, value_names[type]);
-    }
+    return ebb_file_fail (parser->path, error,
+                          "truncated: the value %s has %" G_GUINT64_FORMAT
+                          " elements of type %s, more than the rest of the file holds",
+                          ebb_in_message (ebb_json_quote (value->key)), n, value_names[type]);
   value->type = (EbbGgufValueType) type;
   value->n = (gsize) n;
   value->offset = parser->position;
@@ -236,7 +232,6 @@ set_type (Parser *parser,
           guint32 type,
           GError **error)
 {
-  g_autofree char *shown = NULL;
   g_autofree char *name = NULL;
 
   entry->dtype = type == EBB_GGUF_TENSOR_F16    ? EBB_DTYPE_F16
@@ -254,9 +249,8 @@ set_type (Parser *parser,
   name = ebb_json_quote (entry->name);
   if (type >= G_N_ELEMENTS (tensor_types) || tensor_types[type] == NULL)
     return ebb_file_fail (parser->path, error, "tensor %s has the type %u, which is unknown", name, type);
-  shown = ebb_escape_text (parser->path);
-  return ebb_fail (error, EBB_ERROR_DTYPE, "%s: tensor %s is %s: it must be F32, F16, BF16 or Q8_0", shown, name,
-                   tensor_types[type]);
+  return ebb_fail (error, EBB_ERROR_DTYPE, "%s: tensor %s is %s: it must be F32, F16, BF16 or Q8_0",
+                   ebb_show_text (parser->path), name, tensor_types[type]);
 }
 
 static gboolean
@@ -508,9 +502,8 @@ refuse (const EbbGguf *self,
         const char *right,
         GError **error)
 {
-  g_autofree char *quoted = ebb_json_quote (value->key);
-
-  return ebb_file_fail (self->tensors->path, error, "the value %s is %s%s: it must be %s", quoted,
+  return ebb_file_fail (self->tensors->path, error, "the value %s is %s%s: it must be %s",
+                        ebb_in_message (ebb_json_quote (value->key)),
                         value->is_array ? "an array of type " : "of type ", value_names[value->type], right);
 }
 

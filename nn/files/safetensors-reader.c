@@ -58,7 +58,6 @@ read_dtype (Parser *parser,
 {
   g_autofree char *name = ebb_json_scanner_read_string (&parser->scanner, error);
   g_autofree char *tensor = ebb_json_quote (entry->name);
-  g_autofree char *quoted = NULL;
 
   if (name == NULL)
     return FALSE;
@@ -75,17 +74,12 @@ read_dtype (Parser *parser,
       return TRUE;
     }
   if (g_strv_contains (other_dtype_names, name))
-    {
-      g_autofree char *shown = ebb_escape_text (parser->path);
-
-      return ebb_fail (error, EBB_ERROR_DTYPE,
-                       "%s: tensor %s has the dtype %s, which is not supported: it must be one of " SUPPORTED_DTYPES,
-                       shown, tensor, name);
-    }
-  quoted = ebb_json_quote (name);
+    return ebb_fail (error, EBB_ERROR_DTYPE,
+                     "%s: tensor %s has the dtype %s, which is not supported: it must be one of " SUPPORTED_DTYPES,
+                     ebb_show_text (parser->path), tensor, name);
   return ebb_file_fail (parser->path, error,
                         "tensor %s has the dtype %s, which is unknown: it must be one of " SUPPORTED_DTYPES, tensor,
-                        quoted);
+                        ebb_in_message (ebb_json_quote (name)));
 }
 
 static gboolean
@@ -197,12 +191,8 @@ read_entry (Parser *parser,
       while (which < 3 && strcmp (key, keys[which]) != 0)
         which++;
       if (which == 3 || (seen & (1u << which)))
-        {
-          g_autofree char *quoted = ebb_json_quote (key);
-
-          return ebb_file_fail (parser->path, error, "tensor %s has %s key %s", tensor,
-                                which == 3 ? "the unknown" : "twice the", quoted);
-        }
+        return ebb_file_fail (parser->path, error, "tensor %s has %s key %s", tensor,
+                              which == 3 ? "the unknown" : "twice the", ebb_in_message (ebb_json_quote (key)));
       seen |= 1u << which;
       if (!readers[which](parser, entry, error))
         return FALSE;
@@ -233,17 +223,10 @@ read_metadata (Parser *parser,
       if (key == NULL)
         return FALSE;
       if (g_hash_table_contains (keys, key))
-        {
-          g_autofree char *quoted = ebb_json_quote (key);
-
-          return ebb_file_fail (parser->path, error, "__metadata__ has %s twice", quoted);
-        }
+        return ebb_file_fail (parser->path, error, "__metadata__ has %s twice", ebb_in_message (ebb_json_quote (key)));
       if (!ebb_json_scanner_try (scanner, '"'))
-        {
-          g_autofree char *quoted = ebb_json_quote (key);
-
-          return ebb_file_fail (parser->path, error, "__metadata__ has %s, which is not a string", quoted);
-        }
+        return ebb_file_fail (parser->path, error, "__metadata__ has %s, which is not a string",
+                              ebb_in_message (ebb_json_quote (key)));
       scanner->position--;
       value = ebb_json_scanner_read_string (scanner, error);
       if (value == NULL)
@@ -290,11 +273,8 @@ read_members (Parser *parser,
       if (name == NULL)
         return FALSE;
       if (g_hash_table_contains (parser->names, name))
-        {
-          g_autofree char *quoted = ebb_json_quote (name);
-
-          return ebb_file_fail (parser->path, error, "the name %s is there twice", quoted);
-        }
+        return ebb_file_fail (parser->path, error, "the name %s is there twice",
+                              ebb_in_message (ebb_json_quote (name)));
       is_metadata = strcmp (name, "__metadata__") == 0;
       g_hash_table_add (parser->names, g_strdup (name));
       if (is_metadata ? !read_metadata (parser, error)

@@ -160,12 +160,8 @@ check_tensors (const char *path,
       else if (!g_hash_table_add (names, (gpointer) name))
         problem = "has the name of another";
       if (problem != NULL)
-        {
-          g_autofree char *shown = ebb_json_quote (name ? name : "");
-
-          return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "can't write %s: value %u, %s, %s", path, i, shown,
-                           problem);
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "can't write %s: value %u, %s, %s", path, i,
+                         ebb_in_message (ebb_json_quote (name ? name : "")), problem);
     }
   return TRUE;
 }

@@ -35,10 +35,6 @@ ebb_state_file_read (const char *path,
   if (tensors == NULL)
     return NULL;
   if (index < 0)
-    {
-      g_autofree char *shown = ebb_escape_text (path);
-
-      return ebb_fail_null (error, EBB_ERROR_FORMAT, "%s: it holds tensors, but no saved training", shown);
-    }
+    return ebb_fail_null (error, EBB_ERROR_FORMAT, "%s: it holds tensors, but no saved training", ebb_show_text (path));
   return ebb_state_tree_restore (ebb_args_get_string (metadata, (guint) index), tensors, path, error);
 }

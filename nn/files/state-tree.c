@@ -69,9 +69,8 @@ refuse (Flattening *self,
         const char *problem,
         GError **error)
 {
-  g_autofree char *quoted = ebb_json_quote (self->path->str);
-
-  return ebb_fail (error, EBB_ERROR_STATE, "the state can't be saved: at %s it has %s", quoted, problem);
+  return ebb_fail (error, EBB_ERROR_STATE, "the state can't be saved: at %s it has %s",
+                   ebb_in_message (ebb_json_quote (self->path->str)), problem);
 }
 
 static gboolean
@@ -223,9 +222,8 @@ fail (Restoring *self,
       const char *problem,
       const char *name)
 {
-  g_autofree char *quoted = ebb_json_quote (name);
-
-  return ebb_json_scanner_fail (&self->scanner, error, "the state has %s %s", problem, quoted);
+  return ebb_json_scanner_fail (&self->scanner, error, "the state has %s %s", problem,
+                                ebb_in_message (ebb_json_quote (name)));
 }
 
 /* Adds the value at the scanner to @args. */

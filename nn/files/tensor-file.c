@@ -100,12 +100,8 @@ ebb_tensor_entries_check_ranges (const char *path,
         }
       name = ebb_json_quote (sorted[i]->name);
       if (sorted[i]->begin < expected)
-        {
-          g_autofree char *other = ebb_json_quote (sorted[i - 1]->name);
-
-          return ebb_file_fail (path, error, "the data of tensors %s and %s overlap at byte %" G_GINT64_FORMAT, other,
-                                name, sorted[i]->begin);
-        }
+        return ebb_file_fail (path, error, "the data of tensors %s and %s overlap at byte %" G_GINT64_FORMAT,
+                              ebb_in_message (ebb_json_quote (sorted[i - 1]->name)), name, sorted[i]->begin);
       return ebb_file_fail (path, error,
                             "bytes %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT
                             " of the data, before tensor %s, belong to none",

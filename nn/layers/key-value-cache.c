@@ -148,7 +148,6 @@ check_append (EbbKeyValueCache *self,
 {
   g_autofree char *keys_shape = ebb_tensor_shape_to_string (keys);
   g_autofree char *values_shape = ebb_tensor_shape_to_string (values);
-  g_autofree char *own_shape = NULL;
   gint64 n_tokens;
 
   if (ebb_tensor_get_n_dims (keys) != 4 || ebb_tensor_get_n_dims (values) != 4
@@ -181,9 +180,8 @@ check_append (EbbKeyValueCache *self,
       || ebb_tensor_get_dim (keys, 3) != ebb_tensor_get_dim (layer->keys, 3)
       || ebb_tensor_get_dim (values, 3) != ebb_tensor_get_dim (layer->values, 3))
     {
-      own_shape = ebb_tensor_shape_to_string (layer->keys);
       return ebb_fail (error, EBB_ERROR_SHAPE, "KeyValueCache: keys %s do not follow keys %s", keys_shape,
-                       own_shape);
+                       ebb_show_shape (layer->keys));
     }
   if (ebb_tensor_get_dtype (keys) == ebb_tensor_get_dtype (layer->keys)
       && ebb_tensor_get_dtype (values) == ebb_tensor_get_dtype (layer->values))

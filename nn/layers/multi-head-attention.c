@@ -256,13 +256,10 @@ expand_mask (EbbModule *module, EbbTensor *mask, EbbTensor **expanded, GError **
 static gboolean
 check_input (EbbMultiHeadAttention *self, const char *name, EbbTensor *tensor, int width, GError **error)
 {
-  g_autofree char *shape = NULL;
-
   if (ebb_tensor_get_n_dims (tensor) == 3 && ebb_tensor_get_dim (tensor, 2) == width)
     return TRUE;
-  shape = ebb_tensor_shape_to_string (tensor);
   return ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be [B, T, %d]",
-                   ebb_module_get_type_name (EBB_MODULE (self)), name, shape, width);
+                   ebb_module_get_type_name (EBB_MODULE (self)), name, ebb_show_shape (tensor), width);
 }
 
 /* How many heads a projection with @n_parts side by side in its last dimension has: all, unless it gives a part of
@@ -448,14 +445,11 @@ attend_separate (EbbMultiHeadAttention *self,
 static gboolean
 check_starts (EbbMultiHeadAttention *self, EbbTensor *starts, EbbTensor *x, GError **error)
 {
-  g_autofree char *shape = NULL;
-
   if (starts == NULL
       || (ebb_tensor_get_n_dims (starts) == 2 && ebb_tensor_get_dim (starts, 0) == ebb_tensor_get_dim (x, 0)))
     return TRUE;
-  shape = ebb_tensor_shape_to_string (starts);
   return ebb_fail (error, EBB_ERROR_SHAPE, "%s: starts %s; it must be [B, T], one for each token",
-                   ebb_module_get_type_name (EBB_MODULE (self)), shape);
+                   ebb_module_get_type_name (EBB_MODULE (self)), ebb_show_shape (starts));
 }
 
 /* @inputs: of the call, the mask as it was given. */

@@ -381,7 +381,6 @@ ebb_block_config_new_norm (const EbbBlockConfig *self, int width, GError **error
 static gboolean
 check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
 {
-  g_autofree char *text = NULL;
   gboolean ok = ebb_args_get_length (result) == 2;
 
   for (guint i = 0; ok && i < 2; i++)
@@ -392,10 +391,8 @@ check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
     }
   if (ok)
     return TRUE;
-  text = ebb_args_to_string (result);
-  return ebb_fail (error, EBB_ERROR_SHAPE,
-                   "%s: it must return two tensors of its input's shape, but it returned %s",
-                   ebb_module_get_type_name (module), text);
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: it must return two tensors of its input's shape, but it returned %s",
+                   ebb_module_get_type_name (module), ebb_in_message (ebb_args_to_string (result)));
 }
 
 static EbbTensor *

@@ -139,13 +139,11 @@ pass (EbbStackFlow flow, EbbArgs *args)
 static gboolean
 check_args (EbbStackFlow flow, EbbArgs *args, GError **error)
 {
-  g_autofree char *text = NULL;
-
   if (flow == EBB_STACK_PIPE || ebb_args_get_n_positional (args) > 0)
     return TRUE;
-  text = ebb_args_to_string (args);
   return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "the value that goes through the modules must be the first argument, by position; got %s", text);
+                   "the value that goes through the modules must be the first argument, by position; got %s",
+                   ebb_in_message (ebb_args_to_string (args)));
 }
 
 /* -- calls --------------------------------------------------------------------------------------------------------- */
@@ -202,13 +200,11 @@ static EbbTensor *
 peek_first (EbbModule *stack, EbbArgs *args, const char *which, GError **error)
 {
   EbbTensor *first = ebb_args_get_length (args) > 0 ? ebb_args_peek_tensor (args, 0) : NULL;
-  g_autofree char *text = NULL;
 
   if (first != NULL)
     return first;
-  text = ebb_args_to_string (args);
   return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must begin with a tensor, which is divided; got %s",
-                        ebb_module_get_type_name (stack), which, text);
+                        ebb_module_get_type_name (stack), which, ebb_in_message (ebb_args_to_string (args)));
 }
 
 static EbbArgs *

@@ -270,15 +270,11 @@ check_pattern (const EbbGptConfig *self, GError **error)
   if (pattern == NULL)
     return TRUE;
   if (letters == 0 || pattern[letters] != '\0')
-    {
-      g_autofree char *shown = ebb_escape_text (pattern);
-
-      return refuse (
-          error,
-          "the layer pattern is \"%s\", it must be letters s (sliding) and f (full), or S and F without rotary "
-          "positions",
-          shown);
-    }
+    return refuse (
+        error,
+        "the layer pattern is \"%s\", it must be letters s (sliding) and f (full), or S and F without rotary "
+        "positions",
+        ebb_show_text (pattern));
   if (self->window == 0 && strpbrk (pattern, "sS") != NULL)
     return refuse (error, "the layer pattern \"%s\" has sliding layers, but window is 0", pattern);
   if (self->positions != EBB_POSITIONS_ROTARY && strpbrk (pattern, "SF") != NULL)

@@ -34,13 +34,10 @@ ebb_model_preset_list (const EbbModelPreset *presets, guint n_presets, const cha
 gboolean
 ebb_model_config_check_preset (const char *unknown_preset, const char *const *presets, GError **error)
 {
-  g_autofree char *known = NULL;
-
   if (unknown_preset == NULL)
     return TRUE;
-  known = g_strjoinv (", ", (char **) presets);
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s",
-                   unknown_preset, known);
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s", unknown_preset,
+                   ebb_in_message (g_strjoinv (", ", (char **) presets)));
 }
 
 gboolean
@@ -118,15 +115,10 @@ ebb_model_initialize (EbbModule *model, EbbInitialStdFunc get_std, GError **erro
 gboolean
 ebb_model_check_like_tokens (EbbModule *model, const char *name, EbbTensor *tensor, EbbTensor *tokens, GError **error)
 {
-  g_autofree char *shape = NULL;
-  g_autofree char *right = NULL;
-
   if (tensor == NULL
       || (ebb_tensor_get_n_dims (tensor) == 2 && ebb_tensor_get_dim (tensor, 0) == ebb_tensor_get_dim (tokens, 0)
           && ebb_tensor_get_dim (tensor, 1) == ebb_tensor_get_dim (tokens, 1)))
     return TRUE;
-  shape = ebb_tensor_shape_to_string (tensor);
-  right = ebb_tensor_shape_to_string (tokens);
-  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be %s, as tokens",
-                   ebb_module_get_type_name (model), name, shape, right);
+  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be %s, as tokens", ebb_module_get_type_name (model),
+                   name, ebb_show_shape (tensor), ebb_show_shape (tokens));
 }

@@ -484,12 +484,8 @@ check_kind (EbbOptimizer *self,
   if (index < 0)
     return FALSE;
   if (g_strcmp0 (ebb_args_get_string (state, (guint) index), own) != 0)
-    {
-      g_autofree char *shown = ebb_escape_text (ebb_args_get_string (state, (guint) index));
-
-      return ebb_fail (error, EBB_ERROR_STATE, "the state is one of the optimizer %s: this one is %s", shown,
-                       own);
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the state is one of the optimizer %s: this one is %s",
+                     ebb_show_text (ebb_args_get_string (state, (guint) index)), own);
   return TRUE;
 }
 

@@ -266,7 +266,6 @@ check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **erro
   g_autoptr (GPtrArray) missing = g_ptr_array_new ();
   g_autoptr (GPtrArray) unexpected = g_ptr_array_new ();
   g_autoptr (GString) text = g_string_new (NULL);
-  g_autofree char *shown = NULL;
   g_autofree char *advice = NULL;
 
   if (strict)
@@ -280,9 +279,8 @@ check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **erro
   advice = advise (missing, unexpected);
   if (advice != NULL)
     g_string_append_printf (text, "; %s", advice);
-  shown = ebb_escape_text (text->str);
   return ebb_fail (error, EBB_ERROR_STATE, "%s: the state dict does not fit:%s", ebb_module_get_type_name (self),
-                   shown);
+                   ebb_show_text (text->str));
 }
 
 /* Everything that can fail comes before the first byte is changed. */
@@ -335,12 +333,8 @@ read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
       EbbTensor *tensor = ebb_args_peek_tensor (state, i);
 
       if (key == NULL || tensor == NULL)
-        {
-          g_autofree char *shown = ebb_escape_text (key != NULL ? key : "");
-
-          return ebb_fail (error, EBB_ERROR_STATE, "%s: entry %u of the state dict, \"%s\", is not a tensor",
-                           ebb_module_get_type_name (self), i, shown);
-        }
+        return ebb_fail (error, EBB_ERROR_STATE, "%s: entry %u of the state dict, \"%s\", is not a tensor",
+                         ebb_module_get_type_name (self), i, ebb_show_text (key != NULL ? key : ""));
       g_hash_table_insert (loading->unused, (char *) key, tensor);
     }
   return TRUE;

@@ -527,22 +527,14 @@ make_seed (EbbTensor *output,
   EbbTensor *seed;
 
   if (given != NULL && !ebb_shapes_equal (&output->view, &given->view))
-    {
-      g_autofree char *a = ebb_tensor_shape_to_string (given);
-      g_autofree char *b = ebb_tensor_shape_to_string (output);
-
-      return ebb_fail_null (error, EBB_ERROR_SHAPE,
-                            "backward: the gradient has shape %s, but its output has shape %s", a, b);
-    }
+    return ebb_fail_null (error, EBB_ERROR_SHAPE, "backward: the gradient has shape %s, but its output has shape %s",
+                          ebb_show_shape (given), ebb_show_shape (output));
   if (given != NULL)
     return ebb_tensor_alias (given);
   if (output->n_elements != 1)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (output);
-
-      return ebb_fail_null (error, EBB_ERROR_SHAPE,
-                            "backward: the output has shape %s; it must be a scalar, or its gradient be given", text);
-    }
+    return ebb_fail_null (error, EBB_ERROR_SHAPE,
+                          "backward: the output has shape %s; it must be a scalar, or its gradient be given",
+                          ebb_show_shape (output));
   seed = ebb_tensor_new_uninitialized (output->view.shape, (guint) output->view.n_dims, output->view.dtype,
                                        output->storage->device, error);
   if (seed == NULL)

@@ -5,6 +5,7 @@
 
 #include "tensor/autograd/autograd.h"
 #include "tensor/backend/kernel-private.h"
+#include "tensor/error-private.h"
 #include "tensor/random.h"
 #include "tensor/tensor-private.h"
 

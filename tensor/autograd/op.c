@@ -559,15 +559,10 @@ ebb_broadcast_shapes (const char *op_name,
       gint64 y = i <= b->view.n_dims ? b->view.shape[b->view.n_dims - i] : 1;
 
       if (x != y && x != 1 && y != 1)
-        {
-          g_autofree char *first = ebb_tensor_shape_to_string (a);
-          g_autofree char *second = ebb_tensor_shape_to_string (b);
-
-          return ebb_fail (
-              error, EBB_ERROR_SHAPE,
-              "%s: shapes %s and %s do not broadcast: sizes must be equal or 1, counted from the last dimension",
-              op_name, first, second);
-        }
+        return ebb_fail (
+            error, EBB_ERROR_SHAPE,
+            "%s: shapes %s and %s do not broadcast: sizes must be equal or 1, counted from the last dimension", op_name,
+            ebb_show_shape (a), ebb_show_shape (b));
       shape[n - i] = x == 1 ? y : x;
     }
   *n_dims = (guint) n;

@@ -329,7 +329,6 @@ packed_check (EbbPacked *self,
 {
   const EbbView *view = &tensor->view;
   g_autofree char *was = NULL;
-  g_autofree char *is = NULL;
   EbbError code;
 
   if (!ebb_view_has_shape (view, self->sizes, (guint) self->n_dims))
@@ -341,9 +340,8 @@ packed_check (EbbPacked *self,
   else
     return TRUE;
   was = ebb_shape_to_string (self->sizes, (guint) self->n_dims);
-  is = ebb_tensor_shape_to_string (tensor);
-  return ebb_fail (error, code, "%s: unpack of %s gave %s %s on %s for the %s %s on %s that was packed",
-                   op->name, G_OBJECT_TYPE_NAME (self->hooks), ebb_dtype_get_name (view->dtype), is,
+  return ebb_fail (error, code, "%s: unpack of %s gave %s %s on %s for the %s %s on %s that was packed", op->name,
+                   G_OBJECT_TYPE_NAME (self->hooks), ebb_dtype_get_name (view->dtype), ebb_show_shape (tensor),
                    ebb_device_get_name (tensor->storage->device), ebb_dtype_get_name (self->dtype), was,
                    ebb_device_get_name (self->device));
 }

@@ -450,14 +450,9 @@ plan_new (const EbbProduct *product,
   dnnl_status_t status;
 
   if (space < SPACE_FOR_PLAN)
-    {
-      g_autofree char *text = ebb_product_to_string (product);
-
-      return ebb_fail_null (error, EBB_ERROR_NO_MEMORY,
-                            "matmul %s: ulimit -v leaves %" G_GSIZE_FORMAT
-                            " bytes of address space; oneDNN may need %lu",
-                            text, space, SPACE_FOR_PLAN);
-    }
+    return ebb_fail_null (error, EBB_ERROR_NO_MEMORY,
+                          "matmul %s: ulimit -v leaves %" G_GSIZE_FORMAT " bytes of address space; oneDNN may need %lu",
+                          ebb_in_message (ebb_product_to_string (product)), space, SPACE_FOR_PLAN);
   if (!get_engine ())
     {
       fail (product, dnnl_runtime_error, error);

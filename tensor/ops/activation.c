@@ -155,15 +155,10 @@ ebb_bias_gelu (EbbTensor *x, EbbTensor *bias, EbbGeluKind kind, GError **error)
   if (!ebb_op_begin (&call, &bias_gelu_op, error, 2, x, bias) || !ebb_op_check_floating (&call, error))
     return NULL;
   if (x->view.n_dims < 1 || bias->view.n_dims != 1 || bias->view.shape[0] != x->view.shape[x->view.n_dims - 1])
-    {
-      g_autofree char *x_shape = ebb_tensor_shape_to_string (x);
-      g_autofree char *bias_shape = ebb_tensor_shape_to_string (bias);
-
-      return ebb_op_fail_null (
-          &call, error, EBB_ERROR_SHAPE,
-          "bias of shape %s does not fit x of shape %s; it must be as long as the last dimension of x", bias_shape,
-          x_shape);
-    }
+    return ebb_op_fail_null (
+        &call, error, EBB_ERROR_SHAPE,
+        "bias of shape %s does not fit x of shape %s; it must be as long as the last dimension of x",
+        ebb_show_shape (bias), ebb_show_shape (x));
   if (!ebb_op_contiguous (&call, 0, error) || !ebb_op_cast (&call, 1, x->view.dtype, error)
       || !ebb_op_contiguous (&call, 1, error))
     return NULL;
@@ -249,13 +244,8 @@ ebb_gated_activation (EbbTensor *gate, EbbTensor *up, EbbActivation kind, GError
                              "kind is %d; must be a member of Activation, 0 to %u", (int) kind,
                              (guint) G_N_ELEMENTS (ops) - 1);
   if (gate->view.n_dims == 0 || !ebb_shapes_equal (&gate->view, &up->view))
-    {
-      g_autofree char *gate_shape = ebb_tensor_shape_to_string (gate);
-      g_autofree char *up_shape = ebb_tensor_shape_to_string (up);
-
-      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "gate is %s and up is %s; must be of one shape [.., N]",
-                               gate_shape, up_shape);
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "gate is %s and up is %s; must be of one shape [.., N]",
+                             ebb_show_shape (gate), ebb_show_shape (up));
   dtype = ebb_dtype_promote (gate->view.dtype, up->view.dtype);
   for (guint i = 0; i < 2; i++)
     if (!ebb_op_cast (&call, i, dtype, error) || !ebb_op_dense_rows (&call, i, error))

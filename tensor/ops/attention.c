@@ -144,13 +144,8 @@ check_mask (EbbOpCall *call,
       fits = size == 1 || size == scores[4 - mask->view.n_dims + i];
     }
   if (!fits)
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (mask);
-      g_autofree char *right = ebb_shape_to_string (scores, 4);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "mask is %s; must broadcast to [B, H, T, S], here %s", shape,
-                          right);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "mask is %s; must broadcast to [B, H, T, S], here %s",
+                        ebb_show_shape (mask), ebb_in_message (ebb_shape_to_string (scores, 4)));
   if (mask->view.dtype != EBB_DTYPE_BOOL && mask->view.dtype != EBB_DTYPE_F32 && mask->view.dtype != EBB_DTYPE_BF16)
     return ebb_op_fail (call, error, EBB_ERROR_DTYPE,
                         "mask is %s; must be bool (true: attend), or f32 or bf16 (added to the scores)",
@@ -195,12 +190,8 @@ check_starts (EbbOpCall *call,
       fits = size == 1 || size == shape[2 - starts->view.n_dims + i];
     }
   if (!fits)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (starts);
-      g_autofree char *right = ebb_shape_to_string (shape, 2);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "starts is %s; must broadcast to [B, T], here %s", text, right);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "starts is %s; must broadcast to [B, T], here %s",
+                        ebb_show_shape (starts), ebb_in_message (ebb_shape_to_string (shape, 2)));
   if (starts->view.dtype != EBB_DTYPE_I64 && starts->view.dtype != EBB_DTYPE_I32)
     return ebb_op_fail (call, error, EBB_ERROR_DTYPE,
                         "starts is %s; must be i64 or i32 (for each token where its document begins)",
@@ -397,16 +388,11 @@ sdpa_check (EbbOpCall *call,
   fits = fits && q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] && q->shape[3] > 0;
   fits = fits && (q->shape[1] > 0 ? k->shape[1] > 0 && q->shape[1] % k->shape[1] == 0 : k->shape[1] == 0);
   if (!fits)
-    {
-      g_autofree char *q_shape = ebb_tensor_shape_to_string (call->inputs[0]);
-      g_autofree char *k_shape = ebb_tensor_shape_to_string (call->inputs[1]);
-      g_autofree char *v_shape = ebb_tensor_shape_to_string (call->inputs[2]);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
-                          "query is %s, key %s, value %s; must be [B, H, T, D], [B, G, S, D], [B, G, S, D] with H a "
-                          "multiple of G",
-                          q_shape, k_shape, v_shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
+                        "query is %s, key %s, value %s; must be [B, H, T, D], [B, G, S, D], [B, G, S, D] with H a "
+                        "multiple of G",
+                        ebb_show_shape (call->inputs[0]), ebb_show_shape (call->inputs[1]),
+                        ebb_show_shape (call->inputs[2]));
   return TRUE;
 }
 
@@ -655,13 +641,9 @@ ebb_self_attention_full (EbbTensor *qkv,
     return NULL;
   s = qkv->view.shape;
   if (qkv->view.n_dims != 3 || n_heads == 0 || s[2] == 0 || s[2] % (3 * (gint64) n_heads) != 0)
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (qkv);
-
-      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
-                               "qkv is %s with %u heads; must be [B, T, 3 C] with C a multiple of the heads", shape,
-                               n_heads);
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                             "qkv is %s with %u heads; must be [B, T, 3 C] with C a multiple of the heads",
+                             ebb_show_shape (qkv), n_heads);
   if (form->first_query != 0)
     return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT,
                              "first_query is %" G_GINT64_FORMAT

@@ -67,15 +67,10 @@ check_parts (EbbTensor **tensors, guint n_tensors, int dim, EbbDType *dtype, GEr
       for (int d = 0; fits && d < first->n_dims; d++)
         fits = d == dim || view->shape[d] == first->shape[d];
       if (!fits)
-        {
-          g_autofree char *a = ebb_tensor_shape_to_string (tensors[0]);
-          g_autofree char *b = ebb_tensor_shape_to_string (tensors[i]);
-
-          return ebb_fail (
-              error, EBB_ERROR_SHAPE,
-              "cat: shapes %s and %s (number %u) do not fit; all sizes but that of dimension %d must be equal", a, b, i,
-              dim);
-        }
+        return ebb_fail (
+            error, EBB_ERROR_SHAPE,
+            "cat: shapes %s and %s (number %u) do not fit; all sizes but that of dimension %d must be equal",
+            ebb_show_shape (tensors[0]), ebb_show_shape (tensors[i]), i, dim);
       *dtype = ebb_dtype_promote (*dtype, view->dtype);
     }
   return TRUE;
@@ -201,13 +196,8 @@ ebb_stack (EbbTensor **tensors, guint n_tensors, int dim, GError **error)
     return NULL;
   for (guint i = 1; i < n_tensors; i++)
     if (!ebb_shapes_equal (&tensors[i]->view, &tensors[0]->view))
-      {
-        g_autofree char *a = ebb_tensor_shape_to_string (tensors[0]);
-        g_autofree char *b = ebb_tensor_shape_to_string (tensors[i]);
-
-        return ebb_fail_null (error, EBB_ERROR_SHAPE, "stack: shapes %s and %s (number %u) differ; all must be equal",
-                              a, b, i);
-      }
+      return ebb_fail_null (error, EBB_ERROR_SHAPE, "stack: shapes %s and %s (number %u) differ; all must be equal",
+                            ebb_show_shape (tensors[0]), ebb_show_shape (tensors[i]), i);
   rows = g_new0 (EbbTensor *, n_tensors);
   for (; n < n_tensors; n++)
     {

@@ -51,7 +51,6 @@ check_source (EbbTensor *tensor, EbbTensor *source, const char *op_name, GError 
   int missing = tensor->view.n_dims - source->view.n_dims;
   gboolean ok = missing >= 0;
   g_autofree char *shape = NULL;
-  g_autofree char *source_shape = NULL;
 
   if (EBB_DEVICE_OF (tensor) != EBB_DEVICE_OF (source))
     return ebb_fail (error, EBB_ERROR_DEVICE, "%s: tensors on %s and %s; move one with to_device", op_name,
@@ -66,10 +65,9 @@ check_source (EbbTensor *tensor, EbbTensor *source, const char *op_name, GError 
   if (ok)
     return TRUE;
   shape = ebb_tensor_shape_to_string (tensor);
-  source_shape = ebb_tensor_shape_to_string (source);
   return ebb_fail (error, EBB_ERROR_SHAPE,
-                   "%s: a tensor of shape %s does not broadcast to %s; sizes must be equal or 1", op_name, source_shape,
-                   shape);
+                   "%s: a tensor of shape %s does not broadcast to %s; sizes must be equal or 1", op_name,
+                   ebb_show_shape (source), shape);
 }
 
 static gboolean

@@ -115,14 +115,9 @@ ebb_embedding (EbbTensor *weight, EbbTensor *indices, GError **error)
     return NULL;
   n_dims = indices->view.n_dims;
   if (weight->view.n_dims != 2 || n_dims >= EBB_MAX_DIMS)
-    {
-      g_autofree char *weight_shape = ebb_tensor_shape_to_string (weight);
-      g_autofree char *indices_shape = ebb_tensor_shape_to_string (indices);
-
-      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
-                               "weight of shape %s and indices of shape %s; must be [V, C] and at most %d dimensions",
-                               weight_shape, indices_shape, EBB_MAX_DIMS - 1);
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                             "weight of shape %s and indices of shape %s; must be [V, C] and at most %d dimensions",
+                             ebb_show_shape (weight), ebb_show_shape (indices), EBB_MAX_DIMS - 1);
   if (!ebb_op_prepare_indices (&call, 1, error) || !ebb_op_contiguous (&call, 0, error))
     return NULL;
   memcpy (shape, indices->view.shape, sizeof (gint64) * (gsize) n_dims);
@@ -157,14 +152,9 @@ ebb_index_select (EbbTensor *x, int dim, EbbTensor *indices, GError **error)
   if (!ebb_op_begin (&call, &index_select_op, error, 2, x, indices))
     return NULL;
   if (x->view.n_dims == 0 || indices->view.n_dims != 1)
-    {
-      g_autofree char *x_shape = ebb_tensor_shape_to_string (x);
-      g_autofree char *indices_shape = ebb_tensor_shape_to_string (indices);
-
-      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
-                               "x of shape %s and indices of shape %s; x must have a dimension, and indices one",
-                               x_shape, indices_shape);
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                             "x of shape %s and indices of shape %s; x must have a dimension, and indices one",
+                             ebb_show_shape (x), ebb_show_shape (indices));
   if (!ebb_normalize_dim ("index_select", &dim, (guint) x->view.n_dims, error))
     {
       ebb_op_clear (&call);
@@ -295,14 +285,9 @@ check_fits (EbbOpCall *call, EbbTensor *indices, EbbTensor *other, const char *n
   for (int i = 0; fits && i < indices->view.n_dims; i++)
     fits = i == but || indices->view.shape[i] <= other->view.shape[i];
   if (!fits)
-    {
-      g_autofree char *indices_shape = ebb_tensor_shape_to_string (indices);
-      g_autofree char *other_shape = ebb_tensor_shape_to_string (other);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
-                          "indices of shape %s do not fit %s of shape %s; dimensions must be as many, and not larger",
-                          indices_shape, name, other_shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
+                        "indices of shape %s do not fit %s of shape %s; dimensions must be as many, and not larger",
+                        ebb_show_shape (indices), name, ebb_show_shape (other));
   return TRUE;
 }
 

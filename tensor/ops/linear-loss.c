@@ -425,21 +425,11 @@ check_product (EbbOpCall *call,
   EbbTensor *bias = call->inputs[INPUT_BIAS];
 
   if (weight->n_dims != 2 || x->n_dims == 0 || x->shape[x->n_dims - 1] != weight->shape[1])
-    {
-      g_autofree char *x_shape = ebb_tensor_shape_to_string (call->inputs[0]);
-      g_autofree char *weight_shape = ebb_tensor_shape_to_string (call->inputs[1]);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s and weight is %s; must be [.., C] and [V, C]", x_shape,
-                          weight_shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s and weight is %s; must be [.., C] and [V, C]",
+                        ebb_show_shape (call->inputs[0]), ebb_show_shape (call->inputs[1]));
   if (bias != NULL && (bias->view.n_dims != 1 || bias->view.shape[0] != weight->shape[0]))
-    {
-      g_autofree char *bias_shape = ebb_tensor_shape_to_string (bias);
-      g_autofree char *weight_shape = ebb_tensor_shape_to_string (call->inputs[INPUT_WEIGHT]);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "bias is %s and weight is %s; must be [V] and [V, C]",
-                          bias_shape, weight_shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "bias is %s and weight is %s; must be [V] and [V, C]",
+                        ebb_show_shape (bias), ebb_show_shape (call->inputs[INPUT_WEIGHT]));
   if (bias != NULL && bias->view.dtype != EBB_DTYPE_F32 && bias->view.dtype != EBB_DTYPE_BF16)
     return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "bias is %s; must be f32 or bf16",
                         ebb_dtype_get_name (bias->view.dtype));

@@ -27,15 +27,11 @@ ebb_loss_check (EbbOpCall *call,
   for (int i = 0; fits && i < n_leading; i++)
     fits = targets->view.shape[i] == rows->view.shape[i];
   if (!fits)
-    {
-      g_autofree char *rows_shape = ebb_tensor_shape_to_string (rows);
-      g_autofree char *targets_shape = ebb_tensor_shape_to_string (targets);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
-                          "%s is %s and targets is %s; targets must have its shape without the last "
-                          "dimension, or with 1 there",
-                          rows == call->inputs[0] && index == 1 ? "logits" : "x", rows_shape, targets_shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
+                        "%s is %s and targets is %s; targets must have its shape without the last "
+                        "dimension, or with 1 there",
+                        rows == call->inputs[0] && index == 1 ? "logits" : "x", ebb_show_shape (rows),
+                        ebb_show_shape (targets));
   if (n_classes <= 0)
     return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "there are no classes; must be one at least");
   if (!(label_smoothing >= 0.0 && label_smoothing <= 1.0))

@@ -26,13 +26,8 @@ ebb_norm_check (EbbOpCall *call,
       if (vector == NULL)
         continue;
       if (vector->view.n_dims != 1 || vector->view.shape[0] != size)
-        {
-          g_autofree char *shape = ebb_tensor_shape_to_string (vector);
-          g_autofree char *x_shape = ebb_tensor_shape_to_string (call->inputs[0]);
-
-          return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s and %s is %s; %s must be [%" G_GINT64_FORMAT "]",
-                              x_shape, names[i], shape, names[i], size);
-        }
+        return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s and %s is %s; %s must be [%" G_GINT64_FORMAT "]",
+                            ebb_show_shape (call->inputs[0]), names[i], ebb_show_shape (vector), names[i], size);
       if (!ebb_op_contiguous (call, first + i, error))
         return FALSE;
     }
@@ -438,11 +433,8 @@ batch_norm_check (EbbOpCall *call,
   EbbTensor *x = call->inputs[0];
 
   if (x->view.n_dims < 2)
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (x);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s; must be [N, C], [N, C, L] or [N, C, H, W]", shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s; must be [N, C], [N, C, L] or [N, C, H, W]",
+                        ebb_show_shape (x));
   if ((call->inputs[3] == NULL) != (call->inputs[4] == NULL) || (!training && call->inputs[3] == NULL))
     return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT,
                         "running_mean and running_var must be given both or, in training, neither");
@@ -452,11 +444,8 @@ batch_norm_check (EbbOpCall *call,
       return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "%s is %s; must be contiguous f32", names[i - 1],
                           ebb_dtype_get_name (call->inputs[i]->view.dtype));
   if (training && x->view.shape[1] > 0 && x->n_elements == x->view.shape[1])
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (x);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s; training needs more than one value a channel", shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s; training needs more than one value a channel",
+                        ebb_show_shape (x));
   return ebb_norm_check (call, 1, names, 4, x->view.shape[1], error) && ebb_op_contiguous (call, 0, error);
 }
 

@@ -53,10 +53,8 @@ fail_on_shapes (EbbOpCall *call,
                 const char *what,
                 GError **error)
 {
-  g_autofree char *a = ebb_tensor_shape_to_string (call->inputs[0]);
-  g_autofree char *b = ebb_tensor_shape_to_string (call->inputs[1]);
-
-  return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "shapes %s and %s do not fit; %s", a, b, what);
+  return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "shapes %s and %s do not fit; %s", ebb_show_shape (call->inputs[0]),
+                      ebb_show_shape (call->inputs[1]), what);
 }
 
 /* Fills @p and the shape of the result. */
@@ -84,14 +82,13 @@ check_shapes (EbbOpCall *call,
   p->k = a.shape[a.n_dims - 1];
   p->n = b.shape[b.n_dims - 1];
   if (b.shape[b.n_dims - 2] != p->k)
-    {
-      g_autofree char *what = g_strdup_printf (
-          "the %s dimension of the first, %" G_GINT64_FORMAT ", must be the %s of the second, %" G_GINT64_FORMAT,
-          p->transpose_a ? "second last" : "last", p->k, p->transpose_b || p->is_vector_b ? "last" : "second last",
-          b.shape[b.n_dims - 2]);
-
-      return fail_on_shapes (call, what, error);
-    }
+    return fail_on_shapes (call,
+                           ebb_in_message (g_strdup_printf ("the %s dimension of the first, %" G_GINT64_FORMAT
+                                                            ", must be the %s of the second, %" G_GINT64_FORMAT,
+                                                            p->transpose_a ? "second last" : "last", p->k,
+                                                            p->transpose_b || p->is_vector_b ? "last" : "second last",
+                                                            b.shape[b.n_dims - 2])),
+                           error);
 
   a.n_dims -= 2;
   b.n_dims -= 2;
@@ -507,11 +504,8 @@ linear_fail (EbbOpCall *call,
              const char *right,
              GError **error)
 {
-  g_autofree char *shape = ebb_tensor_shape_to_string (call->inputs[index]);
-  g_autofree char *weight_shape = ebb_tensor_shape_to_string (call->inputs[1]);
-
-  return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "%s is %s and weight is %s; %s", name, shape, weight_shape,
-                      right);
+  return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "%s is %s and weight is %s; %s", name,
+                      ebb_show_shape (call->inputs[index]), ebb_show_shape (call->inputs[1]), right);
 }
 
 static gboolean

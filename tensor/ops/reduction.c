@@ -245,13 +245,10 @@ reduce_extremum (const EbbOp *op,
       || !reduce_dims (&call, dims, n_dims, keep_dims, shape, &n_kept, error))
     return NULL;
   if (call.extra.i[EBB_MAX_DIMS + 1] == 0)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (x);
-
-      return ebb_op_fail_null (
-          &call, error, EBB_ERROR_SHAPE,
-          "a tensor of shape %s has no elements along the reduced dimensions; there must be one or more", text);
-    }
+    return ebb_op_fail_null (
+        &call, error, EBB_ERROR_SHAPE,
+        "a tensor of shape %s has no elements along the reduced dimensions; there must be one or more",
+        ebb_show_shape (x));
   call.params.reduce.op = which;
   call.extra.i[EXTRA_WHOLE] = n_dims == 0;
   ebb_op_add_output (&call, x->view.dtype, shape, n_kept);
@@ -472,12 +469,8 @@ begin (EbbOpCall *call,
     return FALSE;
   call->params.reduce.op = EBB_REDUCE_MAX;
   if (call->extra.i[EBB_MAX_DIMS + 1] == 0)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (x);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
-                          "dimension %d of shape %s has no elements; there must be one or more", dim, text);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
+                        "dimension %d of shape %s has no elements; there must be one or more", dim, ebb_show_shape (x));
   return TRUE;
 }
 

@@ -20,13 +20,8 @@ check_residual (EbbOpCall *call,
   EbbDType dtype;
 
   if (!ebb_shapes_equal (&x->view, &residual->view))
-    {
-      g_autofree char *x_shape = ebb_tensor_shape_to_string (x);
-      g_autofree char *residual_shape = ebb_tensor_shape_to_string (residual);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s and residual is %s; must be of one shape", x_shape,
-                          residual_shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s and residual is %s; must be of one shape",
+                        ebb_show_shape (x), ebb_show_shape (residual));
   if (!(dropout_p >= 0.0 && dropout_p <= 1.0))
     return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT, "dropout_p is %g; must be in [0, 1]", dropout_p);
   if (!ebb_op_check_floating (call, error))

@@ -62,13 +62,8 @@ check_starts (EbbOpCall *call,
                         ebb_dtype_get_name (starts->view.dtype));
   if (starts->view.n_dims != 2 || (starts->view.shape[0] != 1 && starts->view.shape[0] != x->shape[0])
       || (starts->view.shape[1] != 1 && starts->view.shape[1] != x->shape[1]))
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (starts);
-      g_autofree char *x_shape = ebb_tensor_shape_to_string (call->inputs[INPUT_X]);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "starts is %s and x is %s; must be [B, T] and [B, T, H, D]",
-                          shape, x_shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "starts is %s and x is %s; must be [B, T] and [B, T, H, D]",
+                        ebb_show_shape (starts), ebb_show_shape (call->inputs[INPUT_X]));
   ebb_op_expand (call, INPUT_STARTS, x->shape, 2);
   return TRUE;
 }
@@ -84,14 +79,9 @@ check_frequencies (EbbOpCall *call,
                         ebb_dtype_get_name (frequencies->view.dtype));
   if (frequencies->view.n_dims != 1 || frequencies->view.shape[0] == 0
       || 2 * frequencies->view.shape[0] > x->view.shape[3])
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (frequencies);
-      g_autofree char *x_shape = ebb_tensor_shape_to_string (x);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
-                          "inverse_frequencies is %s and x is %s; must be [R / 2] with 0 < R <= D and [B, T, H, D]",
-                          shape, x_shape);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
+                        "inverse_frequencies is %s and x is %s; must be [R / 2] with 0 < R <= D and [B, T, H, D]",
+                        ebb_show_shape (frequencies), ebb_show_shape (x));
   if (call->needs_grad && ebb_tensor_needs_grad (frequencies))
     return ebb_op_fail (call, error, EBB_ERROR_NOT_SUPPORTED,
                         "inverse_frequencies requires a gradient, which is not computed; detach it");
@@ -156,11 +146,7 @@ ebb_rotary (EbbTensor *x,
       return NULL;
     }
   if (x->view.n_dims != 4)
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (x);
-
-      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "x is %s; must be [B, T, H, D]", shape);
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "x is %s; must be [B, T, H, D]", ebb_show_shape (x));
   if (!ebb_op_add_optional (&call, starts, error) || !check_frequencies (&call, error) || !check_starts (&call, error)
       || !check_numbers (&call, first, factor, ntk, error) || !ebb_op_dense_rows (&call, INPUT_X, error))
     return NULL;

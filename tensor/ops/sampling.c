@@ -177,12 +177,8 @@ ebb_multinomial (EbbTensor *weights, gint64 n_samples, EbbGenerator *generator, 
     return NULL;
   n_dims = (guint) weights->view.n_dims;
   if (n_dims < 1 || n_dims > 2 || weights->view.shape[n_dims - 1] == 0)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (weights);
-
-      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "weights of shape %s; must be [N] or [R, N] with N > 0",
-                               text);
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE, "weights of shape %s; must be [N] or [R, N] with N > 0",
+                             ebb_show_shape (weights));
   rows = n_dims == 2 ? weights->view.shape[0] : 1;
   if (n_samples < 1 || n_samples > G_MAXINT64 / 16 / MAX (rows, 1))
     return ebb_op_fail_null (&call, error, EBB_ERROR_INVALID_ARGUMENT,

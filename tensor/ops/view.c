@@ -74,15 +74,11 @@ resolve_shape (EbbOpCall *call, EbbTensor *x, const gint64 *requested, guint n_d
   else
     ok = ok && n_elements == x->n_elements;
   if (!ok)
-    {
-      g_autofree char *from = ebb_tensor_shape_to_string (x);
-      g_autofree char *to = ebb_shape_to_string (requested, n_dims);
-
-      return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
-                          "shape %s has %" G_GINT64_FORMAT " elements and can't be seen as %s; the number must be the "
-                          "same, with one -1 at most, in at most %d dimensions",
-                          from, x->n_elements, to, EBB_MAX_DIMS);
-    }
+    return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
+                        "shape %s has %" G_GINT64_FORMAT " elements and can't be seen as %s; the number must be the "
+                        "same, with one -1 at most, in at most %d dimensions",
+                        ebb_show_shape (x), x->n_elements, ebb_in_message (ebb_shape_to_string (requested, n_dims)),
+                        EBB_MAX_DIMS);
   return TRUE;
 }
 
@@ -110,14 +106,10 @@ ebb_view (EbbTensor *x, const gint64 *shape, guint n_dims, GError **error)
     return NULL;
   dense = ebb_view_is_contiguous (&x->view);
   if (!dense && !ebb_view_compute_strides (&x->view, resolved, n_dims, strides))
-    {
-      g_autofree char *from = ebb_tensor_shape_to_string (x);
-      g_autofree char *to = ebb_shape_to_string (resolved, n_dims);
-
-      return ebb_op_fail_null (
-          &call, error, EBB_ERROR_SHAPE,
-          "a tensor of shape %s, as it lies in memory, can't be seen as %s without a copy; use reshape", from, to);
-    }
+    return ebb_op_fail_null (
+        &call, error, EBB_ERROR_SHAPE,
+        "a tensor of shape %s, as it lies in memory, can't be seen as %s without a copy; use reshape",
+        ebb_show_shape (x), ebb_in_message (ebb_shape_to_string (resolved, n_dims)));
   return finish_reshaped (&call, x, resolved, dense ? NULL : strides, n_dims, error);
 }
 

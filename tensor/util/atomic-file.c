@@ -23,9 +23,7 @@ fail (GError **error,
       const char *path,
       int number)
 {
-  g_autofree char *shown = ebb_escape_text (path);
-
-  return ebb_fail (error, EBB_ERROR_IO, "can't %s %s: %s", verb, shown, g_strerror (number));
+  return ebb_fail (error, EBB_ERROR_IO, "can't %s %s: %s", verb, ebb_show_text (path), g_strerror (number));
 }
 
 char **
@@ -154,11 +152,7 @@ ebb_atomic_file_open (EbbAtomicFile *self,
 
   *self = (EbbAtomicFile){ .fd = -1 };
   if (stat (path, &status) == 0 && !S_ISREG (status.st_mode))
-    {
-      g_autofree char *shown = ebb_escape_text (path);
-
-      return ebb_fail (error, EBB_ERROR_IO, "can't write %s: it is not a regular file", shown);
-    }
+    return ebb_fail (error, EBB_ERROR_IO, "can't write %s: it is not a regular file", ebb_show_text (path));
   ebb_atomic_file_clean (folder, prefix);
   self->fd = open_new (folder, stem, &self->temporary);
   if (self->fd < 0)
@@ -303,14 +297,11 @@ ebb_check_is_content (const char *path,
                       gsize size,
                       GError **error)
 {
-  g_autofree char *shown = NULL;
-
   if (size < strlen (LFS_POINTER) || memcmp (data, LFS_POINTER, strlen (LFS_POINTER)) != 0)
     return TRUE;
-  shown = ebb_escape_text (path);
   return ebb_fail (error, EBB_ERROR_FORMAT,
                    "%s: it is a pointer of Git LFS, not the file itself: fetch the file by git lfs pull in its folder",
-                   shown);
+                   ebb_show_text (path));
 }
 
 int
@@ -364,12 +355,8 @@ ebb_read_file_part (int fd,
       if (n < 0)
         return fail (error, "read", path, errno);
       if (n == 0)
-        {
-          g_autofree char *shown = ebb_escape_text (path);
-
-          return ebb_fail (error, EBB_ERROR_FORMAT, "%s: it ends before byte %" G_GUINT64_FORMAT, shown,
-                           offset + size);
-        }
+        return ebb_fail (error, EBB_ERROR_FORMAT, "%s: it ends before byte %" G_GUINT64_FORMAT, ebb_show_text (path),
+                         offset + size);
       p += n;
       offset += (guint64) n;
       size -= (gsize) n;
@@ -438,10 +425,6 @@ ebb_map_file (const char *path,
   mapped = g_mapped_file_new_from_fd (fd, TRUE, &failure);
   close (fd);
   if (mapped == NULL)
-    {
-      g_autofree char *shown = ebb_escape_text (path);
-
-      return ebb_fail_null (error, EBB_ERROR_IO, "can't read %s: %s", shown, failure->message);
-    }
+    return ebb_fail_null (error, EBB_ERROR_IO, "can't read %s: %s", ebb_show_text (path), failure->message);
   return g_mapped_file_get_bytes (mapped);
 }

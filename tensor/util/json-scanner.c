@@ -102,12 +102,9 @@ ebb_json_scanner_expect (EbbJsonScanner *self,
                          char c,
                          GError **error)
 {
-  g_autofree char *here = NULL;
-
   if (ebb_json_scanner_try (self, c))
     return TRUE;
-  here = describe_here (self);
-  return ebb_json_scanner_fail (self, error, "expected '%c', found %s", c, here);
+  return ebb_json_scanner_fail (self, error, "expected '%c', found %s", c, ebb_in_message (describe_here (self)));
 }
 
 gboolean
@@ -117,16 +114,14 @@ ebb_json_scanner_next (EbbJsonScanner *self,
                        gboolean *more,
                        GError **error)
 {
-  g_autofree char *here = NULL;
-
   *more = FALSE;
   if (ebb_json_scanner_try (self, end))
     return TRUE;
   *more = first || ebb_json_scanner_try (self, ',');
   if (*more)
     return TRUE;
-  here = describe_here (self);
-  return ebb_json_scanner_fail (self, error, "expected ',' or '%c', found %s", end, here);
+  return ebb_json_scanner_fail (self, error, "expected ',' or '%c', found %s", end,
+                                ebb_in_message (describe_here (self)));
 }
 
 static gboolean
@@ -338,11 +333,8 @@ skip_members (EbbJsonScanner *self,
       if (keys != NULL && (key = ebb_json_scanner_read_key (self, error)) == NULL)
         return FALSE;
       if (keys != NULL && g_hash_table_contains (keys, key))
-        {
-          g_autofree char *quoted = ebb_json_quote (key);
-
-          return ebb_json_scanner_fail (self, error, "the key %s stands twice in one object", quoted);
-        }
+        return ebb_json_scanner_fail (self, error, "the key %s stands twice in one object",
+                                      ebb_in_message (ebb_json_quote (key)));
       if (!ebb_json_scanner_skip_value (self, max_depth - 1, error))
         return FALSE;
       if (keys != NULL)
@@ -377,13 +369,10 @@ gboolean
 ebb_json_scanner_expect_end (EbbJsonScanner *self,
                              GError **error)
 {
-  g_autofree char *here = NULL;
-
   skip_space (self);
   if (self->position == self->length)
     return TRUE;
-  here = describe_here (self);
-  return ebb_json_scanner_fail (self, error, "expected the end, found %s", here);
+  return ebb_json_scanner_fail (self, error, "expected the end, found %s", ebb_in_message (describe_here (self)));
 }
 
 void

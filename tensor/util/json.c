@@ -27,7 +27,6 @@ static gboolean
 check_key (EbbJsonScanner *scanner, const EbbJson *items, gsize n_items, GHashTable **keys, GError **error)
 {
   char *key = items[n_items].key;
-  g_autofree char *quoted = NULL;
   gboolean is_new = TRUE;
 
   if (*keys == NULL && n_items == 16)
@@ -43,8 +42,8 @@ check_key (EbbJsonScanner *scanner, const EbbJson *items, gsize n_items, GHashTa
       is_new = strcmp (items[i].key, key) != 0;
   if (is_new)
     return TRUE;
-  quoted = ebb_json_quote (key);
-  return ebb_json_scanner_fail (scanner, error, "the key %s stands twice in one object", quoted);
+  return ebb_json_scanner_fail (scanner, error, "the key %s stands twice in one object",
+                                ebb_in_message (ebb_json_quote (key)));
 }
 
 static gboolean

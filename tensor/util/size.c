@@ -25,7 +25,6 @@ ebb_memory_parse_size (const char *text,
                        GError **error)
 {
   static const char units[] = "KMGT";
-  g_autofree char *shown = NULL;
   const char *unit;
   char *rest = NULL;
   double amount = NAN;
@@ -59,7 +58,6 @@ ebb_memory_parse_size (const char *text,
       *n_bytes = (guint64) amount;
       return TRUE;
     }
-  shown = ebb_escape_text (text);
   return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "\"%s\" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB", shown);
+                   "\"%s\" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB", ebb_show_text (text));
 }

@@ -396,8 +396,6 @@ static gboolean
 append_all (Reading *self)
 {
   g_autofree char *model = NULL;
-  g_autofree char *quoted = NULL;
-  g_autofree char *shown = NULL;
   gboolean ok;
 
   if (!ebb_gguf_get_string (self->gguf, "tokenizer.ggml.model", &model, &self->error))
@@ -413,10 +411,9 @@ append_all (Reading *self)
     ok = append_sentence_piece (self);
   else
     {
-      quoted = ebb_json_quote (model);
-      shown = ebb_escape_text (self->gguf->tensors->path);
       return ebb_fail (&self->error, EBB_ERROR_NOT_SUPPORTED,
-                       "%s: the value \"tokenizer.ggml.model\" is %s: it must be gpt2 or llama", shown, quoted);
+                       "%s: the value \"tokenizer.ggml.model\" is %s: it must be gpt2 or llama",
+                       ebb_show_text (self->gguf->tensors->path), ebb_in_message (ebb_json_quote (model)));
     }
   g_string_append (self->json, "}}\n");
   return ok;

@@ -13,7 +13,6 @@ ebb_json_part_fail (const EbbJson *json,
                     const char *problem)
 {
   g_autoptr (GString) text = g_string_new (NULL);
-  g_autofree char *quoted = NULL;
 
   if (json != NULL && json->text != NULL)
     g_string_append (text, json->text);
@@ -22,8 +21,7 @@ ebb_json_part_fail (const EbbJson *json,
   else
     g_string_append (text, json == NULL ? "nothing" : json->kind == EBB_JSON_LIST ? "a list"
                                                                                   : "an object");
-  quoted = ebb_json_quote (text->str);
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: %s", problem, quoted);
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: %s", problem, ebb_in_message (ebb_json_quote (text->str)));
 }
 
 gboolean
@@ -31,9 +29,8 @@ ebb_json_part_refuse (const char *type,
                       const char *known,
                       GError **error)
 {
-  g_autofree char *quoted = ebb_json_quote (type);
-
-  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s is not supported: %s are", quoted, known);
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s is not supported: %s are",
+                   ebb_in_message (ebb_json_quote (type)), known);
 }
 
 gboolean
@@ -57,9 +54,7 @@ fail_member (const EbbJson *member,
              const char *wanted,
              GError **error)
 {
-  g_autofree char *problem = g_strdup_printf ("%s must be %s", key, wanted);
-
-  return ebb_json_part_fail (member, error, problem);
+  return ebb_json_part_fail (member, error, ebb_in_message (g_strdup_printf ("%s must be %s", key, wanted)));
 }
 
 /* The member; NULL if it is missing or null. */

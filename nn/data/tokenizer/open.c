@@ -129,12 +129,8 @@ check_is_there (const char *folder,
   for (guint i = 0; i < G_N_ELEMENTS (others); i++)
     for (guint j = 0; names[j] != NULL; j++)
       if (g_pattern_match_simple (others[i].name, names[j]))
-        {
-          g_autofree char *file = ebb_escape_text (names[j]);
-
-          return ebb_fail (error, EBB_ERROR_IO, "%s: there is no tokenizer.json, but %s: %s", shown, file,
-                           others[i].means);
-        }
+        return ebb_fail (error, EBB_ERROR_IO, "%s: there is no tokenizer.json, but %s: %s", shown,
+                         ebb_show_text (names[j]), others[i].means);
   return ebb_fail (error, EBB_ERROR_IO,
                    "%s: there is no tokenizer.json; copy there the one that the model was trained with", shown);
 }

@@ -79,15 +79,13 @@ check_lookbehind (const EbbPattern *self,
                   GError **error)
 {
   guint32 length = 0;
-  g_autofree char *quoted = NULL;
 
   pcre2_pattern_info (self->code, PCRE2_INFO_MAXLOOKBEHIND, &length);
   if (length <= MAX_LOOKBEHIND)
     return TRUE;
-  quoted = ebb_json_quote (self->expression);
   return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
-                   "the expression %s looks %u characters back: at most %u are supported", quoted, length,
-                   MAX_LOOKBEHIND);
+                   "the expression %s looks %u characters back: at most %u are supported",
+                   ebb_in_message (ebb_json_quote (self->expression)), length, MAX_LOOKBEHIND);
 }
 
 /* Compiles the expression, and a second time so that it counts. */
@@ -397,18 +395,15 @@ append_replaced (const EbbPatternSearch *self,
                  GString *result,
                  GError **error)
 {
-  g_autofree char *quoted = NULL;
-
   if (length + strlen (content) + result->len <= max_length)
     {
       g_string_append_len (result, text, (gssize) length);
       g_string_append (result, content);
       return TRUE;
     }
-  quoted = ebb_json_quote (self->pattern->expression);
   return ebb_fail (error, EBB_ERROR_FORMAT,
-                   "replacing %s makes more than %" G_GSIZE_FORMAT " bytes of %" G_GSIZE_FORMAT, quoted, max_length,
-                   self->length);
+                   "replacing %s makes more than %" G_GSIZE_FORMAT " bytes of %" G_GSIZE_FORMAT,
+                   ebb_in_message (ebb_json_quote (self->pattern->expression)), max_length, self->length);
 }
 
 gboolean

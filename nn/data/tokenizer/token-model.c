@@ -15,10 +15,8 @@ fail_merge (gsize number,
             const char *missing,
             GError **error)
 {
-  g_autofree char *quoted = ebb_json_quote (missing);
-
-  return ebb_fail (error, EBB_ERROR_FORMAT,
-                   "merge %" G_GSIZE_FORMAT ": the vocabulary has no token: %s", number, quoted);
+  return ebb_fail (error, EBB_ERROR_FORMAT, "merge %" G_GSIZE_FORMAT ": the vocabulary has no token: %s", number,
+                   ebb_in_message (ebb_json_quote (missing)));
 }
 
 /* A merge is two strings in a list, or one with a blank between. */

@@ -96,13 +96,9 @@ ebb_vocabulary_read (EbbVocabulary *self,
 
       ebb_json_as_int (item, &id);
       if (self->offsets[id] != 0)
-        {
-          g_autofree char *first = ebb_json_quote (ebb_vocabulary_get (self, id));
-          g_autofree char *second = ebb_json_quote (item->key);
-
-          return ebb_fail (error, EBB_ERROR_FORMAT, "the id %" G_GINT64_FORMAT " is there twice: of %s and %s",
-                           id, first, second);
-        }
+        return ebb_fail (error, EBB_ERROR_FORMAT, "the id %" G_GINT64_FORMAT " is there twice: of %s and %s", id,
+                         ebb_in_message (ebb_json_quote (ebb_vocabulary_get (self, id))),
+                         ebb_in_message (ebb_json_quote (item->key)));
       memcpy (self->spellings + used, item->key, length + 1);
       self->offsets[id] = (guint32) used + 1;
       self->lengths[id] = (guint32) length;

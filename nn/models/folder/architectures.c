@@ -509,7 +509,6 @@ ebb_architecture_find_gguf (const char *name,
 {
   g_autoptr (GString) known = g_string_new (NULL);
   g_autofree char *shown = ebb_escape_text (path);
-  g_autofree char *value = NULL;
 
   for (guint i = 0; i < ebb_n_architectures; i++)
     {
@@ -521,7 +520,6 @@ ebb_architecture_find_gguf (const char *name,
       if (form != NULL && form != (i > 0 ? ebb_architectures[i - 1].gguf : NULL))
         g_string_append_printf (known, "%s%s", known->len > 0 ? ", " : "", form->name);
     }
-  value = ebb_json_quote (name);
-  return ebb_fail_null (error, EBB_ERROR_STATE, "%s: general.architecture is %s: it must be one of %s", shown, value,
-                        known->str);
+  return ebb_fail_null (error, EBB_ERROR_STATE, "%s: general.architecture is %s: it must be one of %s", shown,
+                        ebb_in_message (ebb_json_quote (name)), known->str);
 }

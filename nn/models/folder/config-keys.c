@@ -21,11 +21,9 @@ ebb_config_refuse (const EbbConfigSource *source,
                    const char *right,
                    GError **error)
 {
-  g_autofree char *shown = ebb_escape_text (source->path);
-  g_autofree char *described = value != NULL ? ebb_json_describe (value) : g_strdup ("missing");
-
-  return ebb_fail (error, EBB_ERROR_STATE, "%s: %s%s%s is %s: it must be %s", shown, scope ? scope : "",
-                   scope ? "." : "", key, described, right);
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: %s%s%s is %s: it must be %s", ebb_show_text (source->path),
+                   scope ? scope : "", scope ? "." : "", key,
+                   ebb_in_message (value != NULL ? ebb_json_describe (value) : g_strdup ("missing")), right);
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */

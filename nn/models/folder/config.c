@@ -55,12 +55,8 @@ ebb_config_read_gpt (const EbbConfigSource *source,
       || !ebb_config_read_rows (source, architecture->keys, config, error))
     return NULL;
   if (config->layers > MAX_LAYERS)
-    {
-      g_autofree char *shown = ebb_escape_text (source->path);
-
-      return ebb_fail_null (error, EBB_ERROR_STATE, "%s: %d layers: there must be %d at most", shown, config->layers,
-                            MAX_LAYERS);
-    }
+    return ebb_fail_null (error, EBB_ERROR_STATE, "%s: %d layers: there must be %d at most",
+                          ebb_show_text (source->path), config->layers, MAX_LAYERS);
   if (config->attention_dropout == config->dropout)
     config->attention_dropout = -1;
   if (architecture->scales_embeddings)

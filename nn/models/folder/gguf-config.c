@@ -495,12 +495,8 @@ read_rotary (Reading *self)
   else if (type != NULL && strcmp (type, "none") != 0)
     {
       if (strcmp (type, "linear") != 0 && strcmp (type, "yarn") != 0)
-        {
-          g_autofree char *quoted = ebb_json_quote (type);
-
-          return refuse (self, EBB_GGUF_SCALING, "is %s: it must be none, linear or yarn, or longrope with its tensors",
-                         quoted);
-        }
+        return refuse (self, EBB_GGUF_SCALING, "is %s: it must be none, linear or yarn, or longrope with its tensors",
+                       ebb_in_message (ebb_json_quote (type)));
       if (!read_scaled (self, type, scaling))
         return FALSE;
     }

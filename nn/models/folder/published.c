@@ -170,13 +170,9 @@ read_state (const Published *self, EbbArgs *views, EbbArgs *state, GError **erro
         continue;
       into = is_copy (self, views, renamed) ? copies : result;
       if (ebb_args_find (into, renamed) >= 0)
-        {
-          g_autofree char *shown = ebb_escape_text (renamed);
-
-          return ebb_fail_null (error, EBB_ERROR_STATE, "%s: %s is there twice, %s%s", self->function, shown,
-                                self->architecture->is_bert ? "by its old name too" : "with and without ",
-                                self->architecture->prefix);
-        }
+        return ebb_fail_null (
+            error, EBB_ERROR_STATE, "%s: %s is there twice, %s%s", self->function, ebb_show_text (renamed),
+            self->architecture->is_bert ? "by its old name too" : "with and without ", self->architecture->prefix);
       ebb_args_add_tensor (into, renamed, tensor);
     }
   return check_copies (self, copies, result, error) ? g_steal_pointer (&result) : NULL;

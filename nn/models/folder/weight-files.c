@@ -167,15 +167,11 @@ fail_without_weights (EbbWeightFiles *self,
   for (guint i = 0; names[i] != NULL; i++)
     for (guint j = 0; endings[j] != NULL; j++)
       if (g_str_has_suffix (names[i], endings[j]))
-        {
-          g_autofree char *file = ebb_escape_text (names[i]);
-
-          return ebb_file_fail (self->folder, error,
-                                "there is no " EBB_WEIGHTS_FILE
-                                ", and %s is not read: convert the weights to safetensors, for "
-                                "example by opening the folder in transformers and saving it with save_pretrained ()",
-                                file);
-        }
+        return ebb_file_fail (self->folder, error,
+                              "there is no " EBB_WEIGHTS_FILE
+                              ", and %s is not read: convert the weights to safetensors, for "
+                              "example by opening the folder in transformers and saving it with save_pretrained ()",
+                              ebb_show_text (names[i]));
   return ebb_file_fail (self->folder, error, "there is neither " EBB_WEIGHTS_FILE " nor " EBB_WEIGHTS_INDEX);
 }
 

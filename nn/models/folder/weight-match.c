@@ -61,10 +61,8 @@ fail (EbbWeightFiles *files,
       GString *text,
       GError **error)
 {
-  g_autofree char *shown = ebb_escape_text (files->folder);
-  g_autofree char *list = ebb_escape_text (text->str);
-
-  return ebb_fail (error, EBB_ERROR_STATE, "%s: the tensors do not fit %s:%s", shown, files->config, list);
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: the tensors do not fit %s:%s", ebb_show_text (files->folder),
+                   files->config, ebb_show_text (text->str));
 }
 
 gboolean
