@@ -10,10 +10,10 @@ from gi.overrides import _ebb_threads  # before anything that loads the library
 from gi._gi import Direction, EnumInfo, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
-from gi.overrides import (_ebb_checkpointing, _ebb_compose, _ebb_dlpack, _ebb_estimate, _ebb_functions,
+from gi.overrides import (_ebb_budget, _ebb_checkpointing, _ebb_compose, _ebb_dlpack, _ebb_estimate, _ebb_functions,
                           _ebb_generation, _ebb_lora, _ebb_models, _ebb_options, _ebb_parallel, _ebb_plan,
                           _ebb_profile, _ebb_ranks, _ebb_show, _ebb_state, _ebb_stores, _ebb_tensor_ranks,
-                          _ebb_timeline, _ebb_tokenizers, _ebb_wrap)
+                          _ebb_timeline, _ebb_tokenizers, _ebb_trainer, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show, visible_arguments
 from gi.overrides._ebb_construct import add_fields, add_init
@@ -139,7 +139,8 @@ _overridden = {cls.__name__: cls for cls in (_ebb_tensor.Tensor, _ebb_tensor.Dev
                                              _ebb_wrap.SavedTensorHooks, _ebb_stores.ActivationStore,
                                              _ebb_profile.Profiler, _ebb_timeline.MemoryTimeline,
                                              _ebb_estimate.MemoryEstimate, _ebb_plan.MemoryPlan,
-                                             _ebb_ranks.ProcessGroup,
+                                             _ebb_ranks.ProcessGroup, _ebb_budget.MemoryBudget,
+                                             _ebb_trainer.Trainer,
                                              _ebb_tensor_ranks.GeneratorTracker)}
 
 for _info in Repository.get_default().get_infos("Ebb"):

@@ -137,7 +137,7 @@ def _describe(exception):
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
-def _as_failure(exception):
+def as_failure(exception):
     """The error that stands for an exception in C."""
     token = f" [python exception {_keep(exception)}]"
     if isinstance(exception, GLib.Error):
@@ -159,9 +159,9 @@ def call_back(function, *args, **kwargs):
     try:
         return function(*args, **kwargs)
     except GLib.Error as error:  # there may be an exception behind it, where C was called without guard()
-        failure = _as_failure(_recall(error))
+        failure = as_failure(_recall(error))
     except BaseException as error:
-        failure = _as_failure(error)
+        failure = as_failure(error)
     finally:
         _thread.depth -= 1
     try:

@@ -70,7 +70,7 @@ class BatchReader:
 
     def restore(self, values):
         """The batch that a loss function reads, of a dictionary that read() gave."""
-        if self._kind is dict:
+        if self._kind in (None, dict):
             return values
         items = values["batch"] if "batch" in values else values.values()
         if not issubclass(self._kind, (list, tuple)):

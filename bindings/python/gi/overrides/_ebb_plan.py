@@ -19,7 +19,7 @@ _run_step = guard(Ebb.MemoryPlan.run_step)
 _check_step = guard(Ebb.MemoryPlan.check_step)
 
 
-def _get_function(caller, training, step):
+def get_function(caller, training, step):
     if not isinstance(training, Ebb.TrainingState):
         raise TypeError(f"{caller}(): training is {show(training)}: it must be an ebb.TrainingState")
 
@@ -57,7 +57,7 @@ class MemoryPlan(Ebb.MemoryPlan):
         training: an ebb.TrainingState of all that the step changes: the model, the optimizer, the data. A step that has
         moved parameters already can't run again: then it is an ebb.Error that says so.
         """
-        _run_step(self, training, _get_function("run_step", training, step), None)
+        _run_step(self, training, get_function("run_step", training, step), None)
 
     def check_step(self, step):
         """Right after the second run_step(): an ebb.Error names where that step was not as it was planned."""

@@ -6,6 +6,8 @@ that was called has come to its `try`: the exception would be printed and lost.
 import signal
 import threading
 
+from gi.repository import Gio
+
 
 class HeldSignals:
     """`with HeldSignals() as held:` around a C function that calls held.call(function, …) back now and then.
@@ -58,3 +60,56 @@ class HeldSignals:
                 raise failure
         finally:
             del failure
+
+
+class Interruption:
+    """`with Interruption() as interruption:` around C functions that take interruption.cancellable.
+
+    What the handler of Ctrl-C raises the first time is kept in `failure`, and the functions are cancelled. The second
+    time it is raised out of the code that runs through call(), or else by the next check().
+    """
+
+    def __init__(self):
+        self.cancellable, self.failure, self._is_urgent = Gio.Cancellable(), None, False
+        self._before = None
+        self._calls = False  # the user's code, which a handler may interrupt
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if callable(before):
+                self._before = before
+                signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, number, frame):
+        try:
+            self._before(number, frame)
+        except BaseException as failure:
+            is_second, self.failure = self.failure is not None, failure
+            self.cancellable.cancel()
+            if is_second and self._calls:
+                raise
+            self._is_urgent = is_second
+
+    def check(self):
+        """Raises what a second Ctrl-C has raised while no Python code ran."""
+        if self._is_urgent:
+            self._is_urgent = False
+            raise self.failure
+
+    def call(self, function, *args):
+        """What the function, which a second Ctrl-C breaks off, returns."""
+        try:
+            try:
+                self._calls = True
+                return function(*args)
+            finally:
+                self._calls = False
+        except BaseException:
+            self._calls = False
+            raise
+
+    def __exit__(self, *_):
+        if self._before is not None and signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, self._before)
