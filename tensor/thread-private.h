@@ -155,6 +155,10 @@ ebb_modes_leave (const EbbModes *outer)
   ebb_modes = *outer;
 }
 
+/* The modes of the library's own work from here to the end of the scope. */
+#define EBB_AUTO_INTERNAL_MODES() \
+  const EbbModes outer_modes __attribute__ ((cleanup (ebb_modes_leave), unused)) = ebb_modes_enter_internal ()
+
 /* The same for a part of a forward: an early stop that began in it goes on. */
 static inline void
 ebb_modes_leave_forward (const EbbModes *outer)

@@ -7,8 +7,7 @@
 #include "offload/host/store.h"
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"
-
-#include <pthread.h>
+#include "tensor/util/lock-private.h"
 
 #define OFFLOAD_INTERCEPTOR "offload"
 
@@ -28,25 +27,19 @@ typedef struct
 static EbbSavedTensorHooks *
 ref_store (Offload *self)
 {
-  EbbSavedTensorHooks *store;
-
-  pthread_mutex_lock (&lock);
-  store = g_object_ref (self->store);
-  pthread_mutex_unlock (&lock);
-  return store;
+  EBB_AUTO_LOCK (&lock);
+  return g_object_ref (self->store);
 }
 
 static void
 set_store (Offload *self,
            EbbSavedTensorHooks *store)
 {
-  EbbSavedTensorHooks *old;
+  g_autoptr (EbbSavedTensorHooks) old = NULL;
 
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   old = self->store;
   self->store = g_object_ref (store);
-  pthread_mutex_unlock (&lock);
-  g_clear_object (&old);
 }
 
 static void

@@ -11,6 +11,17 @@
 
 G_BEGIN_DECLS
 
+static inline void
+ebb_auto_pop_grad_enabled (const gboolean *pushed)
+{
+  ebb_pop_grad_enabled ();
+}
+
+/* Gradients are off from here to the end of the scope. */
+#define EBB_AUTO_NO_GRAD()                                                               \
+  const gboolean no_grad __attribute__ ((cleanup (ebb_auto_pop_grad_enabled), unused)) = \
+      (ebb_push_grad_enabled (FALSE), TRUE)
+
 typedef struct
 {
   EbbNode *node;   /* the operand was made by it, as its output number... */

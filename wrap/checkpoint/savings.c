@@ -5,8 +5,7 @@
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/memory.h"
 #include "tensor/thread-private.h"
-
-#include <pthread.h>
+#include "tensor/util/lock-private.h"
 
 /* A block of a deep model frees little beside the whole step, and all blocks together much: so wrappers on modules of
  * one type are judged together. They save at most what they free after the forward; the peak is the device's, with the
@@ -32,7 +31,7 @@ ebb_checkpoint_savings_get (GType type)
 {
   EbbCheckpointSavings *savings;
 
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   if (by_type == NULL)
     by_type = g_hash_table_new (NULL, NULL);
   savings = g_hash_table_lookup (by_type, GSIZE_TO_POINTER (type));
@@ -41,7 +40,6 @@ ebb_checkpoint_savings_get (GType type)
       savings = g_new0 (EbbCheckpointSavings, 1);
       g_hash_table_insert (by_type, GSIZE_TO_POINTER (type), savings);
     }
-  pthread_mutex_unlock (&lock);
   return savings;
 }
 

@@ -6,9 +6,8 @@
 #include "wrap/checkpoint/options-private.h"
 #include "wrap/compat/deepspeed-config-private.h"
 #include "dist/mpu-private.h"
+#include "tensor/util/lock-private.h"
 #include "wrap/compat/store-chain-private.h"
-
-#include <pthread.h>
 
 /* DeepSpeed's interface: one configuration for the process, made of keys, that DeepSpeed's checkpoint function uses and
  * that modules can be wrapped with as options. A rank that is a thread stands for a process: it has a configuration of
@@ -72,17 +71,15 @@ static void
 set_configuration (const EbbCheckpointingConfig *config,
                    EbbCheckpointOptions *options)
 {
-  EbbCheckpointOptions *old;
+  g_autoptr (EbbCheckpointOptions) old = NULL;
   Configuration *place;
 
   if (ebb_process_group_get_thread_default () != NULL && g_private_get (&of_rank) == NULL)
     g_private_set (&of_rank, g_new0 (Configuration, 1));
   place = get_configuration ();
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   old = place->options;
   *place = (Configuration){ .options = options, .config = *config, .is_configured = TRUE };
-  pthread_mutex_unlock (&lock);
-  g_clear_object (&old);
 }
 
 /**
@@ -156,12 +153,8 @@ ebb_checkpointing_configure (GObject *mpu,
 gboolean
 ebb_checkpointing_is_configured (void)
 {
-  gboolean result;
-
-  pthread_mutex_lock (&lock);
-  result = get_configuration ()->is_configured;
-  pthread_mutex_unlock (&lock);
-  return result;
+  EBB_AUTO_LOCK (&lock);
+  return get_configuration ()->is_configured;
 }
 
 /**
@@ -172,12 +165,8 @@ ebb_checkpointing_is_configured (void)
 EbbArgs *
 ebb_checkpointing_get_config (void)
 {
-  EbbCheckpointingConfig config;
-
-  pthread_mutex_lock (&lock);
-  config = get_configuration ()->config;
-  pthread_mutex_unlock (&lock);
-  return ebb_checkpointing_config_to_args (&config);
+  EBB_AUTO_LOCK (&lock);
+  return ebb_checkpointing_config_to_args (&get_configuration ()->config);
 }
 
 /* -- using it ------------------------------------------------------------------------------------------------------ */
@@ -194,14 +183,11 @@ EbbCheckpointOptions *
 ebb_checkpointing_get_options (void)
 {
   Configuration *place = get_configuration ();
-  EbbCheckpointOptions *options;
 
-  pthread_mutex_lock (&lock);
+  EBB_AUTO_LOCK (&lock);
   if (place->options == NULL)
     place->options = ebb_checkpoint_options_new ();
-  options = g_object_ref (place->options);
-  pthread_mutex_unlock (&lock);
-  return options;
+  return g_object_ref (place->options);
 }
 
 /**

@@ -12,6 +12,7 @@
 #include "nn/layers/layer-private.h"
 #include "nn/models/folder/config-private.h"
 #include "nn/models/gpt.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
@@ -352,7 +353,7 @@ copy_values (Loading *loading,
 {
   gboolean ok = TRUE;
 
-  ebb_push_grad_enabled (FALSE);
+  EBB_AUTO_NO_GRAD ();
   for (guint i = 0; ok && i < loading->layers->len; i++)
     {
       const EbbLoraBranch *branch =
@@ -372,7 +373,6 @@ copy_values (Loading *loading,
           ok = moved != NULL && ebb_tensor_copy_from (targets[k], moved, error);
         }
     }
-  ebb_pop_grad_enabled ();
   return ok;
 }
 

@@ -566,7 +566,7 @@ add_products (EbbModule *model,
   gboolean ok = TRUE;
   guint n = 0;
 
-  for (guint i = 0; ok && i < places->len; i++)
+  for (guint i = 0; i < places->len; i++)
     {
       const EbbLoraPlace *place = &g_array_index (places, EbbLoraPlace, i);
 
@@ -578,10 +578,9 @@ add_products (EbbModule *model,
                          ebb_quantization_get_name (((EbbLinear *) place->module)->quantized.quantization));
       if (ebb_shard_unit_of (((EbbLinear *) place->module)->weight, NULL) == NULL)
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "lora: the weight of %s is sharded: save the adapter, and merge it into a model that is not",
-                   place->path);
-      ok = FALSE;
+      return ebb_fail (error, EBB_ERROR_STATE,
+                       "lora: the weight of %s is sharded: save the adapter, and merge it into a model that is not",
+                       place->path);
     }
   ebb_push_grad_enabled (FALSE);
   ebb_push_autocast (FALSE, EBB_DTYPE_BF16);

@@ -215,7 +215,6 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   const guint n = self->layout->n_buffers;
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 2);
   guint n_parts = 0;
-  EbbModes modes;
   gboolean ok;
 
   if (!ebb_shard_unit_finish_reduce (self, error))
@@ -229,7 +228,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   self->reduction->n_buffers = n;
   self->reduction->full = g_new0 (EbbTensor *, n + 1);
   self->reduction->shards = g_new0 (EbbTensor *, n + 1);
-  modes = ebb_modes_enter_internal ();
+  EBB_AUTO_INTERNAL_MODES ();
   ok = make_flags (self, error) && check_unused (self, error) && take_gradients (self, error)
        && make_shards (self, parts, &n_parts, error);
   if (ok && n_parts > 0 && self->reduction->flags != NULL)
@@ -248,7 +247,6 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
       ok = self->reduction->work != NULL;
       self->n_reductions++;
     }
-  ebb_modes_leave (&modes);
   if (ok && n_parts > 0)
     return TRUE;
   if (!ok)
@@ -341,13 +339,12 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
 {
   EbbShardReduction *reduction = g_steal_pointer (&self->reduction);
   EbbProfileMark mark;
-  EbbModes modes;
   gint64 before;
   gboolean ok;
 
   if (reduction == NULL)
     return TRUE;
-  modes = ebb_modes_enter_internal ();
+  EBB_AUTO_INTERNAL_MODES ();
   mark = ebb_profile_push_range ("wait for gradients", EBB_PHASE_BACKWARD);
   before = g_get_monotonic_time ();
   ok = ebb_work_wait (reduction->work, error) && average_over_replicas (self, reduction, error);
@@ -363,7 +360,6 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
   for (guint i = 0; ok && self->state == EBB_SHARD_SHARDED && i < self->n_entries; i++)
     if (self->entries[i].tensor->grad != NULL)
       ok = ebb_leaf_notify (self->entries[i].tensor, error);
-  ebb_modes_leave (&modes);
   if (!ok)
     g_prefix_error (error, "reducing gradients of %s: ", self->name);
   return ok;

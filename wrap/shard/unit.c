@@ -6,8 +6,7 @@
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/profile/timeline-private.h"
-
-#include <pthread.h>
+#include "tensor/util/lock-private.h"
 
 static void thread_free (gpointer data);
 static void unit_free (EbbShardUnit *self);
@@ -29,7 +28,7 @@ ebb_shard_make_pass (void)
 static void
 drop_taken (EbbShardThread *self)
 {
-  pthread_mutex_lock (&handover_lock);
+  EBB_AUTO_LOCK (&handover_lock);
   for (guint i = 0; i < self->taken->len; i++)
     {
       g_ptr_array_remove (self->unsharded, g_ptr_array_index (self->taken, i));
@@ -37,7 +36,6 @@ drop_taken (EbbShardThread *self)
     }
   g_ptr_array_set_size (self->taken, 0);
   __atomic_store_n (&self->has_taken, FALSE, __ATOMIC_RELAXED);
-  pthread_mutex_unlock (&handover_lock);
 }
 
 EbbShardThread *
@@ -61,6 +59,18 @@ ebb_shard_get_thread (void)
   return self;
 }
 
+static void
+leave_thread (EbbShardUnit *self,
+              EbbShardThread *thread)
+{
+  EBB_AUTO_LOCK (&handover_lock);
+  if (thread->orphans != NULL)
+    {
+      g_ptr_array_add (thread->taken, self);
+      __atomic_store_n (&thread->has_taken, TRUE, __ATOMIC_RELAXED);
+    }
+}
+
 EbbShardThread *
 ebb_shard_take_thread (EbbShardUnit *self)
 {
@@ -70,13 +80,7 @@ ebb_shard_take_thread (EbbShardUnit *self)
     return thread;
   if (self->owner != NULL)
     {
-      pthread_mutex_lock (&handover_lock);
-      if (self->owner->orphans != NULL)
-        {
-          g_ptr_array_add (self->owner->taken, self);
-          __atomic_store_n (&self->owner->has_taken, TRUE, __ATOMIC_RELAXED);
-        }
-      pthread_mutex_unlock (&handover_lock);
+      leave_thread (self, self->owner);
       g_atomic_rc_box_release (self->owner);
     }
   self->owner = g_atomic_rc_box_acquire (thread);
@@ -185,9 +189,9 @@ ebb_shard_unit_begin_gather (EbbShardUnit *self,
   const guint n = self->layout->n_buffers;
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 1);
   g_autoptr (GPtrArray) shards = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
-  const EbbModes modes = ebb_modes_enter_internal ();
   gboolean ok = TRUE;
 
+  EBB_AUTO_INTERNAL_MODES ();
   for (guint i = 0; ok && i < n; i++)
     {
       EbbTensor *shard = prepare_shard (self, self->buffers[i].shard, lowers, error);
@@ -209,7 +213,6 @@ ebb_shard_unit_begin_gather (EbbShardUnit *self,
       self->gathering = ebb_process_group_start (self->group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n, 0,
                                                  purpose, error);
     }
-  ebb_modes_leave (&modes);
   if (!ok || self->gathering == NULL)
     {
       drop_full (self);
@@ -265,14 +268,13 @@ ebb_shard_unit_finish_gather (EbbShardUnit *self,
                               GError **error)
 {
   g_autoptr (EbbWork) work = g_steal_pointer (&self->gathering);
-  const EbbModes modes = ebb_modes_enter_internal ();
-  const gboolean ok = ebb_work_wait (work, error);
 
-  if (ok)
-    use_full (self);
-  ebb_modes_leave (&modes);
-  if (ok)
-    return TRUE;
+  EBB_AUTO_INTERNAL_MODES ();
+  if (ebb_work_wait (work, error))
+    {
+      use_full (self);
+      return TRUE;
+    }
   g_prefix_error (error, "gathering %s: ", self->name);
   drop_full (self);
   self->state = EBB_SHARD_SHARDED;
@@ -315,14 +317,11 @@ use_in_place (EbbShardUnit *self)
 static gboolean
 use_cache (EbbShardUnit *self)
 {
-  EbbModes modes;
-
   if (!self->is_cached || !cache_is_valid (self))
     return FALSE;
-  modes = ebb_modes_enter_internal ();
+  EBB_AUTO_INTERNAL_MODES ();
   self->is_cached = FALSE;
   use_full (self);
-  ebb_modes_leave (&modes);
   ebb_shard_note_unsharded (self, TRUE);
   return TRUE;
 }
@@ -437,17 +436,13 @@ ebb_shard_copy_elements (EbbTensor *source,
 static gboolean
 leave_to_owner (EbbShardUnit *self)
 {
-  gboolean left = self->is_orphan;
-
-  if (left || self->owner == NULL || self->owner == g_private_get (&threads))
-    return left;
-  pthread_mutex_lock (&handover_lock);
-  left = self->owner->orphans != NULL;
-  self->is_orphan = left;
-  if (left)
+  if (self->is_orphan || self->owner == NULL || self->owner == g_private_get (&threads))
+    return self->is_orphan;
+  EBB_AUTO_LOCK (&handover_lock);
+  self->is_orphan = self->owner->orphans != NULL;
+  if (self->is_orphan)
     g_ptr_array_add (self->owner->orphans, self);
-  pthread_mutex_unlock (&handover_lock);
-  return left;
+  return self->is_orphan;
 }
 
 EbbShardUnit *

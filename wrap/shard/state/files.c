@@ -6,7 +6,7 @@
 #include "nn/files/safetensors.h"
 #include "nn/files/state-file-private.h"
 #include "nn/files/state-tree-private.h"
-#include "tensor/autograd/autograd.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
@@ -57,10 +57,9 @@ ebb_shard_file_write (const char *path,
   g_autoptr (EbbArgs) metadata = ebb_args_new (EBB_ARGS_DICT);
   gboolean ok = TRUE;
 
-  ebb_push_grad_enabled (FALSE);
+  EBB_AUTO_NO_GRAD ();
   for (guint i = 0; ok && i < ebb_args_get_length (tensors); i++)
     ok = add_sums (metadata, ebb_args_get_key (tensors, i), ebb_args_peek_tensor (tensors, i), error);
-  ebb_pop_grad_enabled ();
   return ok && ebb_save_safetensors (path, tensors, metadata, error);
 }
 

@@ -8,7 +8,7 @@
 #include "nn/module-instance-private.h"
 #include "tensor/util/json-scanner-private.h"
 #include "nn/state/training-state-private.h"
-#include "tensor/autograd/autograd.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
@@ -645,12 +645,11 @@ load_state (EbbProcessGroup *group,
     .optimizer = optimizer,
     .training = training,
   };
-  gboolean ok;
 
-  ebb_push_grad_enabled (FALSE);
-  ok = ebb_shard_folder_use_newest (group, folder, use_state, &self, error);
-  ebb_pop_grad_enabled ();
-  if (ok && step != NULL)
+  EBB_AUTO_NO_GRAD ();
+  if (!ebb_shard_folder_use_newest (group, folder, use_state, &self, error))
+    return FALSE;
+  if (step != NULL)
     *step = self.step;
-  return ok;
+  return TRUE;
 }

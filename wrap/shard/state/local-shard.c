@@ -3,7 +3,7 @@
 
 #include "dist/agree-private.h"
 #include "dist/tensor-parallel/ops-private.h"
-#include "tensor/autograd/autograd.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 
@@ -293,14 +293,15 @@ finish_item (EbbProcessGroup *all,
   return TRUE;
 }
 
-static gboolean
-gather (EbbProcessGroup *all,
-        EbbGatherItem *items,
-        guint n,
-        gboolean keep,
-        GError *failure,
-        GError **error)
+gboolean
+ebb_gather_full_tensors (EbbProcessGroup *all,
+                         EbbGatherItem *items,
+                         guint n,
+                         gboolean keep,
+                         GError *failure,
+                         GError **error)
 {
+  EBB_AUTO_NO_GRAD ();
   for (guint i = 0; i < n; i++)
     {
       EbbShardUnit *unit = items[i].shard.unit;
@@ -316,22 +317,6 @@ gather (EbbProcessGroup *all,
           }
     }
   return ebb_agree_no_failure (all, failure, error);
-}
-
-gboolean
-ebb_gather_full_tensors (EbbProcessGroup *all,
-                         EbbGatherItem *items,
-                         guint n,
-                         gboolean keep,
-                         GError *failure,
-                         GError **error)
-{
-  gboolean ok;
-
-  ebb_push_grad_enabled (FALSE);
-  ok = gather (all, items, n, keep, failure, error);
-  ebb_pop_grad_enabled ();
-  return ok;
 }
 
 void

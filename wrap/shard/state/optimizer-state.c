@@ -6,7 +6,7 @@
 #include "nn/args-private.h"
 #include "tensor/util/json-scanner-private.h"
 #include "nn/files/state-tree-private.h"
-#include "tensor/autograd/autograd.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "wrap/shard/state/state-private.h"
@@ -390,16 +390,12 @@ ebb_load_full_optimizer_state (EbbOptimizer *optimizer,
                                gboolean broadcast,
                                GError **error)
 {
-  gboolean ok;
-
   if (!EBB_MAY_BEGIN (error, optimizer))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (optimizer), FALSE);
 
-  ebb_push_grad_enabled (FALSE);
-  ok = load (optimizer, state, broadcast, error);
-  ebb_pop_grad_enabled ();
-  return ok;
+  EBB_AUTO_NO_GRAD ();
+  return load (optimizer, state, broadcast, error);
 }
 
 /* -- taking a state apart ------------------------------------------------------------------------------------------ */

@@ -5,7 +5,7 @@
 #include "dist/agree-private.h"
 #include "nn/args-private.h"
 #include "nn/state/state-dict-private.h"
-#include "tensor/autograd/autograd.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
@@ -379,18 +379,14 @@ ebb_load_full_state_dict (EbbModule *module,
 {
   EbbProcessGroup *group = ebb_process_group_get_default ();
   g_autoptr (GArray) entries = NULL;
-  gboolean ok;
 
   if (!EBB_MAY_BEGIN (error, module))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
   entries = ebb_state_entries_new (module);
-  ebb_push_grad_enabled (FALSE);
-  ok = broadcast ? load_from_rank0 (module, entries, state, group, strict, error)
-                 : load_own (module, entries, state, group, strict, error);
-  ebb_pop_grad_enabled ();
-  return ok;
+  EBB_AUTO_NO_GRAD ();
+  return (broadcast ? load_from_rank0 : load_own) (module, entries, state, group, strict, error);
 }
 
 static void
