@@ -311,8 +311,9 @@ print_case (const Case *item, GError **error)
   self.others = count_bytes () + 2 * sizeof (gint64) * (guint64) (settings.batch * settings.context); /* the batch */
   if (measures && (self.measured = bench_training_new (&settings, error)) == NULL)
     return FALSE;
-  self.choices = ebb_plan_choices_new (self.training->model, ebb_device_get_cpu (), NULL, NULL, step, &self,
-                                       fixed ? 0 : seconds_at_most, EBB_ESTIMATE_MEASURED_BYTES, error);
+  self.choices = ebb_plan_choices_new (
+      &(EbbPlanRequest){ self.training->model, ebb_device_get_cpu (), .step = step, .user_data = &self },
+      fixed ? 0 : seconds_at_most, EBB_ESTIMATE_MEASURED_BYTES, error);
   if (self.choices == NULL || !find_uniform (&self, error))
     return FALSE;
   self.none = get_figures (&self, self.choices->none);

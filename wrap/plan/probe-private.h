@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "tensor/autograd/saved-tensor.h"
 #include "wrap/plan/blocks-private.h"
 #include "dist/group/process-group.h"
 #include "tensor/memory-account-private.h"
@@ -62,6 +63,20 @@ typedef struct
   guint64 rest_peak;
 } EbbProbeStep;
 
+/* The step that a plan is for. */
+typedef struct
+{
+  EbbModule *model;
+  EbbDevice *device;
+  EbbSavedTensorHooks *store; /* to which blocks may move what they keep; NULL: on an accelerator to one of the plan's
+                                 own, in host memory */
+  EbbProcessGroup *group; /* the ranks that run the step together, of which this is the first; NULL: there are none */
+  EbbStepFunc step;
+  gpointer user_data;
+  gboolean is_real; /* steps are no dry ones: they change what steps change and don't tell which copies are waited for,
+                       so blocks move nothing */
+} EbbPlanRequest;
+
 typedef struct _EbbProbe EbbProbe;
 
 /* @blocks and @costs must live as long. For real steps alone, by ebb_probe_watch (). */
@@ -70,16 +85,10 @@ EbbProbe *ebb_probe_new_idle (EbbModule *model,
                               GArray *blocks,
                               EbbCostTable *costs);
 /* The same for steps by ebb_probe_run (): dry ones, while which the model can't be used, or real ones. Runs a first
- * step, which makes what later steps find: the optimizer's state. @group: NULL, or the ranks that run the same steps.
- */
-EbbProbe *ebb_probe_new (EbbModule *model,
-                         EbbDevice *device,
+ * step, which makes what later steps find: the optimizer's state. */
+EbbProbe *ebb_probe_new (const EbbPlanRequest *request,
                          GArray *blocks,
                          EbbCostTable *costs,
-                         gboolean is_real,
-                         EbbProcessGroup *group,
-                         EbbStepFunc step,
-                         gpointer user_data,
                          GError **error);
 void ebb_probe_free (EbbProbe *self);
 /* Runs one step and looks at it. */

@@ -659,28 +659,23 @@ ebb_probe_new_idle (EbbModule *model,
 }
 
 EbbProbe *
-ebb_probe_new (EbbModule *model,
-               EbbDevice *device,
+ebb_probe_new (const EbbPlanRequest *request,
                GArray *blocks,
                EbbCostTable *costs,
-               gboolean is_real,
-               EbbProcessGroup *group,
-               EbbStepFunc step,
-               gpointer user_data,
                GError **error)
 {
-  g_autoptr (EbbProbe) self = ebb_probe_new_idle (model, device, blocks, costs);
+  g_autoptr (EbbProbe) self = ebb_probe_new_idle (request->model, request->device, blocks, costs);
   EbbDryScope outer;
   gboolean ok;
 
-  self->step = step;
-  self->user_data = user_data;
-  self->group = group;
-  if (is_real)
+  self->step = request->step;
+  self->user_data = request->user_data;
+  self->group = request->group;
+  if (request->is_real)
     return run_first_step (self, error) ? g_steal_pointer (&self) : NULL;
   self->run = ebb_dry_run_new ();
   ebb_dry_run_enter (self->run, &outer);
-  ok = ebb_memory_estimate_adopt_model (self->run, model, device, error);
+  ok = ebb_memory_estimate_adopt_model (self->run, self->model, self->device, error);
   ebb_dry_run_leave (self->run, &outer);
   return ok && run_first_step (self, error) ? g_steal_pointer (&self) : NULL;
 }

@@ -64,7 +64,9 @@ ebb_plan_watch_compare (EbbPlanWatch *self,
   g_autoptr (EbbPlanWatch) dry = watch_new (model);
 
   g_clear_pointer (&dry->probe, ebb_probe_free);
-  dry->probe = ebb_probe_new (model, dry->device, dry->blocks, dry->costs, FALSE, NULL, step, user_data, error);
+  dry->probe =
+      ebb_probe_new (&(EbbPlanRequest){ model, dry->device, .step = step, .user_data = user_data }, dry->blocks,
+                     dry->costs, error);
   dry->step = dry->probe != NULL ? ebb_probe_run (dry->probe, error) : NULL;
   return dry->step != NULL ? ebb_probe_compare (self->probe, self->step, dry->probe, dry->step) : NULL;
 }

@@ -42,8 +42,9 @@ find_choices (TestPlanRun *self)
 {
   g_autoptr (GError) error = NULL;
   EbbPlanChoices *choices =
-      ebb_plan_choices_new (self->training->model, ebb_device_get_cpu (), NULL, NULL, test_plan_run_step, self, 0, 0,
-                            &error);
+      ebb_plan_choices_new (&(EbbPlanRequest){ self->training->model, ebb_device_get_cpu (),
+                                               .step = test_plan_run_step, .user_data = self },
+                            0, 0, &error);
 
   g_assert_no_error (error);
   return choices;

@@ -146,8 +146,9 @@ try_all (TestPlanRun *run,
          Outcome *outcomes)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbPlanChoices) choices = ebb_plan_choices_new (run->training->model, test_device (), run->store,
-                                                             NULL, test_plan_run_step, run, 0, 0, &error);
+  const EbbPlanRequest request = { run->training->model, test_device (), run->store, .step = test_plan_run_step,
+                                   .user_data = run };
+  g_autoptr (EbbPlanChoices) choices = ebb_plan_choices_new (&request, 0, 0, &error);
 
   g_assert_no_error (error);
   for (guint i = 0; i < G_N_ELEMENTS (strategies); i++)

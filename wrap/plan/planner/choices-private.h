@@ -76,34 +76,14 @@ gboolean ebb_plan_find_place (EbbDevice *device,
 /* A number of seconds: kernels have the times that are known, and only copies to the place of a store are timed. */
 #define EBB_PLAN_TIMES_COPIES (-1.0)
 
-/* Runs dry steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most,
- * with operands of @max_bytes. @store: to which blocks may move what they keep; NULL: on an accelerator to one of the
- * plan's own, in host memory. @group: NULL, or the ranks that plan together: the others call
- * ebb_plan_choices_follow () until the plan is given to them. */
-EbbPlanChoices *ebb_plan_choices_new (EbbModule *model,
-                                      EbbDevice *device,
-                                      EbbSavedTensorHooks *store,
-                                      EbbProcessGroup *group,
-                                      EbbStepFunc step,
-                                      gpointer user_data,
+/* Runs steps until the choices are known. Kernels whose time isn't known are measured for @max_seconds at most, with
+ * operands of @max_bytes. Other ranks of the request's group call ebb_plan_choices_follow () until the plan is given to
+ * them. */
+EbbPlanChoices *ebb_plan_choices_new (const EbbPlanRequest *request,
                                       double max_seconds,
                                       guint64 max_bytes,
                                       GError **error);
-/* The same by real steps, which change what steps change and don't tell which copies are waited for: blocks move
- * nothing. */
-EbbPlanChoices *ebb_plan_choices_new_real (EbbModule *model,
-                                           EbbDevice *device,
-                                           EbbStepFunc step,
-                                           gpointer user_data,
-                                           double max_seconds,
-                                           guint64 max_bytes,
-                                           GError **error);
-EbbMemoryPlan *ebb_plan_choices_follow (EbbModule *model,
-                                        EbbDevice *device,
-                                        EbbSavedTensorHooks *store,
-                                        EbbProcessGroup *group,
-                                        EbbStepFunc step,
-                                        gpointer user_data,
+EbbMemoryPlan *ebb_plan_choices_follow (const EbbPlanRequest *request,
                                         GError **error);
 /* The same with the MLPs in tiles of @n_rows rows. @untiled must live as long. */
 EbbPlanChoices *ebb_plan_choices_new_tiled (EbbPlanChoices *untiled,

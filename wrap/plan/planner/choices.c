@@ -779,56 +779,31 @@ find_choices (EbbPlanChoices *self,
 
 /* Runs the probe's first step, as all ranks do. */
 static EbbPlanChoices *
-choices_new (EbbModule *model,
-             EbbDevice *device,
-             EbbSavedTensorHooks *store,
-             EbbProcessGroup *group,
-             gboolean is_real,
-             EbbStepFunc step,
-             gpointer user_data,
+choices_new (const EbbPlanRequest *request,
              GError **error)
 {
   g_autoptr (EbbPlanChoices) self = g_new0 (EbbPlanChoices, 1);
   GError *failure = NULL;
 
-  self->model = g_object_ref (model);
-  self->group = group;
-  self->blocks = ebb_plan_find_blocks (model);
-  self->costs = ebb_cost_table_new (device);
+  self->model = g_object_ref (request->model);
+  self->group = request->group;
+  self->blocks = ebb_plan_find_blocks (request->model);
+  self->costs = ebb_cost_table_new (request->device);
   self->classes = g_ptr_array_new_with_free_func (class_free);
   self->class_of = g_new0 (EbbPlanClass *, self->blocks->len);
-  g_set_object (&self->store, store);
-  if (is_real || ebb_plan_find_place (device, store, &self->place, &failure))
-    self->probe = ebb_probe_new (model, device, self->blocks, self->costs, is_real, group, step, user_data, &failure);
-  return ebb_plan_ranks_agree (group, failure, error) ? g_steal_pointer (&self) : NULL;
+  g_set_object (&self->store, request->store);
+  if (request->is_real || ebb_plan_find_place (request->device, request->store, &self->place, &failure))
+    self->probe = ebb_probe_new (request, self->blocks, self->costs, &failure);
+  return ebb_plan_ranks_agree (request->group, failure, error) ? g_steal_pointer (&self) : NULL;
 }
 
 EbbPlanChoices *
-ebb_plan_choices_new (EbbModule *model,
-                      EbbDevice *device,
-                      EbbSavedTensorHooks *store,
-                      EbbProcessGroup *group,
-                      EbbStepFunc step,
-                      gpointer user_data,
+ebb_plan_choices_new (const EbbPlanRequest *request,
                       double max_seconds,
                       guint64 max_bytes,
                       GError **error)
 {
-  g_autoptr (EbbPlanChoices) self = choices_new (model, device, store, group, FALSE, step, user_data, error);
-
-  return self != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
-}
-
-EbbPlanChoices *
-ebb_plan_choices_new_real (EbbModule *model,
-                           EbbDevice *device,
-                           EbbStepFunc step,
-                           gpointer user_data,
-                           double max_seconds,
-                           guint64 max_bytes,
-                           GError **error)
-{
-  g_autoptr (EbbPlanChoices) self = choices_new (model, device, NULL, NULL, TRUE, step, user_data, error);
+  g_autoptr (EbbPlanChoices) self = choices_new (request, error);
 
   return self != NULL && find_choices (self, max_seconds, max_bytes, error) ? g_steal_pointer (&self) : NULL;
 }
@@ -863,30 +838,25 @@ run_announced (EbbPlanChoices *self,
 
 /* A failure here comes back from the first rank, to which it was sent. */
 EbbMemoryPlan *
-ebb_plan_choices_follow (EbbModule *model,
-                         EbbDevice *device,
-                         EbbSavedTensorHooks *store,
-                         EbbProcessGroup *group,
-                         EbbStepFunc step,
-                         gpointer user_data,
+ebb_plan_choices_follow (const EbbPlanRequest *request,
                          GError **error)
 {
-  g_autoptr (EbbPlanChoices) self = choices_new (model, device, store, group, FALSE, step, user_data, NULL);
+  g_autoptr (EbbPlanChoices) self = choices_new (request, NULL);
   EbbMemoryPlan *plan = NULL;
   char *announced;
 
-  while ((announced = ebb_plan_ranks_receive (group, model, &plan, error)) != NULL)
+  while ((announced = ebb_plan_ranks_receive (request->group, request->model, &plan, error)) != NULL)
     {
       const gboolean begins_again = strcmp (announced, EBB_PLAN_STEP_AGAIN) == 0;
       GError *failure = NULL;
       EbbProbeStep *own = begins_again ? NULL : run_announced (self, announced, &failure);
-      g_autoptr (EbbProbeStep) merged = begins_again ? NULL : ebb_plan_ranks_merge (group, own, failure, NULL);
+      g_autoptr (EbbProbeStep) merged = begins_again ? NULL : ebb_plan_ranks_merge (request->group, own, failure, NULL);
 
       g_free (announced);
       if (!begins_again)
         continue;
       g_clear_pointer (&self, ebb_plan_choices_free);
-      self = choices_new (model, device, store, group, FALSE, step, user_data, NULL);
+      self = choices_new (request, NULL);
     }
   if (plan != NULL && self != NULL)
     set_store (self, plan);

@@ -175,29 +175,11 @@ knows_times (EbbPlanChoices *choices)
 /* What is asked of the planner. */
 typedef struct
 {
-  EbbModule *model;
-  EbbDevice *device;
-  EbbSavedTensorHooks *store;
-  EbbProcessGroup *group; /* NULL, or the ranks of which this is the first */
-  EbbStepFunc step;
-  gpointer user_data;
+  EbbPlanRequest step;
   guint64 budget_bytes;
   double max_seconds;
-  gboolean is_real;  /* by real steps */
   gboolean is_least; /* the plan that needs least, whatever the budget is */
 } Request;
-
-static EbbPlanChoices *
-make_choices (const Request *self,
-              double max_seconds,
-              guint64 max_bytes,
-              GError **error)
-{
-  return self->is_real ? ebb_plan_choices_new_real (self->model, self->device, self->step, self->user_data, max_seconds,
-                                                    max_bytes, error)
-                       : ebb_plan_choices_new (self->model, self->device, self->store, self->group, self->step,
-                                               self->user_data, max_seconds, max_bytes, error);
-}
 
 /* Refuses a budget that is less than the least plan needs. */
 static EbbMemoryPlan *
@@ -228,50 +210,50 @@ make_for (Request *request,
   const guint64 budget_bytes = request->budget_bytes;
   const guint64 max_bytes = MIN (EBB_ESTIMATE_MEASURED_BYTES, MAX (budget_bytes / 4, LEAST_MEASURED));
   const double max_seconds = request->max_seconds;
+  EbbPlanRequest *step = &request->step;
   EbbPlanChoices *choices;
   gboolean asks_first; /* Find the least plan before kernels are timed: times don't change it. */
   EbbMemoryPlace place;
   g_auto (Planner) planner = { 0 };
 
-  if (request->device == NULL)
-    request->device = ebb_device_get_cpu ();
+  if (step->device == NULL)
+    step->device = ebb_device_get_cpu ();
   /* Where blocks may move what they keep, that depends on rates of copies. */
-  asks_first = max_seconds > 0 && !request->is_real
-               && ebb_plan_find_place (request->device, request->store, &place, NULL)
+  asks_first = max_seconds > 0 && !step->is_real && ebb_plan_find_place (step->device, step->store, &place, NULL)
                && place == EBB_MEMORY_PLACE_DEVICE;
-  choices = make_choices (request, asks_first ? 0 : max_seconds, max_bytes, error);
+  choices = ebb_plan_choices_new (step, asks_first ? 0 : max_seconds, max_bytes, error);
   if (choices == NULL
-      || !planner_init (&planner, choices, request->device, asks_first ? 0 : max_seconds, max_bytes, error))
+      || !planner_init (&planner, choices, step->device, asks_first ? 0 : max_seconds, max_bytes, error))
     return NULL;
   if (asks_first && planner.least->predicted_peak_bytes <= budget_bytes && !knows_times (choices))
     {
       planner_clear (&planner);
       planner = (Planner){ 0 };
-      if (!ebb_plan_ranks_announce (request->group, EBB_PLAN_STEP_AGAIN, error))
+      if (!ebb_plan_ranks_announce (step->group, EBB_PLAN_STEP_AGAIN, error))
         return NULL;
-      choices = make_choices (request, max_seconds, max_bytes, error);
-      if (choices == NULL || !planner_init (&planner, choices, request->device, max_seconds, max_bytes, error))
+      choices = ebb_plan_choices_new (step, max_seconds, max_bytes, error);
+      if (choices == NULL || !planner_init (&planner, choices, step->device, max_seconds, max_bytes, error))
         return NULL;
     }
   return take_plan (&planner, request, error);
 }
 
-/* On all ranks of @group. */
+/* On all ranks of the group. */
 static EbbMemoryPlan *
-make_on_ranks (EbbProcessGroup *group,
-               Request *request,
+make_on_ranks (Request *request,
                GError **error)
 {
-  g_autoptr (GArray) blocks = ebb_plan_find_blocks (request->model);
+  g_autoptr (GArray) blocks = ebb_plan_find_blocks (request->step.model);
+  EbbProcessGroup *group = request->step.group;
   GError *failure = NULL;
   EbbMemoryPlan *plan;
 
+  if (request->step.device == NULL)
+    request->step.device = ebb_device_get_cpu ();
   if (!ebb_plan_ranks_meet (group, blocks, &request->budget_bytes, error))
     return NULL;
   if (ebb_process_group_get_rank (group) > 0)
-    return ebb_plan_choices_follow (request->model, request->device != NULL ? request->device : ebb_device_get_cpu (),
-                                    request->store, group, request->step, request->user_data, error);
-  request->group = group;
+    return ebb_plan_choices_follow (&request->step, error);
   plan = make_for (request, &failure);
   if (plan != NULL)
     ebb_plan_ranks_mark (plan, group);
@@ -358,16 +340,18 @@ ebb_memory_plan_new_measured (EbbModule *model,
                               guint64 budget_bytes,
                               GError **error)
 {
-  Request request;
+  Request request = {
+    { model, device, .step = step, .user_data = user_data, .is_real = TRUE },
+    budget_bytes,
+    MAX_SECONDS
+  };
 
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && step != NULL, NULL);
 
-  if (!check_device (model, device != NULL ? device : ebb_device_get_cpu (), error))
-    return NULL;
-  request = (Request){ model, device, NULL, NULL, step, user_data, budget_bytes, MAX_SECONDS, .is_real = TRUE };
-  return make_for (&request, error);
+  return check_device (model, device != NULL ? device : ebb_device_get_cpu (), error) ? make_for (&request, error)
+                                                                                      : NULL;
 }
 
 EbbMemoryPlan *
@@ -380,7 +364,7 @@ ebb_memory_plan_make (EbbModule *model,
                       double max_seconds,
                       GError **error)
 {
-  Request request = { model, device, store, NULL, step, user_data, budget_bytes, max_seconds };
+  Request request = { { model, device, store, NULL, step, user_data }, budget_bytes, max_seconds };
 
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
@@ -435,13 +419,13 @@ ebb_memory_plan_make_on_ranks (EbbModule *model,
                                double max_seconds,
                                GError **error)
 {
-  Request request = { model, device, store, NULL, step, user_data, budget_bytes, max_seconds };
+  Request request = { { model, device, store, group, step, user_data }, budget_bytes, max_seconds };
 
   if (!EBB_MAY_BEGIN (error, model, group))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && EBB_IS_PROCESS_GROUP (group) && step != NULL, NULL);
 
-  return make_on_ranks (group, &request, error);
+  return make_on_ranks (&request, error);
 }
 
 /**
@@ -473,12 +457,15 @@ ebb_memory_plan_new_least (EbbModule *model,
                            GError **error)
 {
   Request request = {
-    model, device, store, NULL, step, user_data, G_MAXINT64, EBB_PLAN_TIMES_COPIES, .is_least = TRUE
+    { model, device, store, group, step, user_data },
+    G_MAXINT64,
+    EBB_PLAN_TIMES_COPIES,
+    .is_least = TRUE
   };
 
   if (!EBB_MAY_BEGIN (error, model))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model) && (group == NULL || EBB_IS_PROCESS_GROUP (group)) && step != NULL, NULL);
 
-  return group != NULL ? make_on_ranks (group, &request, error) : make_for (&request, error);
+  return group != NULL ? make_on_ranks (&request, error) : make_for (&request, error);
 }
