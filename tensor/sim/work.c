@@ -37,10 +37,11 @@ static gboolean
 begin (SimQueue *queue,
        GError **error)
 {
-  EBB_AUTO_LOCK (&queue->device->lock);
+  pthread_mutex_lock (&queue->device->lock);
   sim_queue_wait_for_room (queue);
   if (G_LIKELY (sim_device_check_open (queue->device, error) && sim_device_report (queue->device, error)))
     return TRUE;
+  pthread_mutex_unlock (&queue->device->lock);
   return FALSE;
 }
 
