@@ -119,8 +119,7 @@ map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GError **er
 EbbArgs *
 ebb_args_map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   g_return_val_if_fail (func != NULL, NULL);
 
   return ebb_args_check_depth (self, error) ? map_tensors (self, func, user_data, error) : NULL;

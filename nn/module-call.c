@@ -255,8 +255,7 @@ ebb_module_get_interceptor_data (EbbModule *self, guint id)
 EbbArgs *
 ebb_forward_chain_call (const EbbForwardChain *inside, EbbModule *module, EbbArgs *args, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, args))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, args);
 
   for (guint i = inside->n_inside; i > 0; i--)
     {
@@ -447,8 +446,7 @@ ebb_module_remove_hook (EbbModule *self, guint id)
 gboolean
 ebb_module_hand_over (EbbModule *self, EbbArgs *value, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, value))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, value);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   if (innermost == NULL || innermost->module != self)
@@ -685,8 +683,7 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
   EbbArgs *result;
   gboolean is_outermost;
 
-  if (!EBB_MAY_BEGIN (error, self, args))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, args);
   g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
 
   if (!ebb_thread_deepen ())
@@ -741,8 +738,7 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
   EbbTensor *output;
   gboolean is_outermost;
 
-  if (!EBB_MAY_BEGIN (error, self, input))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, input);
 
   /* No check of the type, which costs twice the rest of the way. */
   klass = EBB_MODULE_GET_CLASS (self);
@@ -780,8 +776,7 @@ ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error
   EbbProfileMark mark;
   EbbArgs *result;
 
-  if (!EBB_MAY_BEGIN (error, args))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, args);
   /* Else it is inside a call that is seen. */
   mark = ebb_modes.recomputing > 0 ? push_profile (self) : EBB_NO_PROFILE_MARK;
   chain.plan = call_plan_hold (ebb_module_get_private (self));

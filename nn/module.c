@@ -342,8 +342,7 @@ ebb_module_get_activation_checkpointing (EbbModule *self)
 gboolean
 ebb_module_set_activation_checkpointing (EbbModule *self, gboolean enabled, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   if (ebb_module_get_activation_checkpointing (self) == (enabled != FALSE))
@@ -657,8 +656,7 @@ check_not_split (EbbModule *self, const char *name, EbbTensor *parameter, GError
 gboolean
 ebb_module_register_parameter (EbbModule *self, const char *name, EbbTensor *parameter, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, name))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, name);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   if (!check_name (self, name, NAME_PARAMETER, error) || !check_not_split (self, name, parameter, error))
@@ -691,8 +689,7 @@ ebb_module_register_parameter (EbbModule *self, const char *name, EbbTensor *par
 gboolean
 ebb_module_register_buffer (EbbModule *self, const char *name, EbbTensor *buffer, gboolean persistent, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, name))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, name);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   if (!check_name (self, name, NAME_BUFFER, error))
@@ -793,8 +790,7 @@ ebb_module_register_child (EbbModule *self, const char *name, EbbModule *child, 
   EbbNamedModule *item;
   EbbModule *old;
 
-  if (!EBB_MAY_BEGIN (error, self, name))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, name);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
   g_return_val_if_fail (child == NULL || EBB_IS_MODULE (child), FALSE);
 

@@ -156,8 +156,7 @@ ebb_tensor_to_dlpack (EbbTensor *tensor, GError **error)
   guint64 address;
   Export *out;
 
-  if (!EBB_MAY_BEGIN (error, tensor))
-    return 0;
+  EBB_RETURN_UNLESS_BEGUN (0, error, tensor);
   if (!expose (tensor, &address, error))
     return 0;
 

@@ -37,6 +37,13 @@ gboolean ebb_may_begin (GError **error,
 #define EBB_MAY_BEGIN(error, ...)                                                          \
   ebb_may_begin ((error), G_STRFUNC, #__VA_ARGS__, (const gconstpointer[]){ __VA_ARGS__ }, \
                  sizeof ((const gconstpointer[]){ __VA_ARGS__ }) / sizeof (gconstpointer))
+#define EBB_RETURN_UNLESS_BEGUN(value, ...) \
+  G_STMT_START                              \
+  {                                         \
+    if (!EBB_MAY_BEGIN (__VA_ARGS__))       \
+      return value;                         \
+  }                                         \
+  G_STMT_END
 /* Sets that error. */
 void ebb_error_set_null (GError **error,
                          const char *function,

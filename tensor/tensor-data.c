@@ -409,8 +409,7 @@ ebb_tensor_set_requires_grad (EbbTensor *tensor,
                               gboolean requires_grad,
                               GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, tensor))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, tensor);
   if (tensor->node != NULL && !requires_grad)
     return ebb_fail (error, EBB_ERROR_GRAPH,
                      "the tensor was made by an op (%s); use detach () to leave the graph",
@@ -492,8 +491,7 @@ ebb_tensor_set_grad (EbbTensor *tensor,
                      EbbTensor *grad,
                      GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, tensor))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, tensor);
   if (grad != NULL && !ebb_shapes_equal (&grad->view, &tensor->view))
     return ebb_fail (error, EBB_ERROR_SHAPE, "the gradient has shape %s, but the tensor has shape %s",
                      ebb_show_shape (grad), ebb_show_shape (tensor));

@@ -93,8 +93,7 @@ ebb_load_safetensors_full (const char *path,
 
   if (metadata != NULL)
     *metadata = NULL;
-  if (!EBB_MAY_BEGIN (error, path))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, path);
 
   bytes = ebb_map_file (path, error);
   if (bytes == NULL || !parse_file (path, bytes, &header, &data_offset, error))
@@ -352,8 +351,7 @@ ebb_save_safetensors (const char *path,
   EbbAtomicFile file;
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, path, tensors))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, path, tensors);
   if (!check_tensors (path, tensors, error))
     return FALSE;
   order = order_tensors (tensors);

@@ -303,8 +303,7 @@ ebb_key_value_cache_append (EbbKeyValueCache *self,
 
   *all_keys = NULL;
   *all_values = NULL;
-  if (!EBB_MAY_BEGIN (error, self, layer, keys, values))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, layer, keys, values);
   g_return_val_if_fail (EBB_IS_KEY_VALUE_CACHE (self) && EBB_IS_MODULE (layer), FALSE);
 
   own = g_hash_table_lookup (self->layers, layer);
@@ -395,8 +394,7 @@ ebb_key_value_cache_keep_rows (EbbKeyValueCache *self,
   GHashTableIter iter;
   gpointer value;
 
-  if (!EBB_MAY_BEGIN (error, self, rows))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, rows);
   g_return_val_if_fail (EBB_IS_KEY_VALUE_CACHE (self), FALSE);
 
   for (gsize i = 0; i < n_rows; i++)

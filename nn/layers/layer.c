@@ -159,8 +159,7 @@ ebb_layer_append_child (EbbModule *self, EbbModule *child, GError **error)
 {
   guint number;
 
-  if (!EBB_MAY_BEGIN (error, self, child))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, child);
   for (number = ebb_module_get_n_children (self);; number++)
     {
       g_autofree char *name = g_strdup_printf ("%u", number);

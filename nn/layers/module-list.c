@@ -115,8 +115,7 @@ ebb_module_list_get (EbbModuleList *self, guint index)
 EbbArgs *
 ebb_module_list_call_in_turn (EbbModuleList *self, EbbArgs *args, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, args))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, args);
   g_return_val_if_fail (EBB_IS_MODULE_LIST (self), NULL);
 
   return ebb_stack_call (EBB_MODULE (self), EBB_STACK_SHARE, args, error);

@@ -219,8 +219,7 @@ ebb_quantize (EbbModule *model,
   g_autofree EbbQuantizedWeight *weights = NULL;
   gboolean done;
 
-  if (!EBB_MAY_BEGIN (error, model))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, model);
   g_return_val_if_fail (EBB_IS_MODULE (model), FALSE);
 
   if (quantization != EBB_QUANTIZATION_INT8 && quantization != EBB_QUANTIZATION_NF4)
@@ -316,8 +315,7 @@ ebb_linear_dequantize (EbbLinear *self,
                        EbbDType dtype,
                        GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   g_return_val_if_fail (EBB_IS_LINEAR (self), NULL);
 
   if (!ebb_linear_is_quantized (self))

@@ -121,8 +121,7 @@ ebb_bert_config_free (EbbBertConfig *self)
 gboolean
 ebb_bert_config_check (const EbbBertConfig *self, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
 
   const EbbConfigSize sizes[] = { { "vocab", self->vocab, 1 },       { "context", self->context, 1 },
                                   { "segments", self->segments, 1 }, { "width", self->width, 1 },

@@ -406,8 +406,7 @@ ebb_bert_get_config (EbbBert *self)
 gboolean
 ebb_bert_set_dropout (EbbBert *self, double dropout, double attention_dropout, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_BERT (self), FALSE);
 
   if (!ebb_model_config_check_dropout ("Bert", dropout, attention_dropout, error))
@@ -442,8 +441,7 @@ ebb_bert_loss (EbbBert *self,
 {
   g_autoptr (EbbArgs) args = NULL;
 
-  if (!EBB_MAY_BEGIN (error, self, tokens, targets))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, tokens, targets);
   g_return_val_if_fail (EBB_IS_BERT (self), NULL);
 
   args = ebb_args_new (EBB_ARGS_TUPLE);

@@ -539,8 +539,7 @@ ebb_model_generate (EbbModule *model,
   Run run;
   gboolean generated;
 
-  if (!EBB_MAY_BEGIN (error, model))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, model);
   if (!EBB_IS_GPT (model))
     return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED,
                           "generate: %s can't continue text: it takes an EbbGpt, such as GPT-2 or Llama",
@@ -598,8 +597,7 @@ ebb_model_generate_texts (EbbModule *model,
 {
   g_autoptr (GPtrArray) prompts = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
 
-  if (!EBB_MAY_BEGIN (error, model))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, model);
   if (options == NULL || options->tokenizer == NULL)
     return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
                           "generate: the prompts are texts, which need options with a tokenizer");

@@ -297,8 +297,7 @@ ebb_generation_options_open (const char *folder,
   EbbGenerationOptions *self;
   g_autofree char *ignored = NULL;
 
-  if (!EBB_MAY_BEGIN (error, folder))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, folder);
   self = read_folder (folder, &ignored, error);
   if (ignored != NULL)
     g_message ("%s", ignored);
@@ -412,8 +411,7 @@ ebb_generation_options_new_for_model (EbbModule *model,
 {
   EbbGenerationOptions *self;
 
-  if (!EBB_MAY_BEGIN (error, model))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, model);
   g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
 
   self = ebb_generation_options_complete (NULL, model, error);

@@ -470,8 +470,7 @@ gboolean
 ebb_generation_options_check (EbbGenerationOptions *self,
                               GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_GENERATION_OPTIONS (self), FALSE);
 
   return ebb_generation_options_check_values (self, TRUE, error);

@@ -332,8 +332,7 @@ check_rotary (const EbbGptConfig *self, GError **error)
 gboolean
 ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
 
   const EbbConfigSize sizes[] = { { "vocab", self->vocab, 1 },
                                   { "context", self->context, 1 },

@@ -409,8 +409,7 @@ ebb_gpt_config_new_from_gpt2 (EbbArgs *state,
   gboolean has_head;
   int width;
 
-  if (!EBB_MAY_BEGIN (error, state))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, state);
 
   config = ebb_gpt_config_new ();
   values = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_free);

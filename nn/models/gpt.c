@@ -496,8 +496,7 @@ ebb_gpt_get_config (EbbGpt *self)
 gboolean
 ebb_gpt_set_dropout (EbbGpt *self, double dropout, double attention_dropout, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_GPT (self), FALSE);
 
   if (!ebb_model_config_check_dropout ("Gpt", dropout, attention_dropout, error))
@@ -524,8 +523,7 @@ ebb_gpt_set_residual_dtype (EbbGpt *self, EbbDType dtype, GError **error)
 {
   g_autoptr (EbbGptConfig) config = NULL;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_GPT (self), FALSE);
 
   config = ebb_gpt_config_copy (self->config);
@@ -570,8 +568,7 @@ ebb_gpt_loss (EbbGpt *self, EbbTensor *tokens, EbbTensor *targets, GError **erro
 {
   g_autoptr (EbbArgs) args = NULL;
 
-  if (!EBB_MAY_BEGIN (error, self, tokens, targets))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, tokens, targets);
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 
   args = ebb_args_new (EBB_ARGS_TUPLE);

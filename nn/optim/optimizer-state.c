@@ -596,8 +596,7 @@ ebb_optimizer_load_state (EbbOptimizer *self,
                           EbbArgs *state,
                           GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, state))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, state);
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   return load_checked (self, state, FALSE, error);

@@ -348,8 +348,7 @@ ebb_optimizer_step (EbbOptimizer *self,
   EbbProfileMark mark;
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   if (EBB_OPTIMIZER_GET_CLASS (self)->step == NULL)

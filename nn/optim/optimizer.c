@@ -174,8 +174,7 @@ ebb_optimizer_zero_grad_in_place (EbbOptimizer *self,
   EbbOptimizerPrivate *priv;
   gboolean ok = TRUE;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
@@ -259,8 +258,7 @@ ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
   EbbGradScale scale;
   EbbTensor *factor = NULL, *norm;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), NULL);
 
   priv = ebb_optimizer_get_private (self);
@@ -428,8 +426,7 @@ ebb_optimizer_add_group (EbbOptimizer *self,
 
   if (group != NULL)
     *group = 0;
-  if (!EBB_MAY_BEGIN (error, self, patterns))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, patterns);
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
@@ -463,8 +460,7 @@ ebb_optimizer_exclude_from_decay (EbbOptimizer *self,
   EbbOptimizerPrivate *priv;
   guint n_groups;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
@@ -929,8 +925,7 @@ ebb_optimizer_set_option (EbbOptimizer *self,
                           double value,
                           GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, name))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, name);
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   if (!ebb_optimizer_check_option (self, name, value, error))

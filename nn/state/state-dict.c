@@ -446,8 +446,7 @@ ebb_module_compare_state_dict (EbbModule *self,
     *unexpected = NULL;
   if (advice != NULL)
     *advice = NULL;
-  if (!EBB_MAY_BEGIN (error, self, state))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, state);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   done = loading_init (&loading, self, NULL, state, NULL, error);
@@ -499,8 +498,7 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
 gboolean
 ebb_module_load_state_dict (EbbModule *self, EbbArgs *state, gboolean strict, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, state))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, state);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   return ebb_module_load_state_into (self, NULL, state, strict, error);

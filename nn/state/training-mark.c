@@ -271,8 +271,7 @@ ebb_training_state_mark (EbbTrainingState *self,
   EbbTrainingMark *mark;
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
   g_clear_pointer (&self->mark, ebb_training_mark_free);
@@ -491,8 +490,7 @@ ebb_training_state_rewind (EbbTrainingState *self,
 {
   EbbTrainingMark *mark;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
   mark = self->mark;

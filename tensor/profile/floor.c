@@ -316,8 +316,7 @@ gboolean
 ebb_profiler_measure_floor (EbbProfiler *self,
                             GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 
   if (self->thread != NULL)

@@ -296,8 +296,7 @@ gboolean
 ebb_profiler_start (EbbProfiler *self,
                     GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 
   if (self->thread != NULL || ebb_thread.observer != NULL)

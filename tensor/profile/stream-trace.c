@@ -155,8 +155,7 @@ ebb_stream_trace_save (EbbDevice *device,
   g_autofree char *text = NULL;
   EbbAtomicFile file;
 
-  if (!EBB_MAY_BEGIN (error, device, path))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, device, path);
   /* First the file: a wrong path must not cost what was recorded. */
   if (get_streams (device, error) == NULL || !ebb_atomic_file_open (&file, path, error))
     return FALSE;

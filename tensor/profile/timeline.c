@@ -388,8 +388,7 @@ ebb_memory_timeline_start (EbbMemoryTimeline *self,
   g_autoptr (EbbMemoryStats) stats = NULL;
   GPtrArray *others;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_MEMORY_TIMELINE (self), FALSE);
 
   if (self->thread != NULL)

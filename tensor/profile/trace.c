@@ -125,8 +125,7 @@ ebb_profiler_save_trace (EbbProfiler *self,
   Writer writer;
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, self, path))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, path);
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 
   if (!ebb_atomic_file_open (&writer.file, path, error))

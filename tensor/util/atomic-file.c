@@ -390,8 +390,7 @@ ebb_read_file (const char *path,
   int fd;
 
   *size = 0;
-  if (!EBB_MAY_BEGIN (error, path))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, path);
   fd = ebb_open_regular_file (path, size, error);
   if (fd < 0)
     return NULL;

@@ -31,8 +31,7 @@ ebb_memory_parse_size (const char *text,
 
   g_return_val_if_fail (n_bytes != NULL, FALSE);
 
-  if (!EBB_MAY_BEGIN (error, text))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, text);
   if ((g_ascii_isdigit (*text) || *text == '.') && g_ascii_tolower (text[1]) != 'x') /* no hexadecimal ones */
     amount = g_ascii_strtod (text, &rest);
   if (rest == text) /* a point alone */

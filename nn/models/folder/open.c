@@ -551,8 +551,7 @@ ebb_model_open_quantized (const char *folder,
                           EbbQuantization quantization,
                           GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, folder))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, folder);
   if ((guint) quantization > EBB_QUANTIZATION_NF4)
     return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
                           "model_open: the quantisation is %d, it must be none, int8 or nf4", (int) quantization);

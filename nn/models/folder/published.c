@@ -251,8 +251,7 @@ check_layout (EbbGpt *self, const char *what, GError **error)
 gboolean
 ebb_gpt_load_gpt2 (EbbGpt *self, EbbArgs *state, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, state))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, state);
   g_return_val_if_fail (EBB_IS_GPT (self), FALSE);
 
   return check_layout (self, "load_gpt2", error) && load (EBB_MODULE (self), "gpt2", "load_gpt2", state, error);
@@ -271,8 +270,7 @@ ebb_gpt_load_gpt2 (EbbGpt *self, EbbArgs *state, GError **error)
 EbbArgs *
 ebb_gpt_to_gpt2_state (EbbGpt *self, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 
   return check_layout (self, "to_gpt2_state", error) ? collect (EBB_MODULE (self), "gpt2", "to_gpt2_state", error)
@@ -298,8 +296,7 @@ ebb_gpt_to_gpt2_state (EbbGpt *self, GError **error)
 gboolean
 ebb_bert_load_published (EbbBert *self, EbbArgs *state, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, state))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, state);
   g_return_val_if_fail (EBB_IS_BERT (self), FALSE);
 
   return load (EBB_MODULE (self), "bert", "load_published", state, error);
@@ -318,8 +315,7 @@ ebb_bert_load_published (EbbBert *self, EbbArgs *state, GError **error)
 EbbArgs *
 ebb_bert_to_published_state (EbbBert *self, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   g_return_val_if_fail (EBB_IS_BERT (self), NULL);
 
   return collect (EBB_MODULE (self), "bert", "to_published_state", error);

@@ -556,8 +556,7 @@ ebb_model_save_full (EbbModule *model,
 {
   gboolean is_split = FALSE, done = FALSE;
 
-  if (!EBB_MAY_BEGIN (error, model, folder))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, model, folder);
   g_return_val_if_fail (EBB_IS_MODULE (model), FALSE);
 
   if (!check_dtype (folder, dtype, error) || (save_check != NULL && !save_check (model, error)))
@@ -638,8 +637,7 @@ ebb_model_make_config (EbbModule *model,
                        int dtype,
                        GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, model))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, model);
   g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
 
   return describe_over (model, dtype, NULL, error);
@@ -693,8 +691,7 @@ ebb_model_check_config (EbbModule *model,
   g_autofree char *written = NULL;
   const char *key;
 
-  if (!EBB_MAY_BEGIN (error, model, config))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, model, config);
   g_return_val_if_fail (EBB_IS_MODULE (model), FALSE);
 
   text = describe_over (model, dtype, NULL, error);
