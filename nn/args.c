@@ -382,7 +382,7 @@ args_index (EbbArgs *self)
 
 /* The entry to fill for @key: the one of that key, which is replaced, or a new one behind those of its kind. */
 static Entry *
-args_add (EbbArgs *self, const char *key)
+args_add (EbbArgs *self, const char *key, EbbValueKind kind)
 {
   Entry *entry;
   guint position;
@@ -394,6 +394,7 @@ args_add (EbbArgs *self, const char *key)
       if (old >= 0)
         {
           entry_clear (&self->entries[old]);
+          self->entries[old].kind = kind;
           return &self->entries[old];
         }
     }
@@ -413,7 +414,7 @@ args_add (EbbArgs *self, const char *key)
   memmove (entry + 1, entry, (self->n_entries - position) * sizeof *entry);
   self->n_entries++;
   entry->key = g_strdup (key);
-  entry->kind = EBB_VALUE_NONE;
+  entry->kind = kind;
   if (key != NULL)
     args_index (self);
   return entry;
@@ -446,7 +447,7 @@ ebb_args_add_none (EbbArgs *self, const char *key)
   g_return_if_fail (self != NULL);
   g_return_if_fail (args_accepts (self, key));
 
-  args_add (self, key);
+  args_add (self, key, EBB_VALUE_NONE);
 }
 
 /**
@@ -460,14 +461,10 @@ ebb_args_add_none (EbbArgs *self, const char *key)
 void
 ebb_args_add_boolean (EbbArgs *self, const char *key, gboolean value)
 {
-  Entry *entry;
-
   g_return_if_fail (self != NULL);
   g_return_if_fail (args_accepts (self, key));
 
-  entry = args_add (self, key);
-  entry->kind = EBB_VALUE_BOOL;
-  entry->as.boolean = value != FALSE;
+  args_add (self, key, EBB_VALUE_BOOL)->as.boolean = value != FALSE;
 }
 
 /**
@@ -481,14 +478,10 @@ ebb_args_add_boolean (EbbArgs *self, const char *key, gboolean value)
 void
 ebb_args_add_int (EbbArgs *self, const char *key, gint64 value)
 {
-  Entry *entry;
-
   g_return_if_fail (self != NULL);
   g_return_if_fail (args_accepts (self, key));
 
-  entry = args_add (self, key);
-  entry->kind = EBB_VALUE_INT;
-  entry->as.integer = value;
+  args_add (self, key, EBB_VALUE_INT)->as.integer = value;
 }
 
 /**
@@ -502,14 +495,10 @@ ebb_args_add_int (EbbArgs *self, const char *key, gint64 value)
 void
 ebb_args_add_double (EbbArgs *self, const char *key, double value)
 {
-  Entry *entry;
-
   g_return_if_fail (self != NULL);
   g_return_if_fail (args_accepts (self, key));
 
-  entry = args_add (self, key);
-  entry->kind = EBB_VALUE_DOUBLE;
-  entry->as.real = value;
+  args_add (self, key, EBB_VALUE_DOUBLE)->as.real = value;
 }
 
 /**
@@ -524,16 +513,12 @@ void
 ebb_args_add_string (EbbArgs *self, const char *key, const char *value)
 {
   char *copy;
-  Entry *entry;
-
   g_return_if_fail (self != NULL);
   g_return_if_fail (value != NULL);
   g_return_if_fail (args_accepts (self, key));
 
   copy = g_strdup (value);
-  entry = args_add (self, key);
-  entry->kind = EBB_VALUE_STRING;
-  entry->as.string = copy;
+  args_add (self, key, EBB_VALUE_STRING)->as.string = copy;
 }
 
 /**
@@ -547,16 +532,12 @@ ebb_args_add_string (EbbArgs *self, const char *key, const char *value)
 void
 ebb_args_add_tensor (EbbArgs *self, const char *key, EbbTensor *value)
 {
-  Entry *entry;
-
   g_return_if_fail (self != NULL);
   g_return_if_fail (value != NULL);
   g_return_if_fail (args_accepts (self, key));
 
   ebb_tensor_ref (value); /* before an old value goes, which may be the same */
-  entry = args_add (self, key);
-  entry->kind = EBB_VALUE_TENSOR;
-  entry->as.tensor = value;
+  args_add (self, key, EBB_VALUE_TENSOR)->as.tensor = value;
 }
 
 /**
@@ -570,16 +551,12 @@ ebb_args_add_tensor (EbbArgs *self, const char *key, EbbTensor *value)
 void
 ebb_args_add_args (EbbArgs *self, const char *key, EbbArgs *value)
 {
-  Entry *entry;
-
   g_return_if_fail (self != NULL);
   g_return_if_fail (value != NULL && value != self);
   g_return_if_fail (args_accepts (self, key));
 
   ebb_args_ref (value);
-  entry = args_add (self, key);
-  entry->kind = EBB_VALUE_ARGS;
-  entry->as.args = value;
+  args_add (self, key, EBB_VALUE_ARGS)->as.args = value;
 }
 
 /**
@@ -593,16 +570,12 @@ ebb_args_add_args (EbbArgs *self, const char *key, EbbArgs *value)
 void
 ebb_args_add_object (EbbArgs *self, const char *key, GObject *value)
 {
-  Entry *entry;
-
   g_return_if_fail (self != NULL);
   g_return_if_fail (G_IS_OBJECT (value));
   g_return_if_fail (args_accepts (self, key));
 
   g_object_ref (value);
-  entry = args_add (self, key);
-  entry->kind = EBB_VALUE_OBJECT;
-  entry->as.object = value;
+  args_add (self, key, EBB_VALUE_OBJECT)->as.object = value;
 }
 
 void

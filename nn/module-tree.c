@@ -328,12 +328,9 @@ ebb_module_check_full (EbbModule *self, gboolean always, const char *advice, GEr
   ShardSearch check = { .always = always };
 
   ebb_module_visit (self, look_for_shard, &check);
-  if (check.found == NULL)
-    return TRUE;
-  ebb_error_set (error, EBB_ERROR_STATE, "%s: the parameter %s is split over ranks; %s",
-                 ebb_module_get_type_name (self), check.found, advice);
-  g_free (check.found);
-  return FALSE;
+  return check.found == NULL
+         || ebb_fail (error, EBB_ERROR_STATE, "%s: the parameter %s is split over ranks; %s",
+                      ebb_module_get_type_name (self), ebb_in_message (check.found), advice);
 }
 
 gboolean
@@ -342,12 +339,9 @@ ebb_module_check_not_tensor_parallel (EbbModule *self, const char *advice, GErro
   ShardSearch check = { .tensor_parallel = TRUE };
 
   ebb_module_visit (self, look_for_shard, &check);
-  if (check.found == NULL)
-    return TRUE;
-  ebb_error_set (error, EBB_ERROR_STATE, "%s: tensor-parallel ranks have parts of the parameter %s; %s",
-                 ebb_module_get_type_name (self), check.found, advice);
-  g_free (check.found);
-  return FALSE;
+  return check.found == NULL
+         || ebb_fail (error, EBB_ERROR_STATE, "%s: tensor-parallel ranks have parts of the parameter %s; %s",
+                      ebb_module_get_type_name (self), ebb_in_message (check.found), advice);
 }
 
 /* By its name, as bindings write it. */
@@ -499,8 +493,7 @@ ebb_module_set_requires_grad (EbbModule *self, gboolean requires_grad, GError **
   gboolean done = TRUE;
   guint n;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   parameters = ebb_module_get_parameters (self, TRUE, &n);
@@ -644,8 +637,7 @@ convert_module (EbbModule *self, EbbDevice *device, EbbDType dtype, GError **err
 gboolean
 ebb_module_to_device (EbbModule *self, EbbDevice *device, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, device))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, device);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   return convert_module (self, device, EBB_DTYPE_F32, error);
@@ -665,8 +657,7 @@ ebb_module_to_device (EbbModule *self, EbbDevice *device, GError **error)
 gboolean
 ebb_module_to_dtype (EbbModule *self, EbbDType dtype, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
   if (!ebb_dtype_is_floating_point (dtype))

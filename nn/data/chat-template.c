@@ -104,8 +104,7 @@ ebb_chat_template_new_from_text (const char *text,
   EbbChatRecognition recognition;
   EbbChatTemplate *self;
 
-  if (!EBB_MAY_BEGIN (error, text))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, text);
   if (!g_utf8_validate (text, -1, NULL))
     return ebb_fail_null (error, EBB_ERROR_FORMAT, "the chat template is not UTF-8");
   if (!ebb_chat_form_recognise (text, &recognition, error))
@@ -138,8 +137,7 @@ ebb_chat_template_open (const char *folder,
   g_autoptr (EbbJson) map = NULL;
   EbbChatTemplate *self;
 
-  if (!EBB_MAY_BEGIN (error, folder))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, folder);
   if (ebb_gguf_is_path (folder))
     {
       const char *found = NULL;
@@ -195,8 +193,7 @@ ebb_chat_template_new_for_tokenizer (EbbTokenizer *tokenizer,
   g_autofree char *eos = NULL;
   const char *text;
 
-  if (!EBB_MAY_BEGIN (error, tokenizer))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, tokenizer);
   g_return_val_if_fail (EBB_IS_TOKENIZER (tokenizer), NULL);
 
   text = ebb_tokenizer_get_chat_template (tokenizer);
@@ -541,8 +538,7 @@ ebb_chat_template_render (EbbChatTemplate *self,
     *spans = NULL;
   if (n_spans != NULL)
     *n_spans = 0;
-  if (!EBB_MAY_BEGIN (error, self, roles, contents))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, roles, contents);
   g_return_val_if_fail (EBB_IS_CHAT_TEMPLATE (self), NULL);
 
   writing = (Writing){ .template = self, .form = self->recognition.form, .roles = roles, .contents = contents };
@@ -627,8 +623,7 @@ ebb_chat_template_encode (EbbChatTemplate *self,
 
   if (answers != NULL)
     *answers = NULL;
-  if (!EBB_MAY_BEGIN (error, self, tokenizer, roles, contents))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, tokenizer, roles, contents);
   text = ebb_chat_template_render (self, roles, contents, add_generation_prompt, &spans, &n_spans, error);
   tokens = text != NULL ? ebb_encode_part (tokenizer, text, strlen (text), error) : NULL;
   if (tokens != NULL && answers != NULL)

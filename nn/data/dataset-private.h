@@ -70,6 +70,23 @@ gint64 ebb_dataset_find_row (EbbDataset *self,
                              gint64 position,
                              gint64 n_rows,
                              guint64 *key);
+/* Always FALSE: the text called @name is empty. */
+gboolean ebb_dataset_fail_empty (const char *name,
+                                 GError **error);
+/* Tokens in narrow storage, of @width bytes each: 1, 2 or 4. FALSE with an error if one isn't below @vocab_size. */
+gboolean ebb_tokens_store (void *storage,
+                           guint width,
+                           gint64 place,
+                           const gint64 *tokens,
+                           gint64 n,
+                           gint64 vocab_size,
+                           GError **error);
+/* @tokens may end where @storage ends. */
+void ebb_tokens_load (const void *storage,
+                      guint width,
+                      gint64 place,
+                      gint64 n,
+                      gint64 *tokens);
 /* The paths in one text, or @other without any. */
 char *ebb_dataset_join_paths (char *const *paths,
                               const char *other);

@@ -59,11 +59,60 @@ ebb_dataset_check_context (EbbDataset *self,
                            gint64 context,
                            GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_DATASET (self), FALSE);
 
   return get_kind (self)->check_context (self, context, error);
+}
+
+gboolean
+ebb_dataset_fail_empty (const char *name,
+                        GError **error)
+{
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", ebb_show_text (name));
+}
+
+gboolean
+ebb_tokens_store (void *storage,
+                  guint width,
+                  gint64 place,
+                  const gint64 *tokens,
+                  gint64 n,
+                  gint64 vocab_size,
+                  GError **error)
+{
+  for (gint64 i = 0; i < n; i++)
+    {
+      if (tokens[i] < 0 || tokens[i] >= vocab_size)
+        return ebb_fail (error, EBB_ERROR_INDEX,
+                         "the tokenizer gave the token %" G_GINT64_FORMAT ": its vocabulary has %" G_GINT64_FORMAT,
+                         tokens[i], vocab_size);
+      if (width == 1)
+        ((guint8 *) storage)[place + i] = (guint8) tokens[i];
+      else if (width == 2)
+        ((guint16 *) storage)[place + i] = (guint16) tokens[i];
+      else
+        ((gint32 *) storage)[place + i] = (gint32) tokens[i];
+    }
+  return TRUE;
+}
+
+void
+ebb_tokens_load (const void *storage,
+                 guint width,
+                 gint64 place,
+                 gint64 n,
+                 gint64 *tokens)
+{
+  if (width == 1)
+    for (gint64 i = 0; i < n; i++)
+      tokens[i] = ((const guint8 *) storage)[place + i];
+  else if (width == 2)
+    for (gint64 i = 0; i < n; i++)
+      tokens[i] = ((const guint16 *) storage)[place + i];
+  else
+    for (gint64 i = 0; i < n; i++)
+      tokens[i] = ((const gint32 *) storage)[place + i];
 }
 
 gboolean
@@ -200,8 +249,7 @@ ebb_dataset_get_rows (EbbDataset *self,
   *targets = NULL;
   if (starts != NULL)
     *starts = NULL;
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_DATASET (self), FALSE);
 
   priv = ebb_dataset_get_instance_private (self);
@@ -252,8 +300,7 @@ ebb_dataset_hold_out (EbbDataset *self,
 {
   EbbDataset *held;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   g_return_val_if_fail (EBB_IS_DATASET (self), NULL);
 
   if (!(share > 0 && share < 1))
@@ -426,8 +473,7 @@ ebb_dataset_load_state (EbbDataset *self,
 {
   EbbDatasetPrivate *priv;
 
-  if (!EBB_MAY_BEGIN (error, self, state))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, state);
   g_return_val_if_fail (EBB_IS_DATASET (self), FALSE);
 
   if (!ebb_dataset_check_state (self, state, error))

@@ -444,8 +444,7 @@ ebb_document_dataset_new (const char *const *paths,
                           guint64 seed,
                           GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, paths, tokenizer))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, paths, tokenizer);
 
   return g_initable_new (EBB_TYPE_DOCUMENT_DATASET, NULL, error, "paths", paths, "tokenizer", tokenizer, "seed", seed,
                          NULL);
@@ -468,8 +467,7 @@ ebb_document_dataset_new_from_bytes (GBytes *lines,
                                      guint64 seed,
                                      GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, lines, tokenizer))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, lines, tokenizer);
 
   return g_initable_new (EBB_TYPE_DOCUMENT_DATASET, NULL, error, "lines", lines, "tokenizer", tokenizer, "seed", seed,
                          NULL);

@@ -2,6 +2,7 @@
 /* Documents as tokens in narrow storage. */
 #include "nn/data/document-store-private.h"
 
+#include "nn/data/dataset-private.h"
 #include "tensor/error-private.h"
 
 EbbDocumentStore *
@@ -49,23 +50,13 @@ ebb_document_store_append (EbbDocumentStore *self,
                            gboolean learned,
                            GError **error)
 {
-  if (!reserve (self, n, error))
+  if (!reserve (self, n, error)
+      || !ebb_tokens_store (self->tokens, self->width, self->n_tokens, tokens, n, self->vocab_size, error))
     return FALSE;
-  for (gint64 i = 0; i < n; i++)
+  for (gint64 place = self->n_tokens; place < self->n_tokens + n; place++)
     {
-      const gint64 place = self->n_tokens + i;
       const guint8 bit = (guint8) (1u << (place % 8));
 
-      if (tokens[i] < 0 || tokens[i] >= self->vocab_size)
-        return ebb_fail (error, EBB_ERROR_INDEX,
-                         "the tokenizer gave the token %" G_GINT64_FORMAT ": its vocabulary has %" G_GINT64_FORMAT,
-                         tokens[i], self->vocab_size);
-      if (self->width == 1)
-        ((guint8 *) self->tokens)[place] = (guint8) tokens[i];
-      else if (self->width == 2)
-        ((guint16 *) self->tokens)[place] = (guint16) tokens[i];
-      else
-        ((gint32 *) self->tokens)[place] = (gint32) tokens[i];
       if (learned)
         self->learned[place / 8] |= bit;
       else
@@ -103,20 +94,7 @@ ebb_document_store_read (const EbbDocumentStore *self,
                          gint64 n,
                          gint64 *tokens)
 {
-  switch (self->width)
-    {
-    case 1:
-      for (gint64 i = 0; i < n; i++)
-        tokens[i] = ((const guint8 *) self->tokens)[begin + i];
-      break;
-    case 2:
-      for (gint64 i = 0; i < n; i++)
-        tokens[i] = ((const guint16 *) self->tokens)[begin + i];
-      break;
-    default:
-      for (gint64 i = 0; i < n; i++)
-        tokens[i] = ((const gint32 *) self->tokens)[begin + i];
-    }
+  ebb_tokens_load (self->tokens, self->width, begin, n, tokens);
 }
 
 gboolean

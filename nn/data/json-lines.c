@@ -2,6 +2,7 @@
 /* Reads documents out of JSON lines. */
 #include "nn/data/json-lines-private.h"
 
+#include "nn/data/dataset-private.h"
 #include "nn/data/answers-private.h"
 #include "nn/data/text-format.h"
 #include "tensor/error-private.h"
@@ -512,14 +513,6 @@ read_blocks (Lines *self,
   return buffer->len == 0 || read_line (self, (const char *) buffer->data, buffer->len, error);
 }
 
-/* Always FALSE. */
-static gboolean
-fail_empty (const char *name,
-            GError **error)
-{
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", ebb_show_text (name));
-}
-
 static gboolean
 read_file_lines (const EbbDocumentReader *reader,
                  const char *path,
@@ -534,7 +527,7 @@ read_file_lines (const EbbDocumentReader *reader,
     return FALSE;
   ok = read_blocks (&lines, fd, size, error);
   close (fd);
-  return ok && (lines.kind != LINES_UNKNOWN || fail_empty (path, error));
+  return ok && (lines.kind != LINES_UNKNOWN || ebb_dataset_fail_empty (path, error));
 }
 
 gboolean
@@ -548,10 +541,10 @@ ebb_read_document_lines (const EbbDocumentReader *reader,
   const char *text = g_bytes_get_data (bytes, &length);
 
   if (length == 0)
-    return fail_empty (name, error);
+    return ebb_dataset_fail_empty (name, error);
   return read_whole_lines (&lines, text, length, &used, error)
          && (used == length || read_line (&lines, text + used, length - used, error))
-         && (lines.kind != LINES_UNKNOWN || fail_empty (name, error));
+         && (lines.kind != LINES_UNKNOWN || ebb_dataset_fail_empty (name, error));
 }
 
 static gboolean
@@ -566,7 +559,7 @@ read_whole_file (const EbbDocumentReader *reader,
   if (text == NULL)
     return FALSE;
   if (size == 0)
-    return fail_empty (path, error);
+    return ebb_dataset_fail_empty (path, error);
   if (!ebb_check_text_format (path, (const guint8 *) text, MIN (size, BLOCK_SIZE), TRUE, error))
     return FALSE;
   if (begin_document (reader, error) && append_text (reader, text, size, TRUE, error) && end_document (reader, error))

@@ -360,8 +360,7 @@ ebb_masked_dataset_new (EbbDataset *source,
                         EbbTokenizer *tokenizer,
                         GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, source, tokenizer))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, source, tokenizer);
 
   return g_initable_new (EBB_TYPE_MASKED_DATASET, NULL, error, "source", source, "tokenizer", tokenizer, NULL);
 }

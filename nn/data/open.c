@@ -171,8 +171,7 @@ ebb_dataset_check_files (const char *const *paths,
 {
   double share;
 
-  if (!EBB_MAY_BEGIN (error))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error);
   if ((paths != NULL && !pack && !check_kinds (paths, error))
       || (held_out != NULL && !check_held_out (held_out, paths, pack, error)))
     return FALSE;
@@ -248,8 +247,7 @@ ebb_dataset_open_held_out (const char *held_out,
   EbbDataset *self;
   double share;
 
-  if (!EBB_MAY_BEGIN (error, held_out, tokenizer))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, held_out, tokenizer);
   if (get_share (held_out, &share))
     {
       self = ebb_dataset_hold_out (data, share, error);

@@ -192,8 +192,7 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
 {
   *tokens = NULL;
   *targets = NULL;
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
 
   return ebb_dataset_get_rows (EBB_DATASET (self), batch, context, tokens, targets, NULL, error);
@@ -332,8 +331,7 @@ ebb_text_dataset_new (const char *const *paths,
                       guint64 seed,
                       GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, paths, tokenizer))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, paths, tokenizer);
 
   return g_initable_new (EBB_TYPE_TEXT_DATASET, NULL, error, "paths", paths, "tokenizer", tokenizer, "seed", seed,
                          NULL);
@@ -356,8 +354,7 @@ ebb_text_dataset_new_from_bytes (GBytes *text,
                                  guint64 seed,
                                  GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, text, tokenizer))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, text, tokenizer);
 
   return g_initable_new (EBB_TYPE_TEXT_DATASET, NULL, error, "text", text, "tokenizer", tokenizer, "seed", seed, NULL);
 }

@@ -79,8 +79,7 @@ ebb_check_text_format (const char *name,
   const char *text = (const char *) start, *fault = NULL, *advice = WRITE_TEXT;
   gsize i = 0, strange;
 
-  if (!EBB_MAY_BEGIN (error, name))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, name);
   while (i < G_N_ELEMENTS (formats) && (n < formats[i].n || memcmp (text, formats[i].bytes, formats[i].n) != 0))
     i++;
   strange = i == G_N_ELEMENTS (formats) && may_be_binary ? 0 : count_strange (text, n);

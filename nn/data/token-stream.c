@@ -2,6 +2,7 @@
 #include "nn/data/token-stream-private.h"
 
 #include "nn/data/byte-tokenizer.h"
+#include "nn/data/dataset-private.h"
 #include "nn/data/text-format.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
@@ -49,21 +50,9 @@ append_tokens (EbbTokenSegment *segment,
   gsize n = (gsize) ebb_tensor_get_n_elements (tensor);
   const gint64 *tokens = ebb_tensor_get_data (tensor, NULL);
 
-  if (!reserve (segment, capacity, n, error))
+  if (!reserve (segment, capacity, n, error)
+      || !ebb_tokens_store (segment->tokens, segment->width, segment->n_tokens, tokens, (gint64) n, vocab_size, error))
     return FALSE;
-  for (gsize i = 0; i < n; i++)
-    {
-      gsize place = (gsize) segment->n_tokens + i;
-
-      if (tokens[i] < 0 || tokens[i] >= vocab_size)
-        return ebb_fail (error, EBB_ERROR_INDEX,
-                         "the tokenizer gave the token %" G_GINT64_FORMAT ": its vocabulary has %" G_GINT64_FORMAT,
-                         tokens[i], vocab_size);
-      if (segment->width == 2)
-        ((guint16 *) segment->tokens)[place] = (guint16) tokens[i];
-      else
-        ((gint32 *) segment->tokens)[place] = (gint32) tokens[i];
-    }
   segment->n_tokens += (gint64) n;
   return TRUE;
 }
@@ -105,13 +94,6 @@ clear_segment (EbbTokenSegment *segment)
     close (segment->fd);
 }
 
-static gboolean
-fail_empty (const char *name,
-            GError **error)
-{
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", ebb_show_text (name));
-}
-
 /* Takes @segment over. */
 static void
 append_segment (EbbTokenStream *self,
@@ -132,7 +114,7 @@ ebb_token_stream_append (EbbTokenStream *self,
   EbbTokenSegment segment = { .begin = self->n_tokens, .fd = -1 };
 
   if (g_bytes_get_size (text) == 0)
-    return fail_empty (name, error);
+    return ebb_dataset_fail_empty (name, error);
   if (EBB_IS_BYTE_TOKENIZER (tokenizer))
     {
       segment.width = 1;
@@ -201,23 +183,13 @@ read_segment (const EbbTokenSegment *segment,
   guint8 *read = (guint8 *) tokens + 7 * n;
   const guint8 *bytes = segment->data != NULL ? (const guint8 *) g_bytes_get_data (segment->data, NULL) + first : read;
 
-  switch (segment->width)
-    {
-    case 1:
-      if (segment->data == NULL
-          && !ebb_read_file_part (segment->fd, segment->path, (guint64) first, read, (gsize) n, error))
-        return FALSE;
-      for (gint64 i = 0; i < n; i++)
-        tokens[i] = bytes[i];
-      break;
-    case 2:
-      for (gint64 i = 0; i < n; i++)
-        tokens[i] = ((const guint16 *) segment->tokens)[first + i];
-      break;
-    default:
-      for (gint64 i = 0; i < n; i++)
-        tokens[i] = ((const gint32 *) segment->tokens)[first + i];
-    }
+  if (segment->width == 1 && segment->data == NULL
+      && !ebb_read_file_part (segment->fd, segment->path, (guint64) first, read, (gsize) n, error))
+    return FALSE;
+  if (segment->width == 1)
+    ebb_tokens_load (bytes, 1, 0, n, tokens);
+  else
+    ebb_tokens_load (segment->tokens, segment->width, first, n, tokens);
   return TRUE;
 }
 

@@ -151,8 +151,7 @@ ebb_tokenizer_encode (EbbTokenizer *self,
   GError *failure = NULL;
   EbbTensor *tokens;
 
-  if (!EBB_MAY_BEGIN (error, self, text))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, text);
   g_return_val_if_fail (EBB_IS_TOKENIZER (self), NULL);
   g_return_val_if_fail (EBB_TOKENIZER_GET_CLASS (self)->encode != NULL, NULL);
 
@@ -230,8 +229,7 @@ ebb_tokenizer_encode_text_full (EbbTokenizer *self,
   g_autoptr (EbbTensor) tokens = NULL;
 
   *n_tokens = 0;
-  if (!EBB_MAY_BEGIN (error, self, text))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, text);
   bytes = g_bytes_new_static (text, strlen (text));
   tokens = ebb_tokenizer_encode_full (self, bytes, special_tokens, error);
   if (tokens == NULL || ebb_tensor_get_n_elements (tokens) == 0)
@@ -277,8 +275,7 @@ ebb_tokenizer_decode (EbbTokenizer *self,
   const gint64 *data;
   GBytes *text;
 
-  if (!EBB_MAY_BEGIN (error, self, tokens))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, tokens);
   g_return_val_if_fail (EBB_IS_TOKENIZER (self), NULL);
   g_return_val_if_fail (EBB_TOKENIZER_GET_CLASS (self)->decode != NULL, NULL);
 

@@ -657,8 +657,7 @@ gboolean
 ebb_tensor_backward (EbbTensor *tensor,
                      GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, tensor))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, tensor);
   return ebb_backward (&tensor, 1, NULL, 0, NULL, 0, FALSE, error);
 }
 

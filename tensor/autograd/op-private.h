@@ -199,6 +199,10 @@ void ebb_op_rematerialize_output (EbbOpCall *call,
                                   ...);
 /* Gives up: drops what the call holds. Returns FALSE. */
 gboolean ebb_op_clear (EbbOpCall *call);
+/* Checks and normalizes a dimension of the first input as ebb_normalize_dim () does; if that fails, gives up. */
+gboolean ebb_op_normalize_dim (EbbOpCall *call,
+                               int *dim,
+                               GError **error);
 /* Fails with @format..., gives up and returns FALSE. */
 gboolean ebb_op_fail (EbbOpCall *call,
                       GError **error,

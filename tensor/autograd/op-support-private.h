@@ -39,6 +39,9 @@ gboolean ebb_op_dense_rows (EbbOpCall *call,
                             GError **error);
 /* The next thing saved is nothing: comes back NULL. */
 void ebb_op_save_nothing (EbbOpCall *call);
+/* One of them, by whether the input is there. */
+void ebb_op_save_optional (EbbOpCall *call,
+                           guint index);
 /* Input @index: fails unless it is of i64 or i32, and makes it contiguous. Kernels check the values. FALSE: error, call
  * cleared. */
 gboolean ebb_op_prepare_indices (EbbOpCall *call,

@@ -102,6 +102,16 @@ ebb_op_save_nothing (EbbOpCall *call)
   call->saved[call->n_saved++] = NULL;
 }
 
+void
+ebb_op_save_optional (EbbOpCall *call,
+                      guint index)
+{
+  if (call->inputs[index] != NULL)
+    ebb_op_save_input (call, index);
+  else
+    ebb_op_save_nothing (call);
+}
+
 gboolean
 ebb_op_prepare_indices (EbbOpCall *call, guint index, GError **error)
 {

@@ -156,6 +156,14 @@ ebb_op_clear (EbbOpCall *call)
 }
 
 gboolean
+ebb_op_normalize_dim (EbbOpCall *call,
+                      int *dim,
+                      GError **error)
+{
+  return ebb_normalize_dim (call->op->name, dim, (guint) call->inputs[0]->view.n_dims, error) || ebb_op_clear (call);
+}
+
+gboolean
 ebb_op_fail (EbbOpCall *call,
              GError **error,
              EbbError code,

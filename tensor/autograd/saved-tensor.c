@@ -232,8 +232,7 @@ ebb_saved_tensor_hooks_pack (EbbSavedTensorHooks *self,
   GError *local = NULL;
   EbbHandle *handle;
 
-  if (!EBB_MAY_BEGIN (error, self, tensor))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, tensor);
   handle = EBB_SAVED_TENSOR_HOOKS_GET_CLASS (self)->pack (self, tensor, &local);
   require_error (handle, self, "pack", &local);
   if (local != NULL)
@@ -262,8 +261,7 @@ ebb_saved_tensor_hooks_unpack (EbbSavedTensorHooks *self,
   GError *local = NULL;
   EbbTensor *tensor;
 
-  if (!EBB_MAY_BEGIN (error, self, handle))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, handle);
   tensor = EBB_SAVED_TENSOR_HOOKS_GET_CLASS (self)->unpack (self, handle, &local);
   require_error (tensor, self, "unpack", &local);
   if (local != NULL)

@@ -295,8 +295,7 @@ softmax (EbbTensor *x, int dim, gboolean log, GError **error)
 {
   guint n_dims;
 
-  if (!EBB_MAY_BEGIN (error, x))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, x);
   n_dims = (guint) x->view.n_dims;
   if (!ebb_normalize_dim (softmax_ops[log].name, &dim, MAX (n_dims, 1), error))
     return NULL;

@@ -93,8 +93,7 @@ ebb_copy (EbbTensor *x, GError **error)
 EbbTensor *
 ebb_contiguous (EbbTensor *x, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, x))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, x);
   return ebb_view_is_contiguous (&x->view) ? pass (x, error) : copy (&contiguous_op, x, x->view.dtype, error);
 }
 

@@ -446,8 +446,7 @@ ebb_bitwise_or (EbbTensor *a, EbbTensor *b, GError **error)
 EbbTensor *
 ebb_bitwise_not (EbbTensor *x, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, x))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, x);
   if (x->view.dtype == EBB_DTYPE_BOOL)
     return ebb_logical_not (x, error);
   if (!ebb_dtype_is_floating_point (x->view.dtype))

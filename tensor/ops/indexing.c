@@ -155,11 +155,8 @@ ebb_index_select (EbbTensor *x, int dim, EbbTensor *indices, GError **error)
     return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
                              "x of shape %s and indices of shape %s; x must have a dimension, and indices one",
                              ebb_show_shape (x), ebb_show_shape (indices));
-  if (!ebb_normalize_dim ("index_select", &dim, (guint) x->view.n_dims, error))
-    {
-      ebb_op_clear (&call);
-      return NULL;
-    }
+  if (!ebb_op_normalize_dim (&call, &dim, error))
+    return NULL;
   if (!ebb_op_prepare_indices (&call, 1, error) || !ebb_op_contiguous (&call, 0, error))
     return NULL;
   view = x->view;
@@ -313,11 +310,8 @@ ebb_gather (EbbTensor *x, int dim, EbbTensor *indices, GError **error)
 
   if (!ebb_op_begin (&call, &gather_op, error, 2, x, indices))
     return NULL;
-  if (!ebb_normalize_dim ("gather", &dim, (guint) x->view.n_dims, error))
-    {
-      ebb_op_clear (&call);
-      return NULL;
-    }
+  if (!ebb_op_normalize_dim (&call, &dim, error))
+    return NULL;
   if (!check_fits (&call, indices, x, "x", dim, error)
       || !ebb_op_prepare_indices (&call, 1, error)
       || !ebb_op_cast (&call, 1, EBB_DTYPE_I64, error))
@@ -354,11 +348,8 @@ ebb_scatter_add (EbbTensor *x, int dim, EbbTensor *indices, EbbTensor *source, G
   if (x->view.dtype != source->view.dtype || x->view.dtype == EBB_DTYPE_BOOL)
     return ebb_op_fail_null (&call, error, EBB_ERROR_DTYPE, "can't add %s to %s; cast both to one dtype of numbers",
                              ebb_dtype_get_name (source->view.dtype), ebb_dtype_get_name (x->view.dtype));
-  if (!ebb_normalize_dim ("scatter_add", &dim, (guint) x->view.n_dims, error))
-    {
-      ebb_op_clear (&call);
-      return NULL;
-    }
+  if (!ebb_op_normalize_dim (&call, &dim, error))
+    return NULL;
   if (!check_fits (&call, indices, x, "x", dim, error) || !check_fits (&call, indices, source, "the source", -1, error)
       || !ebb_op_prepare_indices (&call, 1, error)
       || !ebb_op_cast (&call, 1, EBB_DTYPE_I64, error))

@@ -81,16 +81,6 @@ check_rows (EbbOpCall *call,
   return ebb_norm_check (call, 1, names, n_names, x->view.shape[x->view.n_dims - 1], error);
 }
 
-static void
-save_optional (EbbOpCall *call,
-               guint index)
-{
-  if (call->inputs[index] != NULL)
-    ebb_op_save_input (call, index);
-  else
-    ebb_op_save_nothing (call);
-}
-
 /* -- norms of rows ------------------------------------------------------------------------------------------------ */
 
 enum
@@ -225,7 +215,7 @@ ebb_layer_norm (EbbTensor *x,
   ebb_op_add_output_like (&call, x);
   ebb_norm_add_statistics (&call, 2);
   ebb_op_save_input (&call, 0);
-  save_optional (&call, 1);
+  ebb_op_save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
   ebb_op_save_output (&call, 2);
   ebb_op_rematerialize_output (&call, 0, ebb_layer_norm_rematerialize, 3, 0, 1, 2);
@@ -281,7 +271,7 @@ rms_norm (EbbTensor *x,
   ebb_op_add_output_like (&call, x);
   ebb_norm_add_statistics (&call, 1);
   ebb_op_save_input (&call, 0);
-  save_optional (&call, 1);
+  ebb_op_save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
   ebb_op_rematerialize_output (&call, 0, ebb_rms_norm_rematerialize, 2, 0, 1);
   return ebb_op_finish1 (&call, error);
@@ -494,7 +484,7 @@ ebb_batch_norm (EbbTensor *x,
   call.non_differentiable = 1u << 1 | 1u << 2;
   call.updated = training ? 1u << 3 | 1u << 4 : 0;
   ebb_op_save_input (&call, 0);
-  save_optional (&call, 1);
+  ebb_op_save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
   ebb_op_save_output (&call, 2);
   return ebb_op_finish1 (&call, error);

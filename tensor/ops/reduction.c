@@ -30,8 +30,8 @@ reduce_dims (EbbOpCall *call,
     {
       int dim = dims[i];
 
-      if (!ebb_normalize_dim (call->op->name, &dim, (guint) x->n_dims, error))
-        return ebb_op_clear (call);
+      if (!ebb_op_normalize_dim (call, &dim, error))
+        return FALSE;
       if ((mask >> dim) & 1)
         return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT, "dimension %d is given twice", dims[i]);
       mask |= 1u << dim;

@@ -230,16 +230,6 @@ describe_sum_and_norm (EbbOpCall *call,
   return TRUE;
 }
 
-static void
-save_optional (EbbOpCall *call,
-               guint index)
-{
-  if (call->inputs[index] != NULL)
-    ebb_op_save_input (call, index);
-  else
-    ebb_op_save_nothing (call);
-}
-
 static gboolean
 finish_sum_and_norm (EbbOpCall *call,
                      EbbTensor **sum,
@@ -313,7 +303,7 @@ ebb_residual_dropout_layer_norm (EbbTensor *x,
     return FALSE;
   ebb_norm_add_statistics (&call, 2);
   ebb_op_save_output (&call, 0);
-  save_optional (&call, 2);
+  ebb_op_save_optional (&call, 2);
   ebb_op_save_output (&call, 2);
   ebb_op_save_output (&call, 3);
   ebb_op_rematerialize_output (&call, 1, ebb_layer_norm_rematerialize, 3, ~0, 2, 3);
@@ -437,7 +427,7 @@ ebb_residual_dropout_rms_norm (EbbTensor *x,
   call.params.norm.normalizes_branch = normalizes_branch;
   ebb_norm_add_statistics (&call, normalizes_branch ? 2 : 1);
   ebb_op_save_output (&call, 0);
-  save_optional (&call, 2);
+  ebb_op_save_optional (&call, 2);
   ebb_op_save_output (&call, OUTPUT_RSTD);
   if (normalizes_branch)
     {

@@ -73,9 +73,7 @@ begin (EbbOpCall *call, const EbbOp *op, EbbTensor *x, int *dim, GError **error)
     return FALSE;
   if (x->view.n_dims == 0)
     return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "a tensor of shape [] has no dimension to take a part of");
-  if (!ebb_normalize_dim (op->name, dim, (guint) x->view.n_dims, error))
-    return ebb_op_clear (call);
-  return TRUE;
+  return ebb_op_normalize_dim (call, dim, error);
 }
 
 static EbbTensor *

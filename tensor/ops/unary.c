@@ -262,8 +262,7 @@ ebb_cos (EbbTensor *x, GError **error)
 EbbTensor *
 ebb_soft_cap (EbbTensor *x, double cap, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, x))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, x);
   if (!(cap > 0.0) || !isfinite (cap))
     return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "soft_cap: cap is %g; must be positive and finite",
                           cap);

@@ -170,11 +170,8 @@ ebb_squeeze (EbbTensor *x, int dim, GError **error)
 
   if (!ebb_op_begin (&call, &squeeze_op, error, 1, x))
     return NULL;
-  if (!ebb_normalize_dim ("squeeze", &dim, (guint) x->view.n_dims, error))
-    {
-      ebb_op_clear (&call);
-      return NULL;
-    }
+  if (!ebb_op_normalize_dim (&call, &dim, error))
+    return NULL;
   for (int i = 0; i < x->view.n_dims; i++)
     if (i != dim || x->view.shape[i] != 1)
       {
@@ -248,8 +245,7 @@ ebb_flatten (EbbTensor *x, int start_dim, int end_dim, GError **error)
   guint n_dims;
   guint n = 0;
 
-  if (!EBB_MAY_BEGIN (error, x))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, x);
   n_dims = MAX ((guint) x->view.n_dims, 1);
   if (!ebb_normalize_dim ("flatten", &start_dim, n_dims, error)
       || !ebb_normalize_dim ("flatten", &end_dim, n_dims, error))
@@ -328,11 +324,8 @@ ebb_permute (EbbTensor *x, const int *dims, guint n_dims, GError **error)
     {
       int dim = dims[i];
 
-      if (!ebb_normalize_dim ("permute", &dim, n_dims, error))
-        {
-          ebb_op_clear (&call);
-          return NULL;
-        }
+      if (!ebb_op_normalize_dim (&call, &dim, error))
+        return NULL;
       seen |= 1u << dim;
       call.extra.i[i] = dim;
     }
@@ -362,12 +355,8 @@ ebb_transpose (EbbTensor *x, int dim0, int dim1, GError **error)
 
   if (!ebb_op_begin (&call, &transpose_op, error, 1, x))
     return NULL;
-  if (!ebb_normalize_dim ("transpose", &dim0, (guint) x->view.n_dims, error)
-      || !ebb_normalize_dim ("transpose", &dim1, (guint) x->view.n_dims, error))
-    {
-      ebb_op_clear (&call);
-      return NULL;
-    }
+  if (!ebb_op_normalize_dim (&call, &dim0, error) || !ebb_op_normalize_dim (&call, &dim1, error))
+    return NULL;
   for (int i = 0; i < x->view.n_dims; i++)
     call.extra.i[i] = i == dim0 ? dim1 : i == dim1 ? dim0
                                                    : i;

@@ -183,8 +183,7 @@ ebb_bpe_tokenizer_new (const char *vocab_path,
                        const char *merges_path,
                        GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, vocab_path, merges_path))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, vocab_path, merges_path);
 
   return g_initable_new (EBB_TYPE_BPE_TOKENIZER, NULL, error, "vocab-path", vocab_path, "merges-path", merges_path,
                          NULL);

@@ -196,8 +196,7 @@ ebb_tokenizer_open (const char *folder,
   EbbPipelineTokenizer *self;
   gboolean is_gguf;
 
-  if (!EBB_MAY_BEGIN (error, folder))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, folder);
 
   is_gguf = ebb_gguf_is_path (folder) && !g_file_test (folder, G_FILE_TEST_IS_DIR);
   path = is_gguf ? g_strdup (folder) : g_build_filename (folder, "tokenizer.json", NULL);

@@ -101,8 +101,7 @@ ebb_token_decoder_push (EbbTokenDecoder *self,
 {
   gint64 size;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   g_return_val_if_fail (EBB_IS_TOKEN_DECODER (self), NULL);
 
   size = ebb_tokenizer_get_vocab_size (self->tokenizer);
@@ -127,8 +126,7 @@ char *
 ebb_token_decoder_finish (EbbTokenDecoder *self,
                           GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   g_return_val_if_fail (EBB_IS_TOKEN_DECODER (self), NULL);
 
   if (self->decoding != NULL && !ebb_decoding_finish (self->decoding, self->bytes, error))
