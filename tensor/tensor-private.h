@@ -75,7 +75,6 @@ gboolean ebb_tensor_is_unshared (EbbTensor *tensor);
 /* The same of a tensor whose node, if it has one, doesn't read its values: TRUE if the result of the next op may lie in
  * its memory. */
 gboolean ebb_tensor_is_spent (EbbTensor *tensor);
-gboolean ebb_view_is_contiguous (const EbbView *view);
 /* Every comparison of shapes is one of these two. */
 gboolean ebb_view_has_shape (const EbbView *view,
                              const gint64 *shape,

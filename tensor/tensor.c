@@ -596,22 +596,6 @@ ebb_view_has_shape (const EbbView *view,
 }
 
 gboolean
-ebb_view_is_contiguous (const EbbView *view)
-{
-  gint64 expected = 1;
-  gboolean dense = TRUE;
-
-  for (int i = view->n_dims; i-- > 0;)
-    {
-      if (view->shape[i] == 0) /* what has no elements is dense, whatever its strides are */
-        return TRUE;
-      dense = dense && (view->shape[i] == 1 || view->strides[i] == expected);
-      expected *= view->shape[i];
-    }
-  return dense;
-}
-
-gboolean
 ebb_tensor_is_unshared (EbbTensor *tensor)
 {
   return __atomic_load_n (&tensor->ref_count, __ATOMIC_ACQUIRE) == 1

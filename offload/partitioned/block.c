@@ -60,16 +60,6 @@ copy (EbbDevice *device,
   return ebb_device_launch (device, &launch, error);
 }
 
-static gint64
-count_elements (const EbbView *view)
-{
-  gint64 n = 1;
-
-  for (int d = 0; d < view->n_dims; d++)
-    n *= view->shape[d];
-  return n;
-}
-
 /* The own shard with the sample behind it, in memory of its own: that of the source can be freed. */
 static EbbTensor *
 cut_out (PartitionedBlock *self,
@@ -89,7 +79,7 @@ cut_out (PartitionedBlock *self,
   shard.data = (char *) shard.data + (gsize) first * size;
   shard.shape[0] = self->n_own;
   ebb_partition_sample (&tensor->view, &sample);
-  self->n_sampled = is_sampled ? count_elements (&sample) : 0;
+  self->n_sampled = is_sampled ? ebb_view_count_elements (&sample) : 0;
   n = self->n_own + self->n_sampled;
   if (self->device->kernels[EBB_KERNEL_COPY] == NULL)
     return ebb_fail_null (error, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s",

@@ -26,6 +26,32 @@ typedef struct
   gint64 strides[EBB_MAX_DIMS]; /* in elements; 0 broadcasts; never negative */
 } EbbView;
 
+static inline gint64
+ebb_view_count_elements (const EbbView *view)
+{
+  gint64 n = 1;
+
+  for (int i = 0; i < view->n_dims; i++)
+    n *= view->shape[i];
+  return n;
+}
+
+static inline gboolean
+ebb_view_is_contiguous (const EbbView *view)
+{
+  gint64 expected = 1;
+  gboolean dense = TRUE;
+
+  for (int i = view->n_dims; i-- > 0;)
+    {
+      if (view->shape[i] == 0) /* what has no elements is dense, whatever its strides are */
+        return TRUE;
+      dense = dense && (view->shape[i] == 1 || view->strides[i] == expected);
+      expected *= view->shape[i];
+    }
+  return dense;
+}
+
 /* The kernels of tensor/backend/kernel-list-private.h. */
 typedef enum
 {
@@ -282,7 +308,6 @@ const char *ebb_kernel_get_name (EbbKernel kernel);
 const EbbView *ebb_launch_get_operand (const EbbLaunch *launch,
                                        guint k);
 
-gint64 ebb_view_count_elements (const EbbView *view);
 /* Bytes of the elements that are there in memory: along a dimension that is broadcast there is one. */
 guint64 ebb_view_count_bytes (const EbbView *view);
 

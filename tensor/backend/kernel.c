@@ -15,16 +15,6 @@ ebb_launch_get_operand (const EbbLaunch *launch,
   return k < launch->n_outputs ? launch->outputs[k] : NULL;
 }
 
-gint64
-ebb_view_count_elements (const EbbView *view)
-{
-  gint64 n = 1;
-
-  for (int i = 0; i < view->n_dims; i++)
-    n *= view->shape[i];
-  return n;
-}
-
 guint64
 ebb_view_count_bytes (const EbbView *view)
 {

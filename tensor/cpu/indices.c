@@ -30,20 +30,6 @@ find_offset (const EbbView *view,
   return offset;
 }
 
-static gboolean
-is_contiguous (const EbbView *view)
-{
-  gint64 expected = 1;
-
-  for (int i = view->n_dims - 1; i >= 0; i--)
-    {
-      if (view->shape[i] != 1 && view->strides[i] != expected)
-        return FALSE;
-      expected *= view->shape[i];
-    }
-  return TRUE;
-}
-
 /* @ignored: an index that is right besides, or NULL. */
 static inline gboolean
 is_bad (gint64 value,
@@ -80,7 +66,7 @@ check (const EbbLaunch *launch,
        gint64 first,
        GError **error)
 {
-  const gboolean dense = is_contiguous (index);
+  const gboolean dense = ebb_view_is_contiguous (index);
   const gint64 n = ebb_view_count_elements (index);
 
   for (gint64 begin = 0; begin < n; begin += BLOCK)

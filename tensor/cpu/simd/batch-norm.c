@@ -276,15 +276,6 @@ grad_channels (gint64 begin,
     }
 }
 
-static float *
-get_floats (const EbbLaunch *launch,
-            guint k)
-{
-  EbbView *view = ebb_launch_get_output (launch, k);
-
-  return view != NULL ? view->data : NULL;
-}
-
 static gboolean
 run_batch_norm (BatchNorm *work,
                 const EbbLaunch *launch,
@@ -329,8 +320,8 @@ EBB_SIMD_KERNEL (batch_norm)
     /* the two inputs that are moved in place */
     .running_mean = (EbbView *) ebb_launch_get_input (launch, 3),
     .running_var = (EbbView *) ebb_launch_get_input (launch, 4),
-    .mean = get_floats (launch, 1),
-    .rstd = get_floats (launch, 2),
+    .mean = ebb_launch_get_floats (launch, 1),
+    .rstd = ebb_launch_get_floats (launch, 2),
   };
 
   return run_batch_norm (&work, launch, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2),
@@ -345,8 +336,8 @@ EBB_SIMD_KERNEL (batch_norm_grad)
     .y = ebb_launch_get_output (launch, 0),
     .mean = launch->inputs[3]->data,
     .rstd = launch->inputs[4]->data,
-    .dweight = get_floats (launch, 1),
-    .dbias = get_floats (launch, 2),
+    .dweight = ebb_launch_get_floats (launch, 1),
+    .dbias = ebb_launch_get_floats (launch, 2),
     .accumulate_weight = launch->params.norm.accumulate_weight,
     .accumulate_bias = launch->params.norm.accumulate_bias,
   };

@@ -216,14 +216,15 @@ try_transpose (const EbbView *x,
   work.n_tiles_p = (x->shape[work.p] + TILE - 1) / TILE;
   work.n_tiles_q = (x->shape[work.q] + TILE - 1) / TILE;
   n_tiles = work.x_others.n_elements * work.n_tiles_p * work.n_tiles_q;
-  ebb_cpu_parallel_for (n_tiles, MAX (1, EBB_CPU_GRAIN / 2 * n_tiles / MAX (1, ebb_view_count (x))), copy_tiles, &work);
+  ebb_cpu_parallel_for (n_tiles, MAX (1, EBB_CPU_GRAIN / 2 * n_tiles / MAX (1, ebb_view_count_elements (x))),
+                        copy_tiles, &work);
   return TRUE;
 }
 
 EBB_SIMD_KERNEL (copy)
 {
   Copy copy = { launch->inputs[0], launch->outputs[0] };
-  gint64 n = ebb_view_count (copy.y);
+  gint64 n = ebb_view_count_elements (copy.y);
   gboolean is_contiguous = ebb_view_is_contiguous (copy.x) && ebb_view_is_contiguous (copy.y);
 
   if (n == 0)

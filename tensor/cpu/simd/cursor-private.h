@@ -117,30 +117,6 @@ ebb_double_to_i64 (double value)
   return value != value ? 0 : (gint64) value;
 }
 
-static inline gint64
-ebb_view_count (const EbbView *view)
-{
-  gint64 n = 1;
-
-  for (int d = 0; d < view->n_dims; d++)
-    n *= view->shape[d];
-  return n;
-}
-
-static inline gboolean
-ebb_view_is_contiguous (const EbbView *view)
-{
-  gint64 expected = 1;
-
-  for (int d = view->n_dims - 1; d >= 0; d--)
-    {
-      if (view->shape[d] != 1 && view->strides[d] != expected)
-        return FALSE;
-      expected *= view->shape[d];
-    }
-  return TRUE;
-}
-
 /* The workspace of ebb_vector_as_f32 (). */
 static inline gsize
 ebb_vector_count_workspace (const EbbView *view,
@@ -148,7 +124,7 @@ ebb_vector_count_workspace (const EbbView *view,
 {
   if (view == NULL || (view->dtype == EBB_DTYPE_F32 && !plus_one))
     return 0;
-  return ((gsize) ebb_view_count (view) * sizeof (float) + 63) / 64 * 64;
+  return ((gsize) ebb_view_count_elements (view) * sizeof (float) + 63) / 64 * 64;
 }
 
 /* The last dimension, and the product of those before it. */

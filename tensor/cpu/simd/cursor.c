@@ -142,7 +142,7 @@ ebb_vector_as_f32 (const EbbLaunch *launch,
 
   if (view == NULL || (view->dtype == EBB_DTYPE_F32 && !plus_one))
     return view != NULL ? view->data : NULL;
-  n = ebb_view_count (view);
+  n = ebb_view_count_elements (view);
   copy = ebb_workspace_take (launch, used, (gsize) n * sizeof (float));
   ebb_run_to_f32 (view->dtype, view->data, 1, n, copy);
   for (gint64 i = 0; plus_one && i < n; i++)

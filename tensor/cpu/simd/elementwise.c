@@ -159,7 +159,7 @@ gboolean
 ebb_elementwise (const EbbElementwise *work,
                  GError **error)
 {
-  gint64 n = ebb_view_count (work->output);
+  gint64 n = ebb_view_count_elements (work->output);
   Strided strided;
 
   if (G_UNLIKELY (work->is_float ? work->func_f32 == NULL : work->func_i64 == NULL))

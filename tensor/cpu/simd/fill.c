@@ -65,7 +65,7 @@ arange_part (gint64 begin,
 
 EBB_SIMD_KERNEL (arange)
 {
-  ebb_cpu_parallel_for (ebb_view_count (launch->outputs[0]), EBB_CPU_GRAIN / 4, arange_part, (void *) launch);
+  ebb_cpu_parallel_for (ebb_view_count_elements (launch->outputs[0]), EBB_CPU_GRAIN / 4, arange_part, (void *) launch);
   return TRUE;
 }
 

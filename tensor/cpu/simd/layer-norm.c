@@ -260,15 +260,6 @@ ADD_NORM_ROWS (add_layer_norm_bf16, EBB_DTYPE_BF16, TRUE)
 ADD_NORM_ROWS (add_rms_norm_f32, EBB_DTYPE_F32, FALSE)
 ADD_NORM_ROWS (add_rms_norm_bf16, EBB_DTYPE_BF16, FALSE)
 
-static inline float *
-get_floats (const EbbLaunch *launch,
-            guint k)
-{
-  EbbView *view = ebb_launch_get_output (launch, k);
-
-  return view != NULL ? view->data : NULL;
-}
-
 static gboolean
 run_norm (Norm *work,
           const EbbLaunch *launch,
@@ -322,8 +313,8 @@ EBB_SIMD_KERNEL (layer_norm)
   const EbbView *x = launch->inputs[0];
   Norm work = {
     .y = launch->outputs[0]->data,
-    .mean = get_floats (launch, 1),
-    .rstd = get_floats (launch, 2),
+    .mean = ebb_launch_get_floats (launch, 1),
+    .rstd = ebb_launch_get_floats (launch, 2),
     .eps = (float) launch->params.norm.eps,
   };
 
@@ -336,7 +327,7 @@ EBB_SIMD_KERNEL (rms_norm)
   const EbbView *x = launch->inputs[0];
   Norm work = {
     .y = launch->outputs[0]->data,
-    .rstd = get_floats (launch, 1),
+    .rstd = ebb_launch_get_floats (launch, 1),
     .eps = (float) launch->params.norm.eps,
     .unit_offset = launch->params.norm.unit_offset,
   };
@@ -363,7 +354,7 @@ prepare_add_norm (Norm *work,
 EBB_SIMD_KERNEL (add_layer_norm)
 {
   const EbbView *x = launch->inputs[0];
-  Norm work = { .mean = get_floats (launch, 2), .rstd = get_floats (launch, 3) };
+  Norm work = { .mean = ebb_launch_get_floats (launch, 2), .rstd = ebb_launch_get_floats (launch, 3) };
 
   prepare_add_norm (&work, launch);
   return run_norm (&work, launch, 0, x, ebb_launch_get_input (launch, 2), ebb_launch_get_input (launch, 3),
@@ -373,8 +364,8 @@ EBB_SIMD_KERNEL (add_layer_norm)
 EBB_SIMD_KERNEL (add_rms_norm)
 {
   const EbbView *x = launch->inputs[0], *branch_weight = ebb_launch_get_input (launch, 3);
-  Norm work = { .rstd = get_floats (launch, 2), .unit_offset = launch->params.norm.unit_offset };
-  Norm branch = { .columns = x->shape[x->n_dims - 1], .x = x->data, .rstd = get_floats (launch, 3) };
+  Norm work = { .rstd = ebb_launch_get_floats (launch, 2), .unit_offset = launch->params.norm.unit_offset };
+  Norm branch = { .columns = x->shape[x->n_dims - 1], .x = x->data, .rstd = ebb_launch_get_floats (launch, 3) };
   gsize used = 0;
 
   prepare_add_norm (&work, launch);

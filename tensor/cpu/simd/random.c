@@ -99,7 +99,7 @@ EBB_SIMD_KERNEL (uniform)
   Uniform self = { .launch = launch };
 
   set_range (&self, launch->outputs[0]->dtype, launch->params.random.low, launch->params.random.high);
-  ebb_cpu_parallel_for_units (ebb_view_count (launch->outputs[0]), UNIT, RANDOM_GRAIN, uniform_part, &self);
+  ebb_cpu_parallel_for_units (ebb_view_count_elements (launch->outputs[0]), UNIT, RANDOM_GRAIN, uniform_part, &self);
   return TRUE;
 }
 
@@ -163,7 +163,8 @@ normal_part (gint64 begin,
 
 EBB_SIMD_KERNEL (normal)
 {
-  ebb_cpu_parallel_for_units (ebb_view_count (launch->outputs[0]), UNIT, RANDOM_GRAIN, normal_part, (void *) launch);
+  ebb_cpu_parallel_for_units (ebb_view_count_elements (launch->outputs[0]), UNIT, RANDOM_GRAIN, normal_part,
+                              (void *) launch);
   return TRUE;
 }
 
@@ -202,7 +203,8 @@ randint_part (gint64 begin,
 
 EBB_SIMD_KERNEL (randint)
 {
-  ebb_cpu_parallel_for_units (ebb_view_count (launch->outputs[0]), UNIT, RANDOM_GRAIN, randint_part, (void *) launch);
+  ebb_cpu_parallel_for_units (ebb_view_count_elements (launch->outputs[0]), UNIT, RANDOM_GRAIN, randint_part,
+                              (void *) launch);
   return TRUE;
 }
 
@@ -266,7 +268,7 @@ dropout_bf16 (gint64 begin,
 
 EBB_SIMD_KERNEL (dropout)
 {
-  ebb_cpu_parallel_for_units (ebb_view_count (launch->inputs[0]), EBB_PHILOX_VECTOR_DRAWS, RANDOM_GRAIN,
+  ebb_cpu_parallel_for_units (ebb_view_count_elements (launch->inputs[0]), EBB_PHILOX_VECTOR_DRAWS, RANDOM_GRAIN,
                               launch->inputs[0]->dtype == EBB_DTYPE_BF16 ? dropout_bf16 : dropout_f32, (void *) launch);
   return TRUE;
 }

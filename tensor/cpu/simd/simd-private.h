@@ -49,6 +49,16 @@ ebb_launch_get_output (const EbbLaunch *launch,
   return k < launch->n_outputs ? launch->outputs[k] : NULL;
 }
 
+/* The data of an output; NULL if it is not wanted. */
+static inline float *
+ebb_launch_get_floats (const EbbLaunch *launch,
+                       guint k)
+{
+  const EbbView *view = ebb_launch_get_output (launch, k);
+
+  return view != NULL ? view->data : NULL;
+}
+
 #define EBB_KERNEL(NUMBER, name, cost) EBB_SIMD_KERNEL (name);
 #include "tensor/backend/kernel-list-private.h"
 /* The rows that EBB_KERNEL_DEQUANTIZE names, without a product. */

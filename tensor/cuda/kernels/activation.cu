@@ -104,7 +104,7 @@ launch_bias_gelu (const EbbLaunch *launch,
   BiasGelu self = { dy != NULL ? dy->data : NULL, x->data,
                     NULL, launch->outputs[0]->data,
                     EBB_DTYPE_F32, 0,
-                    count_elements (x), x->shape[x->n_dims - 1],
+                    ebb_view_count_elements (x), x->shape[x->n_dims - 1],
                     launch->params.gelu.tanh != FALSE };
 
   if (self.n == 0)

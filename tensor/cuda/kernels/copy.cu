@@ -215,11 +215,12 @@ EBB_CUDA_KERNEL (copy)
   const EbbView *const views[] = { x, y };
   bool is_float = is_float_dtype (x->dtype) && (is_float_dtype (y->dtype) || y->dtype == EBB_DTYPE_BOOL);
   const Copy copy = { x->data, y->data, x->dtype, y->dtype, is_float, queue->guard };
-  const gint64 n = count_elements (y), size = get_dtype_size (x->dtype);
+  const gint64 n = ebb_view_count_elements (y), size = get_dtype_size (x->dtype);
   Transposition transposition;
   Layout<2> layout;
 
-  if (n == 0 || (x->data == y->data && x->dtype == y->dtype && is_contiguous (x) && is_contiguous (y)))
+  if (n == 0
+      || (x->data == y->data && x->dtype == y->dtype && ebb_view_is_contiguous (x) && ebb_view_is_contiguous (y)))
     return cudaSuccess;
   if (x->dtype != y->dtype && is_run_dtype (x->dtype) && is_run_dtype (y->dtype))
     return elementwise_launch<1> (views, true, Identity (), queue);
@@ -326,7 +327,7 @@ EBB_CUDA_KERNEL (fill)
 {
   EbbView *y = launch->outputs[0];
   const float value = (float) launch->params.fill.value;
-  const gint64 n = count_elements (y);
+  const gint64 n = ebb_view_count_elements (y);
   union
   {
     float value;
@@ -335,7 +336,7 @@ EBB_CUDA_KERNEL (fill)
 
   if (n == 0)
     return cudaSuccess;
-  if (y->dtype == EBB_DTYPE_F32 && is_contiguous (y) && is_vector_aligned (y->data))
+  if (y->dtype == EBB_DTYPE_F32 && ebb_view_is_contiguous (y) && is_vector_aligned (y->data))
     return EBB_CUDA_LAUNCH (fill_words, count_blocks (n / 4 + 1, queue), ELEMENTWISE_THREADS, 0, queue->stream,
                             (guint32 *) y->data, n, bits.word, queue->guard);
   return launch_progression (launch, queue, launch->params.fill.value, 0);

@@ -20,30 +20,6 @@ struct Layout
   gint64 strides[N][EBB_MAX_DIMS]; /* elements */
 };
 
-static inline gint64
-count_elements (const EbbView *view)
-{
-  gint64 n = 1;
-
-  for (int i = 0; i < view->n_dims; i++)
-    n *= view->shape[i];
-  return n;
-}
-
-static inline bool
-is_contiguous (const EbbView *view)
-{
-  gint64 stride = 1;
-
-  for (int i = view->n_dims - 1; i >= 0; i--)
-    {
-      if (view->shape[i] != 1 && view->strides[i] != stride)
-        return false;
-      stride *= view->shape[i];
-    }
-  return true;
-}
-
 /* The operands have @like's shape. Neighbouring dimensions that every operand walks through as one become one. */
 template <int N>
 static inline void
@@ -52,7 +28,7 @@ layout_init (Layout<N> *self,
              const EbbView *const (&views)[N])
 {
   self->n_dims = 0;
-  self->n_elements = count_elements (like);
+  self->n_elements = ebb_view_count_elements (like);
   for (int i = 0; i < like->n_dims; i++)
     {
       int last = self->n_dims - 1;

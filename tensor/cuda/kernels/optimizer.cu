@@ -350,7 +350,7 @@ EBB_CUDA_KERNEL (sgd)
   self.scale = scale != NULL ? (const float *) scale->data : NULL;
   self.parameter = parameter->data;
   self.momentum_buffer = buffer != NULL ? (float *) buffer->data : NULL;
-  self.n = count_elements (parameter);
+  self.n = ebb_view_count_elements (parameter);
   self.grad_scale = launch->params.sgd.grad_scale;
   self.lr = (float) launch->params.sgd.lr;
   self.momentum = (float) launch->params.sgd.momentum;
@@ -414,7 +414,7 @@ launch_moments (const EbbLaunch *launch,
                 const EbbView *absmax,
                 const EbbCudaQueue *queue)
 {
-  const gint64 n = count_elements (values), chunk = WARPS * EBB_MOMENT_BLOCK;
+  const gint64 n = ebb_view_count_elements (values), chunk = WARPS * EBB_MOMENT_BLOCK;
 
   if (n == 0)
     return cudaSuccess;

@@ -269,7 +269,7 @@ EBB_CUDA_KERNEL (dropout)
   const EbbPhilox philox = launch->params.random.philox;
   const guint64 threshold = dropout_threshold (p);
   const float scale = threshold >> 32 != 0 ? 0.0f : (float) (1.0 / (1.0 - p));
-  const Dropout self = { x->data, y, count_elements (x), philox.seed, philox.offset, threshold, scale };
+  const Dropout self = { x->data, y, ebb_view_count_elements (x), philox.seed, philox.offset, threshold, scale };
   const bool is_aligned = is_vector_aligned (x->data) && is_vector_aligned (y);
   const gint64 n_runs = is_aligned ? self.n / (x->dtype == EBB_DTYPE_F32 ? 4 : 8) : 0;
   const unsigned n_blocks = count_blocks (is_aligned ? n_runs + 1 : self.n, queue);
@@ -350,9 +350,9 @@ EBB_CUDA_KERNEL (multinomial)
   const EbbPhilox philox = launch->params.random.philox;
   const gint64 n = weights->shape[weights->n_dims - 1], n_samples = indices->shape[indices->n_dims - 1];
 
-  if (count_elements (weights) == 0 || count_elements (indices) == 0)
+  if (ebb_view_count_elements (weights) == 0 || ebb_view_count_elements (indices) == 0)
     return cudaSuccess;
-  return EBB_CUDA_LAUNCH (draw_indices, (unsigned) (count_elements (weights) / n), ELEMENTWISE_THREADS, 0,
+  return EBB_CUDA_LAUNCH (draw_indices, (unsigned) (ebb_view_count_elements (weights) / n), ELEMENTWISE_THREADS, 0,
                           queue->stream, (const float *) weights->data, (gint64 *) indices->data, n, n_samples,
                           philox.seed, philox.offset, queue->fault, queue->serial);
 }
