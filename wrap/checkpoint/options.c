@@ -388,34 +388,29 @@ ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
    * Whether the recompute draws the random numbers of the forward again. Without it, a module that uses dropout gets
    * wrong gradients; it costs next to nothing.
    */
-  g_object_class_install_property (object_class, offsetof (EbbCheckpointOptions, preserve_rng_state),
-                                   g_param_spec_boolean ("preserve-rng-state", NULL, NULL, TRUE, flags));
+  ebb_property_add (object_class, EbbCheckpointOptions, preserve_rng_state, boolean, "preserve-rng-state", TRUE, flags);
   /**
    * EbbCheckpointOptions:early-stop:
    *
    * Whether the recompute ends as soon as it has all that backward needs. Ops after that point give tensors without
    * data.
    */
-  g_object_class_install_property (object_class, offsetof (EbbCheckpointOptions, early_stop),
-                                   g_param_spec_boolean ("early-stop", NULL, NULL, TRUE, flags));
+  ebb_property_add (object_class, EbbCheckpointOptions, early_stop, boolean, "early-stop", TRUE, flags);
   /**
    * EbbCheckpointOptions:determinism-check:
    *
    * How a recompute is compared with the forward that it repeats. %EBB_DETERMINISM_CHECK_VALUES reads every saved
    * tensor once more in each direction.
    */
-  g_object_class_install_property (object_class, offsetof (EbbCheckpointOptions, determinism_check),
-                                   g_param_spec_enum ("determinism-check", NULL, NULL, EBB_TYPE_DETERMINISM_CHECK,
-                                                      EBB_DETERMINISM_CHECK_DEFAULT, flags));
+  ebb_property_add (object_class, EbbCheckpointOptions, determinism_check, enum, "determinism-check",
+                    EBB_TYPE_DETERMINISM_CHECK, EBB_DETERMINISM_CHECK_DEFAULT, flags);
   /**
    * EbbCheckpointOptions:store:
    *
    * The store that holds the inputs of wrapped modules and the tensors that a policy saves; %NULL: they stay where they
    * are.
    */
-  g_object_class_install_property (
-      object_class, offsetof (EbbCheckpointOptions, store),
-      g_param_spec_object ("store", NULL, NULL, EBB_TYPE_SAVED_TENSOR_HOOKS, flags));
+  ebb_property_add (object_class, EbbCheckpointOptions, store, object, "store", EBB_TYPE_SAVED_TENSOR_HOOKS, flags);
   /**
    * EbbCheckpointOptions:offload-to-cpu:
    *
@@ -423,8 +418,7 @@ ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
    * set. Checkpointing frees the activations that are made inside a module, and this moves those that come in: the
    * savings add up. Inputs on the CPU stay as they are.
    */
-  g_object_class_install_property (object_class, offsetof (EbbCheckpointOptions, offload_to_cpu),
-                                   g_param_spec_boolean ("offload-to-cpu", NULL, NULL, FALSE, flags));
+  ebb_property_add (object_class, EbbCheckpointOptions, offload_to_cpu, boolean, "offload-to-cpu", FALSE, flags);
   /**
    * EbbCheckpointOptions:retain-recomputed:
    *
@@ -432,8 +426,7 @@ ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
    * through it, each recomputes again; with this option the others use the result of the first. It makes no difference
    * to a graph with one backward pass.
    */
-  g_object_class_install_property (object_class, offsetof (EbbCheckpointOptions, retain_recomputed),
-                                   g_param_spec_boolean ("retain-recomputed", NULL, NULL, FALSE, flags));
+  ebb_property_add (object_class, EbbCheckpointOptions, retain_recomputed, boolean, "retain-recomputed", FALSE, flags);
   /**
    * EbbCheckpointOptions:synchronize:
    *
@@ -443,8 +436,7 @@ ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
    * is a part of its backward; forwards inside it are not synchronised. On the CPU it makes no difference, since all
    * work is done when a call returns.
    */
-  g_object_class_install_property (object_class, offsetof (EbbCheckpointOptions, synchronize),
-                                   g_param_spec_boolean ("synchronize", NULL, NULL, FALSE, flags));
+  ebb_property_add (object_class, EbbCheckpointOptions, synchronize, boolean, "synchronize", FALSE, flags);
   /**
    * EbbCheckpointOptions:profile:
    *
@@ -457,8 +449,7 @@ ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
    * Devices are synchronised as by #EbbCheckpointOptions:synchronize, since times without that would be those of
    * enqueueing work.
    */
-  g_object_class_install_property (object_class, offsetof (EbbCheckpointOptions, profile),
-                                   g_param_spec_boolean ("profile", NULL, NULL, FALSE, flags));
+  ebb_property_add (object_class, EbbCheckpointOptions, profile, boolean, "profile", FALSE, flags);
 }
 
 static void

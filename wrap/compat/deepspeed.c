@@ -55,16 +55,13 @@ make_options (const EbbCheckpointingConfig *config,
     .n_checkpoints = config->contiguous ? config->n_checkpoints : 0,
     .host = config->cpu != 0,
   };
-  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
-  g_autoptr (EbbSavedTensorHooks) store = NULL;
+  EbbCheckpointOptions *options = ebb_store_chain_make_options (&chain, error);
 
-  if (!ebb_store_chain_open (&chain, &store, error))
+  if (options == NULL)
     return NULL;
-  if (store != NULL)
-    ebb_checkpoint_options_set_store (options, store);
   options->synchronize = config->synchronize != 0;
   options->profile = config->profile != 0;
-  return g_steal_pointer (&options);
+  return options;
 }
 
 static void

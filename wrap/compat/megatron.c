@@ -174,13 +174,11 @@ wrap_full (EbbModule *model,
 {
   EbbStoreChain chain = { .group = config->distribute ? group : NULL };
   EbbModule *stack = ebb_model_blocks_get_stack (model, error);
-  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
-  g_autoptr (EbbSavedTensorHooks) store = NULL;
+  g_autoptr (EbbCheckpointOptions) options = NULL;
 
-  if (stack == NULL || !check_layers (config, stack, where, error) || !ebb_store_chain_open (&chain, &store, error))
+  if (stack == NULL || !check_layers (config, stack, where, error)
+      || (options = ebb_store_chain_make_options (&chain, error)) == NULL)
     return FALSE;
-  if (store != NULL)
-    ebb_checkpoint_options_set_store (options, store);
   if (config->method == UNIFORM)
     return ebb_checkpoint_wrap_uniform (stack, config->n_layers, options, error);
   return ebb_checkpoint_wrap_block (stack, config->n_layers, options, error);

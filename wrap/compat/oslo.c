@@ -73,20 +73,14 @@ make_options (const EbbInitializeConfig *config,
               GError **error)
 {
   /* The checkpoints of several micro-batches may live at once, and the configuration does not say how many. */
-  EbbStoreChain chain = {
+  const EbbStoreChain chain = {
     .group = config->is_partitioned ? ebb_mesh_get_group (mesh, EBB_MPU_DIM) : NULL,
     .n_checkpoints = config->is_contiguous ? n_blocks : 0,
     .grow = TRUE,
     .host = config->host,
   };
-  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
-  g_autoptr (EbbSavedTensorHooks) store = NULL;
 
-  if (!ebb_store_chain_open (&chain, &store, error))
-    return NULL;
-  if (store != NULL)
-    ebb_checkpoint_options_set_store (options, store);
-  return g_steal_pointer (&options);
+  return ebb_store_chain_make_options (&chain, error);
 }
 
 static gboolean

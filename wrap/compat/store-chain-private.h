@@ -3,6 +3,7 @@
 
 #include "dist/group/process-group.h"
 #include "offload/activation-store.h"
+#include "wrap/checkpoint/options.h"
 
 G_BEGIN_DECLS
 
@@ -15,10 +16,9 @@ typedef struct
   gboolean host;
 } EbbStoreChain;
 
-/* *@store: the outermost store, owned by the caller; NULL if @self asks for none. */
-gboolean ebb_store_chain_open (const EbbStoreChain *self,
-                               EbbSavedTensorHooks **store,
-                               GError **error);
+/* Options with the outermost store, or with none if @self asks for none. */
+EbbCheckpointOptions *ebb_store_chain_make_options (const EbbStoreChain *self,
+                                                    GError **error);
 /* The next store inside @store, NULL if there is none; not owned. */
 EbbSavedTensorHooks *ebb_store_chain_next (EbbSavedTensorHooks *store);
 

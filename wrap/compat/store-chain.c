@@ -18,31 +18,31 @@ put_around (EbbSavedTensorHooks **chain,
   return TRUE;
 }
 
-gboolean
-ebb_store_chain_open (const EbbStoreChain *self,
-                      EbbSavedTensorHooks **store,
-                      GError **error)
+EbbCheckpointOptions *
+ebb_store_chain_make_options (const EbbStoreChain *self,
+                              GError **error)
 {
   g_autoptr (EbbSavedTensorHooks) chain = NULL;
+  EbbCheckpointOptions *options;
 
-  *store = NULL;
   if (self->host)
     chain = g_object_ref (ebb_host_store_get_default ());
   if (self->n_checkpoints > 0)
     {
       if (!put_around (&chain, ebb_contiguous_store_new (self->n_checkpoints, (EbbActivationStore *) chain, error)))
-        return FALSE;
+        return NULL;
       g_object_set (chain, "grow", self->grow, NULL);
     }
   if (self->group != NULL)
     {
       if (!put_around (&chain, ebb_partitioned_store_new (self->group, (EbbActivationStore *) chain, error)))
-        return FALSE;
+        return NULL;
       /* As in those systems every tensor with as many elements as there are ranks is partitioned. */
       g_object_set (chain, "least-size", (guint64) 0, NULL);
     }
-  *store = g_steal_pointer (&chain);
-  return TRUE;
+  options = ebb_checkpoint_options_new ();
+  ebb_checkpoint_options_set_store (options, chain);
+  return options;
 }
 
 EbbSavedTensorHooks *

@@ -33,14 +33,6 @@ typedef struct
   gboolean is_exact;   /* all linear layers with these endings are places */
 } Endings;
 
-static const char *
-get_ending (const char *path)
-{
-  const char *dot = strrchr (path, '.');
-
-  return dot != NULL ? dot + 1 : path;
-}
-
 static gboolean
 check_ending (EbbModule *module,
               const char *path,
@@ -49,7 +41,7 @@ check_ending (EbbModule *module,
   Endings *endings = user_data;
   gboolean is_place = FALSE;
 
-  if (!EBB_IS_LINEAR (module) || !g_hash_table_contains (endings->endings, get_ending (path)))
+  if (!EBB_IS_LINEAR (module) || !g_hash_table_contains (endings->endings, ebb_lora_get_ending (path)))
     return TRUE;
   for (guint i = 0; !is_place && i < endings->places->len; i++)
     is_place = g_array_index (endings->places, EbbLoraPlace, i).module == module;
@@ -69,14 +61,15 @@ append_targets (EbbModule *model,
   g_autoptr (GHashTable) written = g_hash_table_new (g_str_hash, g_str_equal);
 
   for (guint i = 0; i < places->len; i++)
-    g_hash_table_add (seen, (gpointer) get_ending (g_array_index (places, EbbLoraPlace, i).path));
+    g_hash_table_add (seen, (gpointer) ebb_lora_get_ending (g_array_index (places, EbbLoraPlace, i).path));
   ebb_module_visit (model, check_ending, &endings);
   for (guint i = 0; i < file_paths->len; i++)
     {
       const char *path = g_ptr_array_index (file_paths, i);
-      const char *own = get_ending (g_array_index (places, EbbLoraPlace, i).path);
+      const char *own = ebb_lora_get_ending (g_array_index (places, EbbLoraPlace, i).path);
       /* Endings of the files may be those of other layers, too. */
-      const char *target = endings.is_exact && strcmp (own, get_ending (path)) == 0 ? get_ending (path) : path;
+      const char *target =
+          endings.is_exact && strcmp (own, ebb_lora_get_ending (path)) == 0 ? ebb_lora_get_ending (path) : path;
 
       if (!g_hash_table_add (written, (gpointer) target))
         continue;

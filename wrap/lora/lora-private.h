@@ -170,6 +170,8 @@ char *ebb_lora_get_file_path (const EbbArchitecture *architecture,
                               EbbModule *layer,
                               const char *path,
                               GError **error);
+/* The last part of a path; within @path. */
+const char *ebb_lora_get_ending (const char *path);
 /* The key of a layer's factor, "lora_A" or "lora_B". Owned. */
 char *ebb_lora_get_key (const char *file_path,
                         const char *factor);

@@ -82,36 +82,28 @@ ebb_lora_options_class_init (EbbLoraOptionsClass *klass)
    *
    * The rank of the branches (PEFT's `r`), at least 1.
    */
-  g_object_class_install_property (object_class, offsetof (EbbLoraOptions, rank),
-                                   g_param_spec_int ("rank", NULL, "Rank of the branches", G_MININT, G_MAXINT, 16,
-                                                     flags));
+  ebb_property_add (object_class, EbbLoraOptions, rank, int, "rank", G_MININT, G_MAXINT, 16, flags);
   /**
    * EbbLoraOptions:alpha:
    *
    * The branches are multiplied by alpha / rank (PEFT's `lora_alpha`); 0 for the rank, so that they are multiplied
    * by 1.
    */
-  g_object_class_install_property (object_class, offsetof (EbbLoraOptions, alpha),
-                                   g_param_spec_double ("alpha", NULL, "Branches are multiplied by alpha / rank",
-                                                        -G_MAXDOUBLE, G_MAXDOUBLE, 0,
-                                                        flags | G_PARAM_LAX_VALIDATION));
+  ebb_property_add (object_class, EbbLoraOptions, alpha, double, "alpha", -G_MAXDOUBLE, G_MAXDOUBLE, 0,
+                    flags | G_PARAM_LAX_VALIDATION);
   /**
    * EbbLoraOptions:dropout:
    *
    * The probability with which an element of a branch's input is dropped in training (PEFT's `lora_dropout`).
    */
-  g_object_class_install_property (object_class, offsetof (EbbLoraOptions, dropout),
-                                   g_param_spec_double ("dropout", NULL, "Probability of dropping an input",
-                                                        -G_MAXDOUBLE, G_MAXDOUBLE, 0,
-                                                        flags | G_PARAM_LAX_VALIDATION));
+  ebb_property_add (object_class, EbbLoraOptions, dropout, double, "dropout", -G_MAXDOUBLE, G_MAXDOUBLE, 0,
+                    flags | G_PARAM_LAX_VALIDATION);
   /**
    * EbbLoraOptions:rslora:
    *
    * Whether branches are multiplied by alpha / sqrt (rank) (PEFT's `use_rslora`, arXiv 2312.03732).
    */
-  g_object_class_install_property (object_class, offsetof (EbbLoraOptions, rslora),
-                                   g_param_spec_boolean ("rslora", NULL, "Whether alpha is divided by sqrt (rank)",
-                                                         FALSE, flags));
+  ebb_property_add (object_class, EbbLoraOptions, rslora, boolean, "rslora", FALSE, flags);
   /**
    * EbbLoraOptions:targets:
    *
@@ -119,25 +111,20 @@ ebb_lora_options_class_init (EbbLoraOptionsClass *klass)
    * after a dot, as `q_proj` or `attn.c_proj`, and may hold the wildcards `*` and `?`. %NULL for all linear layers but
    * `lm_head`.
    */
-  g_object_class_install_property (object_class, offsetof (EbbLoraOptions, targets),
-                                   g_param_spec_boxed ("targets", NULL, "Linear layers that get a branch", G_TYPE_STRV,
-                                                       flags));
+  ebb_property_add (object_class, EbbLoraOptions, targets, boxed, "targets", G_TYPE_STRV, flags);
   /**
    * EbbLoraOptions:exclude:
    *
    * Layers among the targets that get no branch (PEFT's `exclude_modules`), named as in #EbbLoraOptions:targets. Names
    * that match nothing are ignored. %NULL for none.
    */
-  g_object_class_install_property (object_class, offsetof (EbbLoraOptions, exclude),
-                                   g_param_spec_boxed ("exclude", NULL, "Targets that get no branch", G_TYPE_STRV,
-                                                       flags));
+  ebb_property_add (object_class, EbbLoraOptions, exclude, boxed, "exclude", G_TYPE_STRV, flags);
   /**
    * EbbLoraOptions:adapter:
    *
    * The name of the adapter, by which it is switched on, saved and removed.
    */
-  g_object_class_install_property (object_class, offsetof (EbbLoraOptions, adapter),
-                                   g_param_spec_string ("adapter", NULL, "Name of the adapter", "default", flags));
+  ebb_property_add (object_class, EbbLoraOptions, adapter, string, "adapter", "default", flags);
 }
 
 static void

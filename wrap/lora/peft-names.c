@@ -56,6 +56,14 @@ ebb_lora_get_file_path (const EbbArchitecture *architecture,
                         map->weights->len > 1 ? "in several layers" : "joined with others");
 }
 
+const char *
+ebb_lora_get_ending (const char *path)
+{
+  const char *dot = strrchr (path, '.');
+
+  return dot != NULL ? dot + 1 : path;
+}
+
 char *
 ebb_lora_get_key (const char *file_path,
                   const char *factor)

@@ -288,23 +288,15 @@ typedef struct
   GHashTable *endings; /* the last parts of the paths of linear layers */
 } Targets;
 
-static const char *
-get_last_part (const char *path)
-{
-  const char *dot = strrchr (path, '.');
-
-  return dot != NULL ? dot + 1 : path;
-}
-
 static gboolean
 is_target (EbbModule *layer,
            const char *path,
            gpointer user_data)
 {
   Targets *targets = user_data;
-  gboolean is_picked = targets->targets == NULL && strcmp (get_last_part (path), "lm_head") != 0;
+  gboolean is_picked = targets->targets == NULL && strcmp (ebb_lora_get_ending (path), "lm_head") != 0;
 
-  g_hash_table_add (targets->endings, g_strdup (get_last_part (path)));
+  g_hash_table_add (targets->endings, g_strdup (ebb_lora_get_ending (path)));
   for (guint i = 0; targets->targets != NULL && targets->targets[i] != NULL; i++)
     if (matches (targets->targets[i], path))
       targets->is_used[i] = is_picked = TRUE;

@@ -5,7 +5,7 @@
 #include "nn/layers/block.h"
 #include "nn/layers/module-list.h"
 #include "nn/layers/sequential.h"
-#include "nn/module-private.h"
+#include "nn/module-instance-private.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/offload-wrapper.h"
 
@@ -16,14 +16,11 @@ is_wrapped (EbbModule *module)
 }
 
 static gboolean
-is_wrapped_inside (EbbModule *module)
+is_unwrapped (EbbModule *module,
+              const char *path,
+              gpointer user_data)
 {
-  const guint n_children = ebb_module_get_n_children (module);
-  gboolean wrapped = is_wrapped (module);
-
-  for (guint i = 0; i < n_children && !wrapped; i++)
-    wrapped = is_wrapped_inside (ebb_module_peek_child (module, i));
-  return wrapped;
+  return !is_wrapped (module);
 }
 
 static void
@@ -35,20 +32,14 @@ block_clear (gpointer data)
   g_free (block->path);
 }
 
-static char *
-join (const char *path,
-      const char *name)
-{
-  return *path != '\0' ? g_strdup_printf ("%s.%s", path, name) : g_strdup (name);
-}
-
 static void
 add_block (GArray *blocks,
            EbbModule *module,
            const char *path,
            gboolean is_inside)
 {
-  const EbbPlanBlock block = { g_object_ref (module), g_strdup (path), is_inside || is_wrapped_inside (module) };
+  const gboolean is_taken = is_inside || !ebb_module_visit (module, is_unwrapped, NULL);
+  const EbbPlanBlock block = { g_object_ref (module), g_strdup (path), is_taken };
 
   g_array_append_val (blocks, block);
 }
@@ -70,7 +61,7 @@ collect_blocks (EbbModule *module,
   names = ebb_module_get_child_names (module);
   for (guint i = 0; names[i] != NULL; i++)
     {
-      g_autofree char *below = join (path, names[i]);
+      g_autofree char *below = ebb_module_join_path (path, names[i]);
 
       collect_blocks (ebb_module_peek_child (module, i), below, is_inside || is_wrapped (module), blocks);
     }
@@ -101,7 +92,7 @@ find_longest (EbbModule *module,
     }
   for (guint i = 0; names[i] != NULL; i++)
     {
-      g_autofree char *below = join (path, names[i]);
+      g_autofree char *below = ebb_module_join_path (path, names[i]);
 
       find_longest (ebb_module_peek_child (module, i), below, is_inside, longest);
     }
@@ -124,7 +115,7 @@ ebb_plan_find_blocks (EbbModule *model)
   names = ebb_module_get_child_names (longest.stack);
   for (guint i = 0; names[i] != NULL; i++)
     {
-      g_autofree char *path = join (longest.path, names[i]);
+      g_autofree char *path = ebb_module_join_path (longest.path, names[i]);
 
       add_block (blocks, ebb_module_peek_child (longest.stack, i), path, longest.is_inside);
     }

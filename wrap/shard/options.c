@@ -170,55 +170,50 @@ ebb_fully_shard_options_class_init (EbbFullyShardOptionsClass *klass)
    *
    * When full parameters are freed after a forward, to be gathered again for the backward.
    */
-  g_object_class_install_property (object_class, offsetof (EbbFullyShardOptions, reshard_after_forward),
-                                   g_param_spec_enum ("reshard-after-forward", NULL, NULL, EBB_TYPE_RESHARD,
-                                                      EBB_RESHARD_AUTO, flags));
+  ebb_property_add (object_class, EbbFullyShardOptions, reshard_after_forward, enum, "reshard-after-forward",
+                    EBB_TYPE_RESHARD, EBB_RESHARD_AUTO, flags);
   /**
    * EbbFullyShardOptions:flatten:
    *
    * Whether the parameters of a module are laid end to end and split evenly; otherwise each is split by the rows of its
    * first dimension.
    */
-  g_object_class_install_property (object_class, offsetof (EbbFullyShardOptions, flatten),
-                                   g_param_spec_boolean ("flatten", NULL, NULL, FALSE, flags));
+  ebb_property_add (object_class, EbbFullyShardOptions, flatten, boolean, "flatten", FALSE, flags);
   /**
    * EbbFullyShardOptions:prefetch:
    *
    * Whether the parameters of the module that comes next are gathered while this one computes.
    */
-  g_object_class_install_property (object_class, offsetof (EbbFullyShardOptions, prefetch),
-                                   g_param_spec_boolean ("prefetch", NULL, NULL, TRUE, flags));
+  ebb_property_add (object_class, EbbFullyShardOptions, prefetch, boolean, "prefetch", TRUE, flags);
   /**
    * EbbFullyShardOptions:offload:
    *
    * Whether shards, their gradients, and with them the state of an optimizer, are held in host memory.
    */
-  g_object_class_install_property (object_class, offsetof (EbbFullyShardOptions, offload),
-                                   g_param_spec_boolean ("offload", NULL, NULL, FALSE, flags));
+  ebb_property_add (object_class, EbbFullyShardOptions, offload, boolean, "offload", FALSE, flags);
   /**
    * EbbFullyShardOptions:synchronize-weights:
    *
    * Whether the first rank's parameters and buffers are copied to all others before they are split.
    */
-  g_object_class_install_property (object_class, offsetof (EbbFullyShardOptions, synchronize_weights),
-                                   g_param_spec_boolean ("synchronize-weights", NULL, NULL, TRUE, flags));
+  ebb_property_add (object_class, EbbFullyShardOptions, synchronize_weights, boolean, "synchronize-weights", TRUE,
+                    flags);
   /**
    * EbbFullyShardOptions:predivide-factor:
    *
    * The number by which gradients are divided before they are summed over ranks; after the sum they are divided by the
    * rest of the mean. It is for low precisions, whose sums would overflow. 0: they are not divided before.
    */
-  g_object_class_install_property (object_class, offsetof (EbbFullyShardOptions, predivide_factor),
-                                   g_param_spec_double ("predivide-factor", NULL, NULL, 0, G_MAXDOUBLE, 0, flags));
+  ebb_property_add (object_class, EbbFullyShardOptions, predivide_factor, double, "predivide-factor", 0, G_MAXDOUBLE, 0,
+                    flags);
   /**
    * EbbFullyShardOptions:replicate-group:
    *
    * Hybrid sharding: the ranks that hold the same shards as this one, over which gradients are averaged after they were
    * reduced among the shards. %NULL: there are none.
    */
-  g_object_class_install_property (
-      object_class, offsetof (EbbFullyShardOptions, replicate_group),
-      g_param_spec_object ("replicate-group", NULL, NULL, EBB_TYPE_PROCESS_GROUP, flags));
+  ebb_property_add (object_class, EbbFullyShardOptions, replicate_group, object, "replicate-group",
+                    EBB_TYPE_PROCESS_GROUP, flags);
 }
 
 static void

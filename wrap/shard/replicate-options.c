@@ -50,26 +50,23 @@ ebb_replicate_options_class_init (EbbReplicateOptionsClass *klass)
    * How many bytes of gradients are reduced at once, at most, unless a single one has more. Small buckets begin early,
    * large ones cost less; 1 makes a bucket of each parameter.
    */
-  g_object_class_install_property (
-      object_class, offsetof (EbbReplicateOptions, bucket_bytes),
-      g_param_spec_uint64 ("bucket-bytes", NULL, NULL, 1, G_MAXUINT64, DEFAULT_BUCKET_BYTES, flags));
+  ebb_property_add (object_class, EbbReplicateOptions, bucket_bytes, uint64, "bucket-bytes", 1, G_MAXUINT64,
+                    DEFAULT_BUCKET_BYTES, flags);
   /**
    * EbbReplicateOptions:unused-parameters:
    *
    * The treatment of trainable parameters that a backward pass gives no gradient. %EBB_UNUSED_PARAMETERS_ZERO costs
    * some bytes more in each reduction, which the host reads.
    */
-  g_object_class_install_property (object_class, offsetof (EbbReplicateOptions, unused_parameters),
-                                   g_param_spec_enum ("unused-parameters", NULL, NULL, EBB_TYPE_UNUSED_PARAMETERS,
-                                                      EBB_UNUSED_PARAMETERS_ERROR, flags));
+  ebb_property_add (object_class, EbbReplicateOptions, unused_parameters, enum, "unused-parameters",
+                    EBB_TYPE_UNUSED_PARAMETERS, EBB_UNUSED_PARAMETERS_ERROR, flags);
   /**
    * EbbReplicateOptions:broadcast:
    *
    * Whether all ranks begin with the parameters and buffers of rank 0. Without it models that differ stay
    * different: nothing compares values.
    */
-  g_object_class_install_property (object_class, offsetof (EbbReplicateOptions, broadcast),
-                                   g_param_spec_boolean ("broadcast", NULL, NULL, TRUE, flags));
+  ebb_property_add (object_class, EbbReplicateOptions, broadcast, boolean, "broadcast", TRUE, flags);
 }
 
 static void

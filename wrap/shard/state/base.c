@@ -13,22 +13,14 @@ share_out (GArray *entries,
            EbbProcessGroup *group,
            GError **error)
 {
-  const guint n_ranks = ebb_process_group_get_size (group);
-  g_autoptr (EbbShardIndex) own = ebb_shard_index_new (1, n_ranks);
-  g_autoptr (EbbShardIndex) all = ebb_shard_index_new (1, n_ranks);
-  g_autofree char *text = NULL;
-  g_auto (GStrv) texts = NULL;
+  g_autoptr (EbbShardIndex) own = ebb_shard_index_new (1, ebb_process_group_get_size (group));
+  EbbShardIndex *all;
 
   ebb_state_entries_describe (entries, ebb_process_group_get_rank (group), own);
-  text = ebb_shard_index_to_text (own);
-  texts = ebb_agree_gather_texts (group, text, error);
-  for (guint r = 0; texts != NULL && texts[r] != NULL; r++)
-    if (!ebb_shard_index_merge_text (all, texts[r], r, error))
-      return NULL;
-  if (texts == NULL)
-    return NULL;
-  ebb_shard_index_drop_duplicates (all);
-  return g_steal_pointer (&all);
+  all = ebb_shard_index_gather (own, group, error);
+  if (all != NULL)
+    ebb_shard_index_drop_duplicates (all);
+  return all;
 }
 
 static gboolean

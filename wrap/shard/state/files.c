@@ -3,6 +3,7 @@
 
 #include "nn/args-private.h"
 #include "tensor/util/json-scanner-private.h"
+#include "nn/files/file-error-private.h"
 #include "nn/files/safetensors.h"
 #include "nn/files/state-file-private.h"
 #include "nn/files/state-tree-private.h"
@@ -179,12 +180,13 @@ ebb_shard_source_read_index (const char *folder,
   g_autofree char *path = g_build_filename (folder, name, NULL);
   gsize size;
   g_autofree char *text = ebb_read_file (path, EBB_SHARD_INDEX_MAX_SIZE, &size, error);
-  g_autofree char *shown = NULL;
 
-  if (text == NULL || strlen (text) == size)
-    return g_steal_pointer (&text);
-  shown = ebb_escape_text (path);
-  return ebb_fail_null (error, EBB_ERROR_FORMAT, "%s: it has a zero byte", shown);
+  if (text != NULL && strlen (text) != size)
+    {
+      ebb_file_fail (path, error, "it has a zero byte");
+      return NULL;
+    }
+  return g_steal_pointer (&text);
 }
 
 static void

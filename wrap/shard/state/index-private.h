@@ -93,8 +93,6 @@ void ebb_shard_record_add_range (EbbShardRecord *self,
                                  guint index);
 EbbShardSlice ebb_shard_record_get_slice (const EbbShardRecord *self,
                                           guint index);
-/* "[2, 3]" */
-char *ebb_shard_record_name_shape (const EbbShardRecord *self);
 /* How many tensor-parallel ranks there were, and where rank @rank was. */
 guint ebb_shard_index_count_tensor_ranks (const EbbShardIndex *self);
 EbbShardCoordinates ebb_shard_index_get_coordinates (const EbbShardIndex *self,
@@ -104,6 +102,10 @@ gboolean ebb_shard_index_merge_text (EbbShardIndex *self,
                                      const char *text,
                                      guint rank,
                                      GError **error);
+/* The records of all ranks of @group, which call it together with their own, in one index. */
+EbbShardIndex *ebb_shard_index_gather (EbbShardIndex *own,
+                                       EbbProcessGroup *group,
+                                       GError **error);
 /* Keeps each range that several ranks hold for the first of these ranks alone. */
 void ebb_shard_index_drop_duplicates (EbbShardIndex *self);
 /* Sorts the ranges of each tensor; fails unless they tile it. @what names the index in errors. */

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/shard/state/index-private.h"
 
+#include "dist/agree-private.h"
+#include "nn/files/file-error-private.h"
 #include "tensor/util/json-scanner-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
@@ -167,17 +169,6 @@ ebb_shard_record_get_slice (const EbbShardRecord *self,
   return ebb_shard_slice_of (self->shape, self->n_dims, self->n_elements, &self->split, index);
 }
 
-char *
-ebb_shard_record_name_shape (const EbbShardRecord *self)
-{
-  g_autoptr (GString) text = g_string_new ("[");
-
-  for (guint d = 0; d < self->n_dims; d++)
-    g_string_append_printf (text, "%s%" G_GINT64_FORMAT, d > 0 ? ", " : "", self->shape[d]);
-  g_string_append_c (text, ']');
-  return g_string_free (g_steal_pointer (&text), FALSE);
-}
-
 static gboolean
 same_tensor (const EbbShardRecord *a,
              const EbbShardRecord *b)
@@ -210,8 +201,8 @@ merge_record (EbbShardIndex *self,
     }
   if (!same_tensor (record, other))
     {
-      g_autofree char *a = ebb_shard_record_name_shape (record);
-      g_autofree char *b = ebb_shard_record_name_shape (other);
+      g_autofree char *a = ebb_shape_to_string (record->shape, record->n_dims);
+      g_autofree char *b = ebb_shape_to_string (other->shape, other->n_dims);
 
       return ebb_fail (error, EBB_ERROR_STATE,
                        "%s %s is %s %s split in %u on one rank and %s %s split in %u on another",
@@ -248,6 +239,21 @@ ebb_shard_index_merge_text (EbbShardIndex *self,
   g_autoptr (EbbShardIndex) other = ebb_shard_index_parse (text, what, error);
 
   return other != NULL && merge (self, other, error);
+}
+
+EbbShardIndex *
+ebb_shard_index_gather (EbbShardIndex *own,
+                        EbbProcessGroup *group,
+                        GError **error)
+{
+  g_autoptr (EbbShardIndex) all = ebb_shard_index_new (own->save, own->n_ranks);
+  g_autofree char *text = ebb_shard_index_to_text (own);
+  g_auto (GStrv) texts = ebb_agree_gather_texts (group, text, error);
+
+  for (guint r = 0; texts != NULL && texts[r] != NULL; r++)
+    if (!ebb_shard_index_merge_text (all, texts[r], r, error))
+      return NULL;
+  return texts != NULL ? g_steal_pointer (&all) : NULL;
 }
 
 static int
@@ -321,7 +327,6 @@ check_record (EbbShardIndex *self,
               GError **error)
 {
   g_autofree char *name = NULL;
-  g_autofree char *shown = NULL;
   gboolean ok = TRUE;
 
   for (guint i = 0; ok && i < record->ranges->len; i++)
@@ -330,10 +335,8 @@ check_record (EbbShardIndex *self,
   if (ok && ranges_tile (record))
     return TRUE;
   name = ebb_json_quote (record->name);
-  shown = ebb_escape_text (what);
-  return ebb_fail (error, EBB_ERROR_FORMAT,
-                   "%s: the ranges of %s don't make up its %" G_GINT64_FORMAT " elements, each once", shown, name,
-                   record->n_elements);
+  return ebb_file_fail (what, error, "the ranges of %s don't make up its %" G_GINT64_FORMAT " elements, each once",
+                        name, record->n_elements);
 }
 
 gboolean
@@ -354,11 +357,11 @@ static void
 append_record (GString *json,
                const EbbShardRecord *record)
 {
+  g_autofree char *shape = ebb_shape_to_string (record->shape, record->n_dims);
+
   ebb_json_append_string (json, record->name);
-  g_string_append_printf (json, ": {\"dtype\": \"%s\", \"shape\": [", ebb_safetensors_get_dtype_name (record->dtype));
-  for (guint d = 0; d < record->n_dims; d++)
-    g_string_append_printf (json, "%s%" G_GINT64_FORMAT, d > 0 ? ", " : "", record->shape[d]);
-  g_string_append (json, "]");
+  g_string_append_printf (json, ": {\"dtype\": \"%s\", \"shape\": %s", ebb_safetensors_get_dtype_name (record->dtype),
+                          shape);
   if (record->per_rank)
     g_string_append (json, ", \"per_rank\": 1");
   if (record->split.n_parts > 1)

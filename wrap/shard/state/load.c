@@ -219,7 +219,7 @@ check_entry (Loading *self,
   const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, number);
   const EbbLocalShard *shard = &entry->shard;
   const EbbShardRecord *record = find_record (self, number);
-  g_autofree char *shape = record != NULL ? ebb_shard_record_name_shape (record) : NULL;
+  g_autofree char *shape = record != NULL ? ebb_shape_to_string (record->shape, record->n_dims) : NULL;
 
   if (record == NULL)
     return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is missing", self->source->shown,
@@ -343,7 +343,7 @@ read_item (Loading *self,
     {
       if (n_dims != shard.n_dims || memcmp (shape, shard.shape, n_dims * sizeof shape[0]) != 0)
         {
-          g_autofree char *shown = ebb_shard_record_name_shape (record);
+          g_autofree char *shown = ebb_shape_to_string (record->shape, record->n_dims);
 
           return ebb_fail_null (error, EBB_ERROR_STATE,
                                 "the state saved in %s has %s as %s: it can't be split as the parameter is",

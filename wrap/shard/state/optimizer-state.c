@@ -27,20 +27,10 @@ agree_on_records (EbbOptimizer *optimizer,
                   GError **error)
 {
   g_autoptr (EbbShardIndex) own = ebb_shard_index_new (1, 1);
-  g_autoptr (EbbShardIndex) all = ebb_shard_index_new (1, 1);
-  g_autofree char *text = NULL;
-  g_auto (GStrv) texts = NULL;
 
   if (failure == NULL)
     ebb_optimizer_items_describe (optimizer, items, 0, own, &failure);
-  if (!ebb_agree_no_failure (group, failure, error))
-    return NULL;
-  text = ebb_shard_index_to_text (own);
-  texts = ebb_agree_gather_texts (group, text, error);
-  for (guint r = 0; texts != NULL && texts[r] != NULL; r++)
-    if (!ebb_shard_index_merge_text (all, texts[r], r, error))
-      return NULL;
-  return texts != NULL ? g_steal_pointer (&all) : NULL;
+  return ebb_agree_no_failure (group, failure, error) ? ebb_shard_index_gather (own, group, error) : NULL;
 }
 
 static EbbTensor *
