@@ -13,12 +13,12 @@ G_BEGIN_DECLS
 typedef struct
 {
   gint64 step, first_step, saved_step;
-  double loss, rate; /* of the last step; the learning rate */
-  gint64 n_tokens;   /* of the last step, on all ranks */
-  double evaluated_loss, best_loss;
-  gint64 best_step;         /* 0: none yet */
-  GArray *losses, *seconds; /* double, of each step since the object was made */
-  GArray *evaluations;      /* EbbEvaluation */
+  double loss, rate;                /* of the last step; the learning rate */
+  gint64 n_tokens;                  /* of the last step, on all ranks */
+  double evaluated_loss, best_loss; /* NaN: none yet */
+  gint64 best_step;                 /* 0: none yet */
+  GArray *losses, *seconds;         /* double, of each step since the object was made */
+  GArray *evaluations;              /* EbbEvaluation */
   guint64 rss_peak_before;
   gint64 *rank_values; /* EBB_N_RANK_VALUES of each rank; NULL: there are no ranks, or the training goes on */
   guint n_ranks;

@@ -14,6 +14,8 @@ ebb_train_record_init (EbbTrainRecord *self)
 {
   *self = (EbbTrainRecord){ .loss = NAN,
                             .evaluated_loss = NAN,
+                            .best_loss = NAN,
+                            .rate = NAN,
                             .losses = g_array_new (FALSE, FALSE, sizeof (double)),
                             .seconds = g_array_new (FALSE, FALSE, sizeof (double)),
                             .evaluations = g_array_new (FALSE, FALSE, sizeof (EbbEvaluation)) };

@@ -5,6 +5,8 @@
 #include "nn/optim/optimizer-private.h"
 #include "wrap/shard/state/state-dict.h"
 
+#include <math.h>
+
 /* A setting that a state keeps, so that a resumed training can tell what it was. */
 typedef struct
 {
@@ -127,8 +129,8 @@ take_values (EbbTrainResume *self)
   g_autoptr (EbbArgs) settings = NULL;
 
   g_object_get (self->state, "values", &values, NULL);
-  self->record->best_loss = get_number (values, "best_loss");
   self->record->best_step = (gint64) get_number (values, "best_step");
+  self->record->best_loss = self->record->best_step > 0 ? get_number (values, "best_loss") : NAN;
   self->source->n_batches = (gint64) get_number (values, "batches");
   g_clear_pointer (&self->values, ebb_args_unref);
   self->values = get_args (values, "program");

@@ -24,6 +24,7 @@ typedef struct
   EbbTrainBatchFunc batches, evaluated;
   gint64 batch_size, context; /* of datasets */
   GPtrArray *queue;           /* of EbbTrainBatch: those that the batch function gave for the next step */
+  gboolean is_used;           /* they are those of the last step, which dry steps take until the next one */
   gboolean has_ended;         /* the batch function gave an empty batch */
   gint64 n_batches;           /* that whole steps have taken */
 } EbbTrainSource;
@@ -51,6 +52,8 @@ gboolean ebb_train_source_fill (EbbTrainSource *self,
 /* The batches of the next step, of EbbTrainBatch. A dry run takes those that the batch function has given. */
 GPtrArray *ebb_train_source_take_step (EbbTrainSource *self,
                                        GError **error);
+/* Whether the data has ended, as far as it was taken. */
+gboolean ebb_train_source_is_at_end (const EbbTrainSource *self);
 /* A step has taken @batches. */
 void ebb_train_source_end_step (EbbTrainSource *self,
                                 GPtrArray *batches);

@@ -172,6 +172,9 @@ call_func (const EbbTrainBatchFunc *self, gint64 number, EbbTrainBatch **batch, 
 gboolean
 ebb_train_source_fill (EbbTrainSource *self, GError **error)
 {
+  if (self->is_used)
+    g_ptr_array_set_size (self->queue, 0);
+  self->is_used = FALSE;
   while (self->data == NULL && !self->has_ended && self->queue->len < (guint) self->settings->accumulate)
     {
       EbbTrainBatch *batch;
@@ -209,8 +212,13 @@ void
 ebb_train_source_end_step (EbbTrainSource *self, GPtrArray *batches)
 {
   self->n_batches += batches->len;
-  if (batches == self->queue)
-    g_ptr_array_set_size (self->queue, 0);
+  self->is_used = batches == self->queue;
+}
+
+gboolean
+ebb_train_source_is_at_end (const EbbTrainSource *self)
+{
+  return self->has_ended && (self->is_used || self->queue->len == 0);
 }
 
 gboolean

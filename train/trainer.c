@@ -8,6 +8,7 @@
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "tensor/memory.h"
+#include "tensor/util/property-private.h"
 #include "train/evaluate-private.h"
 #include "train/log-private.h"
 #include "train/outputs-private.h"
@@ -201,6 +202,16 @@ ebb_trainer_fail (EbbTrainer *self, const GError *error)
     self->failure = g_error_copy (error);
 }
 
+/* Bindings can make an object without a model. */
+static gboolean
+check_made (EbbTrainer *self, GError **error)
+{
+  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
+
+  return self->model != NULL
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "trainer: it has no model: make it by ebb_trainer_new ()");
+}
+
 static gboolean
 take_failure (EbbTrainer *self, GError **error)
 {
@@ -349,9 +360,8 @@ ebb_trainer_prepare (EbbTrainer *self, GCancellable *cancellable, GError **error
 {
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, self))
+  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
     return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
   g_return_val_if_fail (cancellable == NULL || G_IS_CANCELLABLE (cancellable), FALSE);
 
   if (self->is_prepared)
@@ -420,9 +430,8 @@ write_state (EbbTrainer *self, GError **error)
 gboolean
 ebb_trainer_save_state (EbbTrainer *self, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
+  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
     return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
 
   if (self->settings->resume == NULL)
     return ebb_fail (error, EBB_ERROR_STATE, "trainer: resume is not set: it names the folder of the state");
@@ -473,9 +482,8 @@ save_after_failure (EbbTrainer *self)
 gboolean
 ebb_trainer_save_model (EbbTrainer *self, const char *path, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, path))
+  if (!EBB_MAY_BEGIN (error, self, path) || !check_made (self, error))
     return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
 
   if (self->pass.ranks == NULL && !begin_on_ranks (self, error))
     return FALSE;
@@ -532,9 +540,8 @@ ebb_trainer_evaluate (EbbTrainer *self, EbbDataset *data, double *loss, GCancell
   gboolean ok;
 
   *loss = NAN;
-  if (!EBB_MAY_BEGIN (error, self))
+  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
     return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
   g_return_val_if_fail (data == NULL || EBB_IS_DATASET (data), FALSE);
 
   if (data == NULL && !ebb_train_source_has_evaluation (&self->source))
@@ -693,9 +700,8 @@ ebb_trainer_run_step (EbbTrainer *self, GCancellable *cancellable, GError **erro
   GError *failure = NULL;
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, self))
+  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
     return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
   g_return_val_if_fail (cancellable == NULL || G_IS_CANCELLABLE (cancellable), FALSE);
 
   if (!ebb_trainer_prepare (self, cancellable, error) || !check_whole (self, error))
@@ -741,7 +747,7 @@ ebb_trainer_is_done (EbbTrainer *self)
   if (self->source.data != NULL || self->data_error != NULL
       || (self->is_prepared && !ebb_train_source_fill (&self->source, &self->data_error)))
     return FALSE;
-  return self->source.has_ended && self->source.queue->len == 0;
+  return ebb_train_source_is_at_end (&self->source);
 }
 
 /**
@@ -759,9 +765,8 @@ ebb_trainer_finish (EbbTrainer *self, GError **error)
 {
   gboolean ok = TRUE;
 
-  if (!EBB_MAY_BEGIN (error, self))
+  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
     return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
 
   self->ranks.failure_shared = FALSE;
   if (self->is_prepared && !self->is_broken)
@@ -787,9 +792,8 @@ ebb_trainer_run (EbbTrainer *self, GCancellable *cancellable, GError **error)
 {
   gboolean ok = TRUE;
 
-  if (!EBB_MAY_BEGIN (error, self))
+  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
     return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
 
   if (!ebb_trainer_prepare (self, cancellable, error))
     return FALSE;
@@ -814,9 +818,8 @@ ebb_trainer_run (EbbTrainer *self, GCancellable *cancellable, GError **error)
 EbbMemoryEstimate *
 ebb_trainer_estimate (EbbTrainer *self, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
+  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
     return NULL;
-  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
 
   if (!ebb_trainer_prepare (self, NULL, error) || !ebb_train_source_fill (&self->source, error))
     return NULL;
@@ -906,7 +909,7 @@ ebb_trainer_get_values (EbbTrainer *self)
 char *
 ebb_trainer_to_json (EbbTrainer *self)
 {
-  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
+  g_return_val_if_fail (EBB_IS_TRAINER (self) && self->model != NULL, NULL);
 
   return ebb_train_record_to_json (&self->record, self->model, self->pass.device);
 }
@@ -922,29 +925,19 @@ ebb_trainer_to_json (EbbTrainer *self)
 char *
 ebb_trainer_get_progress (EbbTrainer *self, guint n_columns)
 {
-  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
+  g_return_val_if_fail (EBB_IS_TRAINER (self) && self->model != NULL, NULL);
 
   return ebb_train_record_get_progress (&self->record, self->pass.device, self->steps, n_columns);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
+/* Properties that are no fields; the others have the offset of their field as the number. */
 enum
 {
-  PROP_0,
-  PROP_STEPS,
-  PROP_CONFIG,
-  PROP_MODEL,
-  PROP_OPTIMIZER,
-  PROP_STEP,
-  PROP_LOSS,
-  PROP_LEARNING_RATE,
-  PROP_GRADIENT_NORM,
+  PROP_CONFIG = 1,
   PROP_TOKENS_PER_SECOND,
-  PROP_EVALUATED_LOSS,
-  PROP_BEST_LOSS,
-  PROP_BEST_STEP,
-  PROP_IS_FAILURE_SHARED,
+  PROP_IS_FAILURE_SHARED
 };
 
 static void
@@ -952,25 +945,14 @@ ebb_trainer_get_property (GObject *object, guint id, GValue *value, GParamSpec *
 {
   EbbTrainer *self = EBB_TRAINER (object);
 
-  switch (id)
-    {
-    case PROP_STEPS: g_value_set_int64 (value, self->steps); break;
-    case PROP_CONFIG: g_object_get_property (G_OBJECT (self->resume.state), "config", value); break;
-    case PROP_MODEL: g_value_set_object (value, self->model); break;
-    case PROP_OPTIMIZER: g_value_set_object (value, self->optimizer); break;
-    case PROP_STEP: g_value_set_int64 (value, self->record.step); break;
-    case PROP_LOSS: g_value_set_double (value, self->record.loss); break;
-    case PROP_LEARNING_RATE: g_value_set_double (value, self->record.rate); break;
-    case PROP_GRADIENT_NORM: g_value_set_double (value, self->pass.norm); break;
-    case PROP_TOKENS_PER_SECOND: g_value_set_double (value, ebb_train_record_get_speed (&self->record)); break;
-    case PROP_EVALUATED_LOSS: g_value_set_double (value, self->record.evaluated_loss); break;
-    case PROP_BEST_LOSS: g_value_set_double (value, self->record.best_step > 0 ? self->record.best_loss : NAN); break;
-    case PROP_BEST_STEP: g_value_set_int64 (value, self->record.best_step); break;
-    case PROP_IS_FAILURE_SHARED:
-      g_value_set_boolean (value, self->ranks.mesh == NULL || self->ranks.failure_shared);
-      break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
+  if (id == PROP_CONFIG && self->resume.state != NULL)
+    g_object_get_property (G_OBJECT (self->resume.state), "config", value);
+  else if (id == PROP_TOKENS_PER_SECOND)
+    g_value_set_double (value, ebb_train_record_get_speed (&self->record));
+  else if (id == PROP_IS_FAILURE_SHARED)
+    g_value_set_boolean (value, self->ranks.mesh == NULL || self->ranks.failure_shared);
+  else if (id != PROP_CONFIG)
+    ebb_property_get_field (object, id, value, spec);
 }
 
 static void
@@ -978,12 +960,10 @@ ebb_trainer_set_property (GObject *object, guint id, const GValue *value, GParam
 {
   EbbTrainer *self = EBB_TRAINER (object);
 
-  switch (id)
-    {
-    case PROP_STEPS: self->steps = g_value_get_int64 (value); break;
-    case PROP_CONFIG: g_object_set_property (G_OBJECT (self->resume.state), "config", value); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
+  if (id != PROP_CONFIG)
+    ebb_property_set_field (object, id, value, spec);
+  else if (self->resume.state != NULL)
+    g_object_set_property (G_OBJECT (self->resume.state), "config", value);
 }
 
 static void
@@ -1019,6 +999,8 @@ ebb_trainer_init (EbbTrainer *self)
   self->save_dtype = EBB_MODEL_KEEP_DTYPE;
 }
 
+#define FIELD(name) ((guint) offsetof (EbbTrainer, name))
+
 static void
 install_number (GObjectClass *klass, guint id, const char *name)
 {
@@ -1047,7 +1029,7 @@ install_properties (GObjectClass *klass)
    * ebb_trainer_run().
    */
   g_object_class_install_property (
-      klass, PROP_STEPS, g_param_spec_int64 ("steps", NULL, NULL, EBB_TRAINER_NO_STEPS, G_MAXINT64 / 2, -1, writes));
+      klass, FIELD (steps), g_param_spec_int64 ("steps", NULL, NULL, EBB_TRAINER_NO_STEPS, G_MAXINT64 / 2, -1, writes));
   /**
    * EbbTrainer:config:
    *
@@ -1059,39 +1041,39 @@ install_properties (GObjectClass *klass)
    *
    * The model that is trained.
    */
-  g_object_class_install_property (klass, PROP_MODEL,
+  g_object_class_install_property (klass, FIELD (model),
                                    g_param_spec_object ("model", NULL, NULL, EBB_TYPE_MODULE, reads));
   /**
    * EbbTrainer:optimizer:
    *
    * The optimizer of its parameters.
    */
-  g_object_class_install_property (klass, PROP_OPTIMIZER,
+  g_object_class_install_property (klass, FIELD (optimizer),
                                    g_param_spec_object ("optimizer", NULL, NULL, EBB_TYPE_OPTIMIZER, reads));
   /**
    * EbbTrainer:step:
    *
    * How many steps were taken, resumed ones included.
    */
-  install_step (klass, PROP_STEP, "step");
+  install_step (klass, FIELD (record.step), "step");
   /**
    * EbbTrainer:loss:
    *
    * The loss of the last step: the mean over what counts in its batches, on all ranks; NaN before the first one.
    */
-  install_number (klass, PROP_LOSS, "loss");
+  install_number (klass, FIELD (record.loss), "loss");
   /**
    * EbbTrainer:learning-rate:
    *
    * The learning rate of the last step.
    */
-  install_number (klass, PROP_LEARNING_RATE, "learning-rate");
+  install_number (klass, FIELD (record.rate), "learning-rate");
   /**
    * EbbTrainer:gradient-norm:
    *
    * The norm of the last step's gradients before they were clipped; NaN without #EbbTrainerOptions:clip.
    */
-  install_number (klass, PROP_GRADIENT_NORM, "gradient-norm");
+  install_number (klass, FIELD (pass.norm), "gradient-norm");
   /**
    * EbbTrainer:tokens-per-second:
    *
@@ -1103,19 +1085,19 @@ install_properties (GObjectClass *klass)
    *
    * The held-out loss as it was measured last; NaN if it never was.
    */
-  install_number (klass, PROP_EVALUATED_LOSS, "evaluated-loss");
+  install_number (klass, FIELD (record.evaluated_loss), "evaluated-loss");
   /**
    * EbbTrainer:best-loss:
    *
    * The least held-out loss, resumed steps included; NaN if there is none.
    */
-  install_number (klass, PROP_BEST_LOSS, "best-loss");
+  install_number (klass, FIELD (record.best_loss), "best-loss");
   /**
    * EbbTrainer:best-step:
    *
    * The step after which it was measured; 0 if there is none.
    */
-  install_step (klass, PROP_BEST_STEP, "best-step");
+  install_step (klass, FIELD (record.best_step), "best-step");
   /**
    * EbbTrainer:is-failure-shared:
    *

@@ -495,6 +495,17 @@ step_in_backward_contradicts (void)
     }
 }
 
+/* An object that a binding makes without a model says so. */
+static void
+without_a_model (void)
+{
+  g_autoptr (EbbTrainer) trainer = g_object_new (EBB_TYPE_TRAINER, NULL);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_trainer_run (trainer, NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no model");
+}
+
 /* -- callbacks ----------------------------------------------------------------------------------------------------- */
 
 static EbbArgs *
@@ -849,6 +860,7 @@ main (int argc, char **argv)
   g_test_add_func ("/trainer/ranks-end-together", ranks_end_together);
   g_test_add_func ("/trainer/contradictions-name-both-settings", contradictions);
   g_test_add_func ("/trainer/step-in-backward-contradicts", step_in_backward_contradicts);
+  g_test_add_func ("/trainer/needs-a-model", without_a_model);
   g_test_add_func ("/trainer/silent-callbacks-are-errors", silent_callbacks);
   g_test_add_func ("/trainer/an-empty-batch-ends-the-data", data_ends);
   g_test_add_func ("/trainer/metrics-are-means-over-the-step", metrics);
