@@ -55,10 +55,9 @@ is_deeper (EbbArgs *self, guint room)
 gboolean
 ebb_args_check_depth (EbbArgs *self, GError **error)
 {
-  if (!is_deeper (self, EBB_ARGS_MAX_DEPTH))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "containers of values are nested deeper than %d in each other", EBB_ARGS_MAX_DEPTH);
+  return !is_deeper (self, EBB_ARGS_MAX_DEPTH)
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "containers of values are nested deeper than %d in each other",
+                      EBB_ARGS_MAX_DEPTH);
 }
 
 static EbbTensor *

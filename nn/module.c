@@ -604,10 +604,9 @@ check_name (EbbModule *self, const char *name, NameKind kind, GError **error)
     other = NAME_CHILD;
   else
     return TRUE;
-  if (other == kind)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: \"%s\" can't name a %s, it is a %s already",
-                   ebb_module_get_type_name (self), name, kinds[kind], kinds[other]);
+  return other == kind
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: \"%s\" can't name a %s, it is a %s already",
+                      ebb_module_get_type_name (self), name, kinds[kind], kinds[other]);
 }
 
 static gboolean
@@ -631,13 +630,12 @@ check_not_split (EbbModule *self, const char *name, EbbTensor *parameter, GError
   EbbNamedTensor *item = registry_find (&ebb_module_get_private (self)->parameters, name);
   EbbTensor *old = item != NULL ? item->tensor : NULL;
 
-  if (parameter == old
-      || ((old == NULL || !ebb_parameter_is_sharded (old))
-          && (parameter == NULL || !ebb_parameter_is_sharded (parameter))))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_STATE,
-                   "%s: the parameter \"%s\" is split over ranks; register parameters before ebb_fully_shard()",
-                   ebb_module_get_type_name (self), name);
+  return parameter == old
+         || ((old == NULL || !ebb_parameter_is_sharded (old))
+             && (parameter == NULL || !ebb_parameter_is_sharded (parameter)))
+         || ebb_fail (error, EBB_ERROR_STATE,
+                      "%s: the parameter \"%s\" is split over ranks; register parameters before ebb_fully_shard()",
+                      ebb_module_get_type_name (self), name);
 }
 
 /**
@@ -764,11 +762,10 @@ check_place (EbbModule *self, const char *name, EbbModule *child, GError **error
                      "%s: \"%s\" can't be a child, it is or holds the module itself", ebb_module_get_type_name (self),
                      name);
   depth = count_parents (self) + 2 + membership.depth;
-  if (depth <= MAX_DEPTH)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: with the child \"%s\" modules would be nested %u deep; at most %d can be",
-                   ebb_module_get_type_name (self), name, depth, MAX_DEPTH);
+  return depth <= MAX_DEPTH
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "%s: with the child \"%s\" modules would be nested %u deep; at most %d can be",
+                      ebb_module_get_type_name (self), name, depth, MAX_DEPTH);
 }
 
 /**

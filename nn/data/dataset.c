@@ -119,10 +119,9 @@ gboolean
 ebb_dataset_check_positive_context (gint64 context,
                                     GError **error)
 {
-  if (context > 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "a context of %" G_GINT64_FORMAT " tokens: it must be 1 or more", context);
+  return context > 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "a context of %" G_GINT64_FORMAT " tokens: it must be 1 or more", context);
 }
 
 /**
@@ -192,11 +191,11 @@ check_rows (EbbDataset *self,
                      "a batch of %" G_GINT64_FORMAT " windows: it must be 1 or more", n_rows);
   if (!get_kind (self)->check_context (self, context, error))
     return FALSE;
-  if (priv->position <= G_MAXINT64 - n_rows)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "%" G_GINT64_FORMAT " windows at position %" G_GINT64_FORMAT ": positions end at %" G_GINT64_FORMAT,
-                   n_rows, priv->position, G_MAXINT64);
+  return priv->position <= G_MAXINT64 - n_rows
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "%" G_GINT64_FORMAT " windows at position %" G_GINT64_FORMAT
+                      ": positions end at %" G_GINT64_FORMAT,
+                      n_rows, priv->position, G_MAXINT64);
 }
 
 static EbbTensor *

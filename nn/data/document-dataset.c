@@ -70,10 +70,9 @@ ebb_document_dataset_check_context (EbbDataset *dataset,
   packing = self->store != NULL ? get_packing (self, context, error) : NULL;
   if (packing == NULL)
     return FALSE;
-  if (packing->n_rows > 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: no document has a token to learn after its first one",
-                   ebb_in_message (ebb_document_dataset_get_names (dataset)));
+  return packing->n_rows > 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: no document has a token to learn after its first one",
+                      ebb_in_message (ebb_document_dataset_get_names (dataset)));
 }
 
 static gint64

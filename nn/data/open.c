@@ -76,10 +76,9 @@ check_held_out (const char *held_out,
                          "held-out %s: a share of the text must be more than 0 and less than 1", held_out);
       return TRUE;
     }
-  if (pack || first == NULL || is_lines (held_out) == is_lines (first))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "held-out %s: it must be %s, as data %s is", held_out,
-                   is_lines (first) ? "JSON lines" : "text", first);
+  return pack || first == NULL || is_lines (held_out) == is_lines (first)
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "held-out %s: it must be %s, as data %s is", held_out,
+                      is_lines (first) ? "JSON lines" : "text", first);
 }
 
 /* -- beginnings of files ------------------------------------------------------------------------------------------- */

@@ -127,12 +127,11 @@ ebb_text_dataset_find_context (EbbDataset *dataset,
 
   if (!ebb_dataset_check_positive_context (context, error))
     return FALSE;
-  if (context < self->n_tokens)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: %" G_GINT64_FORMAT " tokens are too few: a context of %" G_GINT64_FORMAT
-                   " needs one more than that",
-                   ebb_in_message (ebb_text_dataset_get_names (dataset)), self->n_tokens, context);
+  return context < self->n_tokens
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "%s: %" G_GINT64_FORMAT " tokens are too few: a context of %" G_GINT64_FORMAT
+                      " needs one more than that",
+                      ebb_in_message (ebb_text_dataset_get_names (dataset)), self->n_tokens, context);
 }
 
 static gint64

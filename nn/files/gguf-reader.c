@@ -264,22 +264,16 @@ read_shape (Parser *parser,
   if (!read_u32 (parser, &n_dims, error))
     return FALSE;
   if (n_dims < 1 || n_dims > 4)
-    {
-      g_autofree char *name = ebb_json_quote (entry->name);
-
-      return ebb_file_fail (parser->path, error, "tensor %s has %u dimensions: it must have 1 to 4", name, n_dims);
-    }
+    return ebb_file_fail (parser->path, error, "tensor %s has %u dimensions: it must have 1 to 4",
+                          ebb_in_message (ebb_json_quote (entry->name)), n_dims);
   entry->n_dims = n_dims;
   for (guint i = 0; i < n_dims; i++)
     {
       if (!read_u64 (parser, &n, error))
         return FALSE;
       if (n > G_MAXINT64)
-        {
-          g_autofree char *name = ebb_json_quote (entry->name);
-
-          return ebb_file_fail (parser->path, error, "tensor %s has a dimension of %" G_GUINT64_FORMAT, name, n);
-        }
+        return ebb_file_fail (parser->path, error, "tensor %s has a dimension of %" G_GUINT64_FORMAT,
+                              ebb_in_message (ebb_json_quote (entry->name)), n);
       entry->shape[n_dims - 1 - i] = (gint64) n;
     }
   return TRUE;

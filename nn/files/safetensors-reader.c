@@ -88,7 +88,6 @@ read_shape (Parser *parser,
             GError **error)
 {
   EbbJsonScanner *scanner = &parser->scanner;
-  g_autofree char *tensor = NULL;
   gboolean more;
 
   if (!ebb_json_scanner_expect (scanner, '[', error))
@@ -99,8 +98,8 @@ read_shape (Parser *parser,
         return TRUE;
       if (entry->n_dims == EBB_MAX_DIMS)
         {
-          tensor = ebb_json_quote (entry->name);
-          return ebb_file_fail (parser->path, error, "tensor %s has more than %d dimensions", tensor, EBB_MAX_DIMS);
+          return ebb_file_fail (parser->path, error, "tensor %s has more than %d dimensions",
+                                ebb_in_message (ebb_json_quote (entry->name)), EBB_MAX_DIMS);
         }
       if (!ebb_json_scanner_read_uint (scanner, &entry->shape[entry->n_dims++], error))
         return FALSE;

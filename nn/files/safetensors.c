@@ -23,13 +23,8 @@ check_booleans (const char *path,
 {
   for (gint64 i = 0; i < entry->end - entry->begin; i++)
     if (data[i] > 1)
-      {
-        g_autofree char *name = ebb_json_quote (entry->name);
-        g_autofree char *shown = ebb_escape_text (path);
-
-        return ebb_fail (error, EBB_ERROR_FORMAT,
-                         "%s: tensor %s is BOOL and has the byte %u: it must be 0 or 1", shown, name, data[i]);
-      }
+      return ebb_fail (error, EBB_ERROR_FORMAT, "%s: tensor %s is BOOL and has the byte %u: it must be 0 or 1",
+                       ebb_show_text (path), ebb_in_message (ebb_json_quote (entry->name)), data[i]);
   return TRUE;
 }
 

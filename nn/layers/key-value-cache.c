@@ -183,12 +183,11 @@ check_append (EbbKeyValueCache *self,
       return ebb_fail (error, EBB_ERROR_SHAPE, "KeyValueCache: keys %s do not follow keys %s", keys_shape,
                        ebb_show_shape (layer->keys));
     }
-  if (ebb_tensor_get_dtype (keys) == ebb_tensor_get_dtype (layer->keys)
-      && ebb_tensor_get_dtype (values) == ebb_tensor_get_dtype (layer->values))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_DTYPE, "KeyValueCache: keys of %s do not follow keys of %s",
-                   ebb_dtype_get_name (ebb_tensor_get_dtype (keys)),
-                   ebb_dtype_get_name (ebb_tensor_get_dtype (layer->keys)));
+  return (ebb_tensor_get_dtype (keys) == ebb_tensor_get_dtype (layer->keys)
+          && ebb_tensor_get_dtype (values) == ebb_tensor_get_dtype (layer->values))
+         || ebb_fail (error, EBB_ERROR_DTYPE, "KeyValueCache: keys of %s do not follow keys of %s",
+                      ebb_dtype_get_name (ebb_tensor_get_dtype (keys)),
+                      ebb_dtype_get_name (ebb_tensor_get_dtype (layer->keys)));
 }
 
 /* Room for @n_tokens tokens: the next power of two, but not more than the capacity. */

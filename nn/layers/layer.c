@@ -225,28 +225,25 @@ ebb_layer_share_input (EbbModule *self, EbbTensor *x, GError **error)
 gboolean
 ebb_layer_check_positive (EbbModule *self, const char *property, int value, GError **error)
 {
-  if (value >= 1)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %d, it must be at least 1",
-                   ebb_module_get_type_name (self), property, value);
+  return value >= 1
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %d, it must be at least 1",
+                      ebb_module_get_type_name (self), property, value);
 }
 
 gboolean
 ebb_layer_check_probability (EbbModule *self, const char *property, double value, GError **error)
 {
-  if (value >= 0 && value <= 1)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g, it must be a probability from 0 to 1",
-                   ebb_module_get_type_name (self), property, value);
+  return (value >= 0 && value <= 1)
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g, it must be a probability from 0 to 1",
+                      ebb_module_get_type_name (self), property, value);
 }
 
 gboolean
 ebb_layer_check_eps (EbbModule *self, double eps, GError **error)
 {
-  if (eps >= 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: eps is %g, it must not be negative",
-                   ebb_module_get_type_name (self), eps);
+  return eps >= 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: eps is %g, it must not be negative",
+                      ebb_module_get_type_name (self), eps);
 }
 
 G_DEFINE_INTERFACE (EbbOutputLayer, ebb_output_layer, EBB_TYPE_MODULE)

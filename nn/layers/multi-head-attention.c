@@ -256,10 +256,9 @@ expand_mask (EbbModule *module, EbbTensor *mask, EbbTensor **expanded, GError **
 static gboolean
 check_input (EbbMultiHeadAttention *self, const char *name, EbbTensor *tensor, int width, GError **error)
 {
-  if (ebb_tensor_get_n_dims (tensor) == 3 && ebb_tensor_get_dim (tensor, 2) == width)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be [B, T, %d]",
-                   ebb_module_get_type_name (EBB_MODULE (self)), name, ebb_show_shape (tensor), width);
+  return (ebb_tensor_get_n_dims (tensor) == 3 && ebb_tensor_get_dim (tensor, 2) == width)
+         || ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be [B, T, %d]",
+                      ebb_module_get_type_name (EBB_MODULE (self)), name, ebb_show_shape (tensor), width);
 }
 
 /* How many heads a projection with @n_parts side by side in its last dimension has: all, unless it gives a part of
@@ -445,11 +444,10 @@ attend_separate (EbbMultiHeadAttention *self,
 static gboolean
 check_starts (EbbMultiHeadAttention *self, EbbTensor *starts, EbbTensor *x, GError **error)
 {
-  if (starts == NULL
-      || (ebb_tensor_get_n_dims (starts) == 2 && ebb_tensor_get_dim (starts, 0) == ebb_tensor_get_dim (x, 0)))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: starts %s; it must be [B, T], one for each token",
-                   ebb_module_get_type_name (EBB_MODULE (self)), ebb_show_shape (starts));
+  return starts == NULL
+         || (ebb_tensor_get_n_dims (starts) == 2 && ebb_tensor_get_dim (starts, 0) == ebb_tensor_get_dim (x, 0))
+         || ebb_fail (error, EBB_ERROR_SHAPE, "%s: starts %s; it must be [B, T], one for each token",
+                      ebb_module_get_type_name (EBB_MODULE (self)), ebb_show_shape (starts));
 }
 
 /* @inputs: of the call, the mask as it was given. */
@@ -495,12 +493,10 @@ check_context (EbbMultiHeadAttention *self, gboolean given, const EbbBlockInputs
   if (given && (inputs->starts != NULL || inputs->cache != NULL))
     return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s: cross attention takes no %s",
                      ebb_module_get_type_name (EBB_MODULE (self)), inputs->starts != NULL ? "starts" : "cache");
-  if (given == (self->context_width > 0))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s",
-                   ebb_module_get_type_name (EBB_MODULE (self)),
-                   given ? "a context is given, but this is self attention (context-width is 0)"
-                         : "context is missing, which cross attention takes keys and values from");
+  return given == (self->context_width > 0)
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s", ebb_module_get_type_name (EBB_MODULE (self)),
+                      given ? "a context is given, but this is self attention (context-width is 0)"
+                            : "context is missing, which cross attention takes keys and values from");
 }
 
 static EbbTensor *

@@ -389,10 +389,9 @@ check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
 
       ok = tensor != NULL && ebb_shapes_equal (&tensor->view, &x->view);
     }
-  if (ok)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: it must return two tensors of its input's shape, but it returned %s",
-                   ebb_module_get_type_name (module), ebb_in_message (ebb_args_to_string (result)));
+  return ok
+         || ebb_fail (error, EBB_ERROR_SHAPE, "%s: it must return two tensors of its input's shape, but it returned %s",
+                      ebb_module_get_type_name (module), ebb_in_message (ebb_args_to_string (result)));
 }
 
 static EbbTensor *

@@ -139,11 +139,10 @@ pass (EbbStackFlow flow, EbbArgs *args)
 static gboolean
 check_args (EbbStackFlow flow, EbbArgs *args, GError **error)
 {
-  if (flow == EBB_STACK_PIPE || ebb_args_get_n_positional (args) > 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "the value that goes through the modules must be the first argument, by position; got %s",
-                   ebb_in_message (ebb_args_to_string (args)));
+  return flow == EBB_STACK_PIPE || ebb_args_get_n_positional (args) > 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "the value that goes through the modules must be the first argument, by position; got %s",
+                      ebb_in_message (ebb_args_to_string (args)));
 }
 
 /* -- calls --------------------------------------------------------------------------------------------------------- */

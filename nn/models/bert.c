@@ -136,11 +136,9 @@ ebb_bert_build (EbbModule *module, GError **error)
 static gboolean
 check_tokens (EbbBert *self, EbbTensor *tokens, GError **error)
 {
-  if (ebb_tensor_get_n_dims (tokens) == 2
-      && ebb_tensor_get_dim (tokens, 1) <= self->config->context)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: tokens %s; they must be [B, T] with T at most %d, the context",
-                   ebb_module_get_type_name (EBB_MODULE (self)), ebb_show_shape (tokens), self->config->context);
+  return (ebb_tensor_get_n_dims (tokens) == 2 && ebb_tensor_get_dim (tokens, 1) <= self->config->context)
+         || ebb_fail (error, EBB_ERROR_SHAPE, "%s: tokens %s; they must be [B, T] with T at most %d, the context",
+                      ebb_module_get_type_name (EBB_MODULE (self)), ebb_show_shape (tokens), self->config->context);
 }
 
 /* The embeddings' sum, in the order of the published model: words, segments, positions. */

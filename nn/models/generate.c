@@ -497,11 +497,11 @@ check_forced (const EbbGenerationOptions *options, gint64 vocab, GError **error)
 
   for (guint i = 0; i < options->forced_eos_tokens->len; i++)
     most = MAX (most, g_array_index (options->forced_eos_tokens, gint64, i));
-  if (most < vocab)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INDEX,
-                   "generate: forced token %" G_GINT64_FORMAT " must be in [0, %" G_GINT64_FORMAT "), the vocabulary",
-                   most, vocab);
+  return most < vocab
+         || ebb_fail (error, EBB_ERROR_INDEX,
+                      "generate: forced token %" G_GINT64_FORMAT " must be in [0, %" G_GINT64_FORMAT
+                      "), the vocabulary",
+                      most, vocab);
 }
 
 /**

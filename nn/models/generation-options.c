@@ -410,10 +410,8 @@ ebb_generation_options_take_likeliest (const EbbGenerationOptions *self)
 static gboolean
 check_number (const char *name, double value, double least, double most, const char *expected, GError **error)
 {
-  if (value >= least && value <= most)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "generate: %s is %g, it must be %s", name, value,
-                   expected);
+  return (value >= least && value <= most)
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "generate: %s is %g, it must be %s", name, value, expected);
 }
 
 static gboolean

@@ -351,8 +351,8 @@ ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
       || !check_scales (self, error) || !check_pattern (self, error) || !check_layout (self, error)
       || !check_rotary (self, error))
     return FALSE;
-  if (self->residual_dtype == EBB_DTYPE_F32 || self->residual_dtype == EBB_DTYPE_BF16)
-    return TRUE;
-  return refuse (error, "the residual stream is %s, it must be f32 or bf16",
-                 (guint) self->residual_dtype < EBB_N_DTYPES ? ebb_dtype_get_name (self->residual_dtype) : "no dtype");
+  return self->residual_dtype == EBB_DTYPE_F32 || self->residual_dtype == EBB_DTYPE_BF16
+         || refuse (error, "the residual stream is %s, it must be f32 or bf16",
+                    (guint) self->residual_dtype < EBB_N_DTYPES ? ebb_dtype_get_name (self->residual_dtype)
+                                                                : "no dtype");
 }

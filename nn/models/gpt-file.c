@@ -46,10 +46,8 @@ refuse (const Source *source,
         const char *right,
         GError **error)
 {
-  g_autofree char *value = ebb_escape_text (g_hash_table_lookup (source->values, name));
-  g_autofree char *where = ebb_escape_text (source->where);
-
-  return ebb_fail (error, EBB_ERROR_STATE, "%s: %s is %s: it must be %s", where, name, value, right);
+  return ebb_fail (error, EBB_ERROR_STATE, "%s: %s is %s: it must be %s", ebb_show_text (source->where), name,
+                   ebb_show_text (g_hash_table_lookup (source->values, name)), right);
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */

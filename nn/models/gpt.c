@@ -239,13 +239,12 @@ check_documents (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, 
       /* Training has packed documents, and doesn't wait for their values. */
       if (!has_targets && !ebb_is_grad_enabled () && !find_documents (inputs->starts, n_cached, &found, error))
         return FALSE;
-      if (!found)
-        return TRUE;
-      return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
-                       "%s: starts in rows of %" G_GINT64_FORMAT " tokens; with %s rotary scaling rows of documents "
-                       "have at most %" G_GINT64_FORMAT ", the original context",
-                       ebb_module_get_type_name (EBB_MODULE (self)), length,
-                       kinds[i]->scaling == EBB_ROTARY_DYNAMIC ? "dynamic" : "longrope", limit);
+      return !found
+             || ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                          "%s: starts in rows of %" G_GINT64_FORMAT " tokens; with %s rotary scaling rows of documents "
+                          "have at most %" G_GINT64_FORMAT ", the original context",
+                          ebb_module_get_type_name (EBB_MODULE (self)), length,
+                          kinds[i]->scaling == EBB_ROTARY_DYNAMIC ? "dynamic" : "longrope", limit);
     }
   return TRUE;
 }

@@ -34,10 +34,9 @@ ebb_model_preset_list (const EbbModelPreset *presets, guint n_presets, const cha
 gboolean
 ebb_model_config_check_preset (const char *unknown_preset, const char *const *presets, GError **error)
 {
-  if (unknown_preset == NULL)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s", unknown_preset,
-                   ebb_in_message (g_strjoinv (", ", (char **) presets)));
+  return unknown_preset == NULL
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s",
+                      unknown_preset, ebb_in_message (g_strjoinv (", ", (char **) presets)));
 }
 
 gboolean
@@ -53,10 +52,9 @@ ebb_model_config_check_sizes (const char *model, const EbbConfigSize *sizes, gui
 gboolean
 ebb_model_config_check_heads (const char *model, int width, int heads, GError **error)
 {
-  if (width % heads == 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d can't be divided among %d heads", model,
-                   width, heads);
+  return width % heads == 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d can't be divided among %d heads", model,
+                      width, heads);
 }
 
 gboolean
@@ -77,18 +75,16 @@ ebb_model_config_check_dropout (const char *model, double dropout, double attent
 gboolean
 ebb_model_config_check_norm_eps (const char *model, double norm_eps, GError **error)
 {
-  if (norm_eps >= 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: norm_eps is %g, it must not be negative", model,
-                   norm_eps);
+  return norm_eps >= 0
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: norm_eps is %g, it must not be negative", model,
+                      norm_eps);
 }
 
 gboolean
 ebb_model_check_has_config (EbbModule *model, gconstpointer config, GError **error)
 {
-  if (config != NULL)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing", ebb_module_get_type_name (model));
+  return config != NULL
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing", ebb_module_get_type_name (model));
 }
 
 gboolean
@@ -115,10 +111,9 @@ ebb_model_initialize (EbbModule *model, EbbInitialStdFunc get_std, GError **erro
 gboolean
 ebb_model_check_like_tokens (EbbModule *model, const char *name, EbbTensor *tensor, EbbTensor *tokens, GError **error)
 {
-  if (tensor == NULL
-      || (ebb_tensor_get_n_dims (tensor) == 2 && ebb_tensor_get_dim (tensor, 0) == ebb_tensor_get_dim (tokens, 0)
-          && ebb_tensor_get_dim (tensor, 1) == ebb_tensor_get_dim (tokens, 1)))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be %s, as tokens", ebb_module_get_type_name (model),
-                   name, ebb_show_shape (tensor), ebb_show_shape (tokens));
+  return tensor == NULL
+         || (ebb_tensor_get_n_dims (tensor) == 2 && ebb_tensor_get_dim (tensor, 0) == ebb_tensor_get_dim (tokens, 0)
+             && ebb_tensor_get_dim (tensor, 1) == ebb_tensor_get_dim (tokens, 1))
+         || ebb_fail (error, EBB_ERROR_SHAPE, "%s: %s %s; it must be %s, as tokens", ebb_module_get_type_name (model),
+                      name, ebb_show_shape (tensor), ebb_show_shape (tokens));
 }

@@ -313,14 +313,11 @@ find_tensor (EbbArgs *values,
   if (index < 0)
     return TRUE;
   if ((layout->dtypes & dtype) == 0 || !ebb_view_has_shape (&tensor->view, layout->shape, layout->n_dims))
-    {
-      g_autofree char *had = tensor ? ebb_tensor_shape_to_string (tensor) : g_strdup ("none");
-      g_autofree char *shape = name_shape (layout);
-      g_autofree char *dtypes = name_dtypes (layout->dtypes & dtype ? dtype : layout->dtypes);
-
-      return ebb_fail (error, EBB_ERROR_STATE, "the optimizer's state %s of %s is %s %s: it must be %s %s", key,
-                       name, tensor ? ebb_dtype_get_name (tensor->view.dtype) : "no tensor,", had, dtypes, shape);
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "the optimizer's state %s of %s is %s %s: it must be %s %s", key, name,
+                     tensor ? ebb_dtype_get_name (tensor->view.dtype) : "no tensor,",
+                     ebb_in_message (tensor ? ebb_tensor_shape_to_string (tensor) : g_strdup ("none")),
+                     ebb_in_message (name_dtypes (layout->dtypes & dtype ? dtype : layout->dtypes)),
+                     ebb_in_message (name_shape (layout)));
   *result = g_steal_pointer (&tensor);
   return TRUE;
 }

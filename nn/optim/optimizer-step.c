@@ -106,13 +106,12 @@ static gboolean
 check_state_fits (const EbbOptimizerSlot *slot,
                   GError **error)
 {
-  if ((slot->master == NULL && slot->states[0] == NULL) || slot->n_elements == slot->parameter->n_elements)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_STATE,
-                   "the optimizer's state of %s is for %" G_GINT64_FORMAT
-                   " elements, and the parameter has %" G_GINT64_FORMAT
-                   " now: shard before the first step, or load the state again",
-                   slot->name, slot->n_elements, slot->parameter->n_elements);
+  return (slot->master == NULL && slot->states[0] == NULL) || slot->n_elements == slot->parameter->n_elements
+         || ebb_fail (error, EBB_ERROR_STATE,
+                      "the optimizer's state of %s is for %" G_GINT64_FORMAT
+                      " elements, and the parameter has %" G_GINT64_FORMAT
+                      " now: shard before the first step, or load the state again",
+                      slot->name, slot->n_elements, slot->parameter->n_elements);
 }
 
 /* All that can fail for one parameter happens here, before the first parameter is changed. */
@@ -296,12 +295,12 @@ static gboolean
 check_moved (const EbbOptimizerSlot *slot,
              GError **error)
 {
-  if (!slot->moved)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_STATE,
-                   "%s got a gradient again before ebb_optimizer_step(): gradients can't be accumulated over several "
-                   "backward passes while step-in-backward is on",
-                   slot->name);
+  return !slot->moved
+         || ebb_fail (
+             error, EBB_ERROR_STATE,
+             "%s got a gradient again before ebb_optimizer_step(): gradients can't be accumulated over several "
+             "backward passes while step-in-backward is on",
+             slot->name);
 }
 
 gboolean

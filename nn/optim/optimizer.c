@@ -342,10 +342,9 @@ check_group (double lr,
              double weight_decay,
              GError **error)
 {
-  if (isfinite (lr) && isfinite (weight_decay))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "a group with learning rate %g and weight decay %g: both must be finite", lr, weight_decay);
+  return (isfinite (lr) && isfinite (weight_decay))
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "a group with learning rate %g and weight decay %g: both must be finite", lr, weight_decay);
 }
 
 static gboolean
@@ -642,13 +641,12 @@ static gboolean
 check_step_in_backward (EbbOptimizer *self,
                         GError **error)
 {
-  if (ebb_optimizer_get_kind (self) != NULL)
-    return TRUE;
-  return ebb_fail (
-      error, EBB_ERROR_NOT_SUPPORTED,
-      "%s: step-in-backward is for optimizers that move each parameter by itself, as AdamW and SGD do: leave "
-      "it off",
-      ebb_optimizer_get_type_name (self));
+  return ebb_optimizer_get_kind (self) != NULL
+         || ebb_fail (
+             error, EBB_ERROR_NOT_SUPPORTED,
+             "%s: step-in-backward is for optimizers that move each parameter by itself, as AdamW and SGD do: leave "
+             "it off",
+             ebb_optimizer_get_type_name (self));
 }
 
 /* Makes backward passes move the parameters, or no longer. */

@@ -89,11 +89,11 @@ gboolean
 ebb_training_state_check_step (gint64 step,
                                GError **error)
 {
-  if (step >= 0 && step <= EBB_STATE_MAX_COUNT)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "a state of step %" G_GINT64_FORMAT " can't be saved: the step must be from 0 to %" G_GINT64_FORMAT,
-                   step, EBB_STATE_MAX_COUNT);
+  return (step >= 0 && step <= EBB_STATE_MAX_COUNT)
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "a state of step %" G_GINT64_FORMAT
+                      " can't be saved: the step must be from 0 to %" G_GINT64_FORMAT,
+                      step, EBB_STATE_MAX_COUNT);
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */

@@ -21,11 +21,10 @@ check_data (const EbbView *view,
             const EbbLaunch *launch,
             GError **error)
 {
-  if (G_LIKELY (view == NULL || view->data != NULL) || !has_elements (view))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_STOP,
-                   "%s: the operand has no data: it was made after a recompute had all it needed",
-                   ebb_kernel_get_name (launch->kernel));
+  return G_LIKELY (view == NULL || view->data != NULL) || !has_elements (view)
+         || ebb_fail (error, EBB_ERROR_STOP,
+                      "%s: the operand has no data: it was made after a recompute had all it needed",
+                      ebb_kernel_get_name (launch->kernel));
 }
 
 static void

@@ -23,10 +23,9 @@ check_device (EbbOpCall *call,
   if (G_UNLIKELY (ebb_storage_is_dry (tensor->storage)) && !ebb_is_dry ())
     return ebb_op_fail (call, error, EBB_ERROR_DRY_RUN,
                         "an operand is of a dry run that is over: it has no data; make the model again outside of it");
-  if (G_LIKELY (tensor->storage->device == device))
-    return TRUE;
-  return ebb_op_fail (call, error, EBB_ERROR_DEVICE, "one operand is on %s and another on %s; move one of them",
-                      device->name, tensor->storage->device->name);
+  return G_LIKELY (tensor->storage->device == device)
+         || ebb_op_fail (call, error, EBB_ERROR_DEVICE, "one operand is on %s and another on %s; move one of them",
+                         device->name, tensor->storage->device->name);
 }
 
 static void

@@ -326,7 +326,6 @@ packed_check (EbbPacked *self,
               GError **error)
 {
   const EbbView *view = &tensor->view;
-  g_autofree char *was = NULL;
   EbbError code;
 
   if (!ebb_view_has_shape (view, self->sizes, (guint) self->n_dims))
@@ -337,10 +336,10 @@ packed_check (EbbPacked *self,
     code = EBB_ERROR_DEVICE;
   else
     return TRUE;
-  was = ebb_shape_to_string (self->sizes, (guint) self->n_dims);
   return ebb_fail (error, code, "%s: unpack of %s gave %s %s on %s for the %s %s on %s that was packed", op->name,
                    G_OBJECT_TYPE_NAME (self->hooks), ebb_dtype_get_name (view->dtype), ebb_show_shape (tensor),
-                   ebb_device_get_name (tensor->storage->device), ebb_dtype_get_name (self->dtype), was,
+                   ebb_device_get_name (tensor->storage->device), ebb_dtype_get_name (self->dtype),
+                   ebb_in_message (ebb_shape_to_string (self->sizes, (guint) self->n_dims)),
                    ebb_device_get_name (self->device));
 }
 

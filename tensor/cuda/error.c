@@ -45,9 +45,7 @@ ebb_cuda_check_alive (const EbbCudaDevice *device,
 {
   const char *failure = __atomic_load_n (&device->failure, __ATOMIC_ACQUIRE);
 
-  if (G_LIKELY (failure == NULL))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_DEVICE, "%s", failure);
+  return G_LIKELY (failure == NULL) || ebb_fail (error, EBB_ERROR_DEVICE, "%s", failure);
 }
 
 /* An error that CUDA forgets when it is asked for it was one call's own. One that comes back stays. */

@@ -20,13 +20,9 @@ check_target (EbbTensor *tensor, const char *op_name, GError **error)
     return FALSE;
   for (int i = 0; i < tensor->view.n_dims; i++)
     if (tensor->view.shape[i] > 1 && tensor->view.strides[i] == 0)
-      {
-        g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
-
-        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                         "%s: a tensor expanded to shape %s has elements that share memory; change a copy of it",
-                         op_name, shape);
-      }
+      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                       "%s: a tensor expanded to shape %s has elements that share memory; change a copy of it", op_name,
+                       ebb_show_shape (tensor));
   return TRUE;
 }
 
@@ -39,10 +35,9 @@ is_idle (EbbTensor *tensor)
 static gboolean
 check_floating (EbbTensor *tensor, const char *op_name, GError **error)
 {
-  if (tensor->view.dtype == EBB_DTYPE_F32 || tensor->view.dtype == EBB_DTYPE_BF16)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_DTYPE, "%s: needs a tensor of f32 or bf16, not %s", op_name,
-                   ebb_dtype_get_name (tensor->view.dtype));
+  return tensor->view.dtype == EBB_DTYPE_F32 || tensor->view.dtype == EBB_DTYPE_BF16
+         || ebb_fail (error, EBB_ERROR_DTYPE, "%s: needs a tensor of f32 or bf16, not %s", op_name,
+                      ebb_dtype_get_name (tensor->view.dtype));
 }
 
 static gboolean
@@ -50,7 +45,6 @@ check_source (EbbTensor *tensor, EbbTensor *source, const char *op_name, GError 
 {
   int missing = tensor->view.n_dims - source->view.n_dims;
   gboolean ok = missing >= 0;
-  g_autofree char *shape = NULL;
 
   if (EBB_DEVICE_OF (tensor) != EBB_DEVICE_OF (source))
     return ebb_fail (error, EBB_ERROR_DEVICE, "%s: tensors on %s and %s; move one with to_device", op_name,
@@ -64,10 +58,9 @@ check_source (EbbTensor *tensor, EbbTensor *source, const char *op_name, GError 
     ok = source->view.shape[i] == 1 || source->view.shape[i] == tensor->view.shape[i + missing];
   if (ok)
     return TRUE;
-  shape = ebb_tensor_shape_to_string (tensor);
   return ebb_fail (error, EBB_ERROR_SHAPE,
                    "%s: a tensor of shape %s does not broadcast to %s; sizes must be equal or 1", op_name,
-                   ebb_show_shape (source), shape);
+                   ebb_show_shape (source), ebb_show_shape (tensor));
 }
 
 static gboolean

@@ -171,12 +171,8 @@ triangle (const EbbOp *op, EbbTensor *x, gint64 diagonal, gboolean upper, GError
   if (!ebb_op_begin (&call, op, error, 1, x) || !ebb_op_check_not_f16 (&call, error))
     return NULL;
   if (x->view.n_dims < 2)
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (x);
-
-      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
-                               "needs matrices, two dimensions or more, not a tensor of shape %s", shape);
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                             "needs matrices, two dimensions or more, not a tensor of shape %s", ebb_show_shape (x));
   call.params.triangle.diagonal = diagonal;
   call.params.triangle.upper = upper;
   ebb_op_add_output_like (&call, x);

@@ -309,7 +309,6 @@ linear_check (EbbOpCall *call,
 {
   const EbbView *x = &call->inputs[INPUT_X]->view;
   const EbbView *bias = call->inputs[INPUT_BIAS] != NULL ? &call->inputs[INPUT_BIAS]->view : NULL;
-  g_autofree char *shape = NULL;
 
   if (bias != NULL && bias->dtype != EBB_DTYPE_F32 && bias->dtype != EBB_DTYPE_BF16)
     return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "bias is %s; must be f32 or bf16",
@@ -317,12 +316,11 @@ linear_check (EbbOpCall *call,
   if (x->n_dims > 0 && x->shape[x->n_dims - 1] == weight->n_columns
       && (bias == NULL || (bias->n_dims == 1 && bias->shape[0] == weight->n_rows)))
     return TRUE;
-  shape = ebb_tensor_shape_to_string (call->inputs[INPUT_X]);
   return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
                       "x is %s and weight is [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
                       "]; the last dimension of x must be that of weight, and bias must have as many elements as "
                       "weight has rows",
-                      shape, weight->n_rows, weight->n_columns);
+                      ebb_show_shape (call->inputs[INPUT_X]), weight->n_rows, weight->n_columns);
 }
 
 EbbTensor *

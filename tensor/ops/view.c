@@ -414,13 +414,9 @@ ebb_expand (EbbTensor *x, const gint64 *shape, guint n_dims, GError **error)
            && !__builtin_mul_overflow (n_elements, MAX (resolved[i], 1), &n_elements);
     }
   if (!ok)
-    {
-      g_autofree char *from = ebb_tensor_shape_to_string (x);
-      g_autofree char *to = ebb_shape_to_string (shape, n_dims);
-
-      return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
-                               "shape %s can't be expanded to %s; from the right, sizes must be equal or 1", from, to);
-    }
+    return ebb_op_fail_null (&call, error, EBB_ERROR_SHAPE,
+                             "shape %s can't be expanded to %s; from the right, sizes must be equal or 1",
+                             ebb_show_shape (x), ebb_in_message (ebb_shape_to_string (shape, n_dims)));
   call.extra.i[0] = ebb_broadcast_encode (&x->view, resolved, n_dims);
   ebb_view_expand_to (&view, &x->view, resolved, n_dims);
   return ebb_op_finish_view (&call, ebb_tensor_new_from_view (x, &view, x->offset), error);

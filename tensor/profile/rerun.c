@@ -23,10 +23,9 @@ check_kernel (EbbDevice *device,
               const EbbLaunch *launch,
               GError **error)
 {
-  if (device->kernels[launch->kernel] != NULL)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
-                   ebb_kernel_get_name (launch->kernel));
+  return device->kernels[launch->kernel] != NULL
+         || ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
+                      ebb_kernel_get_name (launch->kernel));
 }
 
 gboolean

@@ -23,10 +23,9 @@ gboolean
 sim_device_check_open (SimDevice *device,
                        GError **error)
 {
-  if (G_LIKELY (!device->closing))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_DEVICE, "%s does no more work: %s", device->name,
-                   device->forked ? "this process was forked from the one that opened it" : "the process ends");
+  return G_LIKELY (!device->closing)
+         || ebb_fail (error, EBB_ERROR_DEVICE, "%s does no more work: %s", device->name,
+                      device->forked ? "this process was forked from the one that opened it" : "the process ends");
 }
 
 /* -- failures that were asked for --------------------------------------------------------------------------------- */

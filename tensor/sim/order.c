@@ -69,16 +69,15 @@ check_against (const SimUses *uses,
                const SimAccess *earlier,
                GError **error)
 {
-  if (!conflict (access, earlier) || queue_knows (device, access->stream, earlier))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_RACE,
-                   "race on %s: %s in queue %s would %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
-                   " of %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
-                   " bytes) while %s in queue %s %s them; let %s wait for an event after that first",
-                   device->name, access->name, ebb_stream_get_name (access->stream), access->writes ? "write" : "read",
-                   access->start, access->end, uses->kind, uses->serial, uses->size, earlier->name,
-                   ebb_stream_get_name (earlier->stream), earlier->writes ? "writes" : "reads",
-                   ebb_stream_get_name (access->stream));
+  return !conflict (access, earlier) || queue_knows (device, access->stream, earlier)
+         || ebb_fail (error, EBB_ERROR_RACE,
+                      "race on %s: %s in queue %s would %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
+                      " of %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
+                      " bytes) while %s in queue %s %s them; let %s wait for an event after that first",
+                      device->name, access->name, ebb_stream_get_name (access->stream),
+                      access->writes ? "write" : "read", access->start, access->end, uses->kind, uses->serial,
+                      uses->size, earlier->name, ebb_stream_get_name (earlier->stream),
+                      earlier->writes ? "writes" : "reads", ebb_stream_get_name (access->stream));
 }
 
 static gboolean
@@ -89,15 +88,14 @@ check_born (const SimUses *uses,
 {
   const SimAccess birth = { .stream = EBB_STREAM_COMPUTE, .count = uses->born };
 
-  if (queue_knows (device, access->stream, &birth))
-    return TRUE;
-  return ebb_fail (
-      error, EBB_ERROR_RACE,
-      "race on %s: %s in queue %s would %s %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
-      " bytes) while compute may still use the memory for what was freed before; let %s wait for an event of "
-      "compute after the allocation first",
-      device->name, access->name, ebb_stream_get_name (access->stream), access->writes ? "write" : "read", uses->kind,
-      uses->serial, uses->size, ebb_stream_get_name (access->stream));
+  return queue_knows (device, access->stream, &birth)
+         || ebb_fail (
+             error, EBB_ERROR_RACE,
+             "race on %s: %s in queue %s would %s %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
+             " bytes) while compute may still use the memory for what was freed before; let %s wait for an event of "
+             "compute after the allocation first",
+             device->name, access->name, ebb_stream_get_name (access->stream), access->writes ? "write" : "read",
+             uses->kind, uses->serial, uses->size, ebb_stream_get_name (access->stream));
 }
 
 gboolean

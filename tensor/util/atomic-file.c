@@ -297,11 +297,11 @@ ebb_check_is_content (const char *path,
                       gsize size,
                       GError **error)
 {
-  if (size < strlen (LFS_POINTER) || memcmp (data, LFS_POINTER, strlen (LFS_POINTER)) != 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_FORMAT,
-                   "%s: it is a pointer of Git LFS, not the file itself: fetch the file by git lfs pull in its folder",
-                   ebb_show_text (path));
+  return size < strlen (LFS_POINTER) || memcmp (data, LFS_POINTER, strlen (LFS_POINTER)) != 0
+         || ebb_fail (
+             error, EBB_ERROR_FORMAT,
+             "%s: it is a pointer of Git LFS, not the file itself: fetch the file by git lfs pull in its folder",
+             ebb_show_text (path));
 }
 
 int

@@ -102,9 +102,8 @@ ebb_json_scanner_expect (EbbJsonScanner *self,
                          char c,
                          GError **error)
 {
-  if (ebb_json_scanner_try (self, c))
-    return TRUE;
-  return ebb_json_scanner_fail (self, error, "expected '%c', found %s", c, ebb_in_message (describe_here (self)));
+  return ebb_json_scanner_try (self, c)
+         || ebb_json_scanner_fail (self, error, "expected '%c', found %s", c, ebb_in_message (describe_here (self)));
 }
 
 gboolean
@@ -118,10 +117,9 @@ ebb_json_scanner_next (EbbJsonScanner *self,
   if (ebb_json_scanner_try (self, end))
     return TRUE;
   *more = first || ebb_json_scanner_try (self, ',');
-  if (*more)
-    return TRUE;
-  return ebb_json_scanner_fail (self, error, "expected ',' or '%c', found %s", end,
-                                ebb_in_message (describe_here (self)));
+  return *more
+         || ebb_json_scanner_fail (self, error, "expected ',' or '%c', found %s", end,
+                                   ebb_in_message (describe_here (self)));
 }
 
 static gboolean
@@ -370,9 +368,8 @@ ebb_json_scanner_expect_end (EbbJsonScanner *self,
                              GError **error)
 {
   skip_space (self);
-  if (self->position == self->length)
-    return TRUE;
-  return ebb_json_scanner_fail (self, error, "expected the end, found %s", ebb_in_message (describe_here (self)));
+  return self->position == self->length
+         || ebb_json_scanner_fail (self, error, "expected the end, found %s", ebb_in_message (describe_here (self)));
 }
 
 void

@@ -40,10 +40,9 @@ check_key (EbbJsonScanner *scanner, const EbbJson *items, gsize n_items, GHashTa
   else
     for (gsize i = 0; is_new && i < n_items; i++)
       is_new = strcmp (items[i].key, key) != 0;
-  if (is_new)
-    return TRUE;
-  return ebb_json_scanner_fail (scanner, error, "the key %s stands twice in one object",
-                                ebb_in_message (ebb_json_quote (key)));
+  return is_new
+         || ebb_json_scanner_fail (scanner, error, "the key %s stands twice in one object",
+                                   ebb_in_message (ebb_json_quote (key)));
 }
 
 static gboolean

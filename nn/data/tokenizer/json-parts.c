@@ -113,9 +113,8 @@ ebb_json_part_get_count (const EbbJson *json,
 {
   const EbbJson *member = get (json, key);
 
-  if (member == NULL || (ebb_json_as_int (member, value) && *value >= 0))
-    return TRUE;
-  return fail_member (member, key, "an integer of 0 or more", error);
+  return member == NULL || (ebb_json_as_int (member, value) && *value >= 0)
+         || fail_member (member, key, "an integer of 0 or more", error);
 }
 
 gboolean

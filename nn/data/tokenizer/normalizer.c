@@ -254,10 +254,9 @@ check_length (gsize length,
               gsize max_length,
               GError **error)
 {
-  if (length <= max_length)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_FORMAT, "the normalizers make more than %" G_GSIZE_FORMAT " bytes of a text",
-                   max_length);
+  return length <= max_length
+         || ebb_fail (error, EBB_ERROR_FORMAT, "the normalizers make more than %" G_GSIZE_FORMAT " bytes of a text",
+                      max_length);
 }
 
 static void

@@ -81,11 +81,10 @@ check_lookbehind (const EbbPattern *self,
   guint32 length = 0;
 
   pcre2_pattern_info (self->code, PCRE2_INFO_MAXLOOKBEHIND, &length);
-  if (length <= MAX_LOOKBEHIND)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
-                   "the expression %s looks %u characters back: at most %u are supported",
-                   ebb_in_message (ebb_json_quote (self->expression)), length, MAX_LOOKBEHIND);
+  return length <= MAX_LOOKBEHIND
+         || ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                      "the expression %s looks %u characters back: at most %u are supported",
+                      ebb_in_message (ebb_json_quote (self->expression)), length, MAX_LOOKBEHIND);
 }
 
 /* Compiles the expression, and a second time so that it counts. */

@@ -90,11 +90,10 @@ static gboolean
 check_length (const char *text,
               GError **error)
 {
-  if (strlen (text) <= EBB_MAX_ADDED_TOKEN)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_FORMAT,
-                   "added_tokens: a token of %" G_GSIZE_FORMAT " bytes: at most %" G_GSIZE_FORMAT " are allowed",
-                   strlen (text), EBB_MAX_ADDED_TOKEN);
+  return strlen (text) <= EBB_MAX_ADDED_TOKEN
+         || ebb_fail (error, EBB_ERROR_FORMAT,
+                      "added_tokens: a token of %" G_GSIZE_FORMAT " bytes: at most %" G_GSIZE_FORMAT " are allowed",
+                      strlen (text), EBB_MAX_ADDED_TOKEN);
 }
 
 static gboolean

@@ -15,10 +15,8 @@ fail_token (const EbbJson *item,
             GError **error,
             const char *problem)
 {
-  g_autofree char *token = ebb_json_quote (item->key);
-  g_autofree char *id = ebb_json_quote (item->text != NULL ? item->text : "");
-
-  return ebb_fail (error, EBB_ERROR_FORMAT, "the token %s: the id %s %s", token, id, problem);
+  return ebb_fail (error, EBB_ERROR_FORMAT, "the token %s: the id %s %s", ebb_in_message (ebb_json_quote (item->key)),
+                   ebb_in_message (ebb_json_quote (item->text != NULL ? item->text : "")), problem);
 }
 
 /* Fills in the sizes of the tables. */
@@ -39,14 +37,10 @@ measure (EbbVocabulary *self,
       if (!ebb_json_as_int (item, &id) || id < 0)
         return fail_token (item, error, "must be an integer of 0 or more");
       if (id >= MAX_ID (json->n_items))
-        {
-          g_autofree char *token = ebb_json_quote (item->key);
-
-          return ebb_fail (error, EBB_ERROR_FORMAT,
-                           "the token %s: the id %" G_GINT64_FORMAT " is too large for a vocabulary of %" G_GSIZE_FORMAT
-                           " tokens",
-                           token, id, json->n_items);
-        }
+        return ebb_fail (error, EBB_ERROR_FORMAT,
+                         "the token %s: the id %" G_GINT64_FORMAT " is too large for a vocabulary of %" G_GSIZE_FORMAT
+                         " tokens",
+                         ebb_in_message (ebb_json_quote (item->key)), id, json->n_items);
       self->size = MAX (self->size, (guint32) id + 1);
       self->has_nul |= strstr (item->key, EBB_JSON_NUL) != NULL;
       self->max_length = MAX (self->max_length, (guint32) MIN (length, G_MAXUINT32));

@@ -140,11 +140,10 @@ get_number (Reading *self,
 
   if (self->error != NULL || !ebb_gguf_get_double (self->gguf, full, value, &self->error))
     return FALSE;
-  if (*value >= 0 && *value <= G_MAXFLOAT)
-    return TRUE;
-  return ebb_file_fail (self->gguf->tensors->path, &self->error, "the value \"%s\" is %g: it must be a number of at "
-                                                                 "least 0",
-                        full, *value);
+  return (*value >= 0 && *value <= G_MAXFLOAT)
+         || ebb_file_fail (self->gguf->tensors->path, &self->error, "the value \"%s\" is %g: it must be a number of at "
+                                                                    "least 0",
+                           full, *value);
 }
 
 /* Always FALSE. */

@@ -354,10 +354,10 @@ check_quantization (const EbbConfigSource *source,
                     EbbQuantization wanted,
                     GError **error)
 {
-  if (has == EBB_QUANTIZATION_NONE || wanted == EBB_QUANTIZATION_NONE || has == wanted)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_STATE, "%s: the weights are %s already, not to be quantised to %s",
-                   ebb_show_text (source->path), ebb_quantization_get_name (has), ebb_quantization_get_name (wanted));
+  return has == EBB_QUANTIZATION_NONE || wanted == EBB_QUANTIZATION_NONE || has == wanted
+         || ebb_fail (error, EBB_ERROR_STATE, "%s: the weights are %s already, not to be quantised to %s",
+                      ebb_show_text (source->path), ebb_quantization_get_name (has),
+                      ebb_quantization_get_name (wanted));
 }
 
 /* @files: NULL in a dry run of a folder without weights. */

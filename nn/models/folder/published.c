@@ -228,11 +228,11 @@ check_layout (EbbGpt *self, const char *what, GError **error)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (self);
 
-  if (config == NULL || config->layout == EBB_GPT_LAYOUT_GPT2)
-    return TRUE;
-  return ebb_fail (
-      error, EBB_ERROR_NOT_SUPPORTED,
-      "%s: the model has the layout of Llama, not GPT-2's; ebb_model_open () and ebb_model_save () are for it", what);
+  return config == NULL || config->layout == EBB_GPT_LAYOUT_GPT2
+         || ebb_fail (
+             error, EBB_ERROR_NOT_SUPPORTED,
+             "%s: the model has the layout of Llama, not GPT-2's; ebb_model_open () and ebb_model_save () are for it",
+             what);
 }
 
 /**

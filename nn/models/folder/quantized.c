@@ -347,10 +347,9 @@ refuse (const Source *source,
         const char *what,
         GError **error)
 {
-  g_autofree char *path = ebb_escape_text (ebb_weight_files_get_reader (source->files, source->entry)->path);
-  g_autofree char *name = ebb_escape_text (source->entry->name);
-
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: %.*s: %s", path, MAX_SHOWN, name, what);
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: %.*s: %s",
+                   ebb_show_text (ebb_weight_files_get_reader (source->files, source->entry)->path), MAX_SHOWN,
+                   ebb_show_text (source->entry->name), what);
 }
 
 static gboolean

@@ -520,14 +520,13 @@ check_dtype (const char *path,
 {
   const gboolean is_gguf = ebb_gguf_is_path (path);
 
-  if (dtype == EBB_MODEL_KEEP_DTYPE || dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16
-      || (is_gguf && (dtype == EBB_DTYPE_F16 || dtype == EBB_MODEL_Q8_0)))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_DTYPE, "model_save: dtype is %s, it must be %s",
-                   dtype == EBB_MODEL_Q8_0              ? "q8_0"
-                   : dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype)
-                                                        : "no dtype",
-                   is_gguf ? "f32, f16, bf16 or q8_0" : "f32 or bf16; a GGUF file may also have f16 or q8_0");
+  return dtype == EBB_MODEL_KEEP_DTYPE || dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16
+         || (is_gguf && (dtype == EBB_DTYPE_F16 || dtype == EBB_MODEL_Q8_0))
+         || ebb_fail (error, EBB_ERROR_DTYPE, "model_save: dtype is %s, it must be %s",
+                      dtype == EBB_MODEL_Q8_0              ? "q8_0"
+                      : dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype)
+                                                           : "no dtype",
+                      is_gguf ? "f32, f16, bf16 or q8_0" : "f32 or bf16; a GGUF file may also have f16 or q8_0");
 }
 
 /**
