@@ -138,16 +138,22 @@ read_config (const char *path,
   return TRUE;
 }
 
+/* A layer, and the numbers of its tensors in the file. */
+typedef struct
+{
+  EbbModule *module; /* not owned */
+  int factors[2];    /* A and B */
+  int base;          /* the layer's own weight, which PEFT saves of heads; -1: none */
+} Found;
+
 typedef struct
 {
   const EbbArchitecture *architecture;
   EbbLoraOptions *options;
   EbbArgs *tensors;
-  const char *path;  /* of the file */
-  GPtrArray *layers; /* of EbbModule, not owned */
-  GArray *indices;   /* of int: those of A and B for each layer */
-  GArray *bases;     /* of int: that of the layer's own weight, which PEFT saves of heads; -1: none */
-  GError *error;
+  const char *path; /* of the file */
+  GArray *layers;   /* of Found */
+  GError **error;
 } Loading;
 
 static gboolean
@@ -162,24 +168,21 @@ check_shape (Loading *loading,
   if (ebb_view_has_shape (&tensor->view, (gint64[]){ n_rows, n_columns }, 2))
     return TRUE;
   shape = ebb_tensor_shape_to_string (tensor);
-  return ebb_fail (&loading->error, EBB_ERROR_SHAPE,
+  return ebb_fail (loading->error, EBB_ERROR_SHAPE,
                    "%s: %s is %s: for rank %d and this model it must be [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "]",
                    loading->path, ebb_args_get_key (loading->tensors, (guint) index), shape, loading->options->rank,
                    n_rows, n_columns);
 }
 
 /* Finds the tensor with the layer's own weight: PEFT writes it for a head, and would load it into the model. */
-static gboolean
-look_up_base (Loading *loading,
-              const char *key_a,
-              const EbbLinear *linear)
+static int
+find_base (Loading *loading,
+           const char *key_a)
 {
   g_autofree char *path = g_strndup (key_a, strlen (key_a) - strlen ("lora_A.weight"));
   g_autofree char *key = g_strconcat (path, "base_layer.weight", NULL);
-  const int index = ebb_args_find (loading->tensors, key);
 
-  g_array_append_val (loading->bases, index);
-  return index < 0 || check_shape (loading, index, linear->out_features, linear->in_features);
+  return ebb_args_find (loading->tensors, key);
 }
 
 static gboolean
@@ -191,23 +194,19 @@ look_up (EbbModule *module,
   g_autofree char *key_a = NULL;
   g_autofree char *key_b = NULL;
   const EbbLinear *linear = (EbbLinear *) module;
-  int a, b;
+  Found found = { module };
 
   if (!EBB_IS_LINEAR (module) || !ebb_lora_get_keys (loading->architecture, module, path, &key_a, &key_b))
     return TRUE;
-  a = ebb_args_find (loading->tensors, key_a);
-  b = ebb_args_find (loading->tensors, key_b);
-  if (a < 0 || b < 0)
+  found.factors[0] = ebb_args_find (loading->tensors, key_a);
+  found.factors[1] = ebb_args_find (loading->tensors, key_b);
+  if (found.factors[0] < 0 || found.factors[1] < 0)
     return TRUE;
-  if (!check_shape (loading, a, loading->options->rank, linear->in_features)
-      || !check_shape (loading, b, linear->out_features, loading->options->rank))
-    return FALSE;
-  if (!look_up_base (loading, key_a, linear))
-    return FALSE;
-  g_ptr_array_add (loading->layers, module);
-  g_array_append_val (loading->indices, a);
-  g_array_append_val (loading->indices, b);
-  return TRUE;
+  found.base = find_base (loading, key_a);
+  g_array_append_val (loading->layers, found);
+  return check_shape (loading, found.factors[0], loading->options->rank, linear->in_features)
+         && check_shape (loading, found.factors[1], linear->out_features, loading->options->rank)
+         && (found.base < 0 || check_shape (loading, found.base, linear->out_features, linear->in_features));
 }
 
 /* TRUE if a tensor of the file is of a layer that the model has as several. */
@@ -243,11 +242,14 @@ check_all_used (Loading *loading,
   const guint n = ebb_args_get_length (loading->tensors);
   g_autofree gboolean *is_used = g_new0 (gboolean, n + 1);
 
-  for (guint i = 0; i < loading->indices->len; i++)
-    is_used[g_array_index (loading->indices, int, i)] = TRUE;
-  for (guint i = 0; i < loading->bases->len; i++)
-    if (g_array_index (loading->bases, int, i) >= 0)
-      is_used[g_array_index (loading->bases, int, i)] = TRUE;
+  for (guint i = 0; i < loading->layers->len; i++)
+    {
+      const Found *found = &g_array_index (loading->layers, Found, i);
+
+      is_used[found->factors[0]] = is_used[found->factors[1]] = TRUE;
+      if (found->base >= 0)
+        is_used[found->base] = TRUE;
+    }
   for (guint i = 0; i < n; i++)
     if (!is_used[i])
       {
@@ -274,12 +276,12 @@ check_all_used (Loading *loading,
 /* Whether the tensor has the values of the layer's own weight, in the narrower of their types. */
 static gboolean
 check_base (Loading *loading,
-            EbbModule *layer,
-            EbbTensor *full,
-            const char *key,
+            const Found *found,
             GError **error)
 {
-  EbbTensor *weight = ((EbbLinear *) layer)->weight;
+  EbbTensor *full = ebb_args_peek_tensor (loading->tensors, (guint) found->base);
+  const char *key = ebb_args_get_key (loading->tensors, (guint) found->base);
+  EbbTensor *weight = ((EbbLinear *) found->module)->weight;
   EbbLocalShard shard;
   g_autoptr (EbbTensor) part = NULL;
   g_autoptr (EbbTensor) own = NULL;
@@ -318,16 +320,14 @@ check_bases (Loading *loading,
 
   for (guint i = 0; !ebb_is_dry_run () && i < loading->layers->len; i++)
     {
-      const int index = g_array_index (loading->bases, int, i);
-      EbbModule *layer = g_ptr_array_index (loading->layers, i);
-      EbbTensor *weight = ((EbbLinear *) layer)->weight;
+      const Found *found = &g_array_index (loading->layers, Found, i);
+      EbbTensor *weight = ((EbbLinear *) found->module)->weight;
       EbbLocalShard shard;
 
-      if (index < 0)
+      if (found->base < 0)
         continue;
       if (failure == NULL)
-        check_base (loading, layer, ebb_args_peek_tensor (loading->tensors, (guint) index),
-                    ebb_args_get_key (loading->tensors, (guint) index), &failure);
+        check_base (loading, found, &failure);
       if (weight != NULL)
         ebb_local_shard_init (&shard, weight);
       is_split = is_split || (weight != NULL && ebb_local_shard_is_split (&shard));
@@ -344,7 +344,12 @@ is_found (EbbModule *layer,
           const char *path,
           gpointer user_data)
 {
-  return g_ptr_array_find (((Loading *) user_data)->layers, layer, NULL);
+  const GArray *layers = ((Loading *) user_data)->layers;
+  gboolean found = FALSE;
+
+  for (guint i = 0; i < layers->len && !found; i++)
+    found = g_array_index (layers, Found, i).module == layer;
+  return found;
 }
 
 static gboolean
@@ -356,13 +361,14 @@ copy_values (Loading *loading,
   EBB_AUTO_NO_GRAD ();
   for (guint i = 0; ok && i < loading->layers->len; i++)
     {
+      const Found *found = &g_array_index (loading->layers, Found, i);
       const EbbLoraBranch *branch =
-          ebb_lora_layer_find (ebb_lora_layer_get (g_ptr_array_index (loading->layers, i)), loading->options->adapter);
+          ebb_lora_layer_find (ebb_lora_layer_get (found->module), loading->options->adapter);
       EbbTensor *targets[] = { ebb_lora_factor_get_weight (branch->a), ebb_lora_factor_get_weight (branch->b) };
 
       for (guint k = 0; ok && k < 2; k++)
         {
-          const guint index = (guint) g_array_index (loading->indices, int, 2 * i + k);
+          const guint index = (guint) found->factors[k];
           EbbLocalShard shard;
           g_autoptr (EbbTensor) source = NULL;
           g_autoptr (EbbTensor) moved = NULL;
@@ -384,13 +390,8 @@ add_loaded (EbbModule *model,
   g_autofree char *before = ebb_lora_get_adapter (model);
   gboolean added;
 
-  ebb_module_visit (model, look_up, loading);
-  if (loading->error != NULL)
-    {
-      g_propagate_error (error, g_steal_pointer (&loading->error));
-      return FALSE;
-    }
-  if (!check_all_used (loading, model, error) || !check_bases (loading, error))
+  if (!ebb_module_visit (model, look_up, loading) || !check_all_used (loading, model, error)
+      || !check_bases (loading, error))
     return FALSE;
   ebb_push_parameters_unset (EBB_DTYPE_F32, EBB_UNSET_WITH_MEMORY);
   added = ebb_lora_model_add (model, loading->options, is_found, loading, error);
@@ -428,10 +429,8 @@ ebb_lora_load (EbbModule *model,
   g_autofree char *shown = NULL;
   g_autoptr (EbbLoraOptions) options = NULL;
   g_autoptr (EbbArgs) tensors = NULL;
-  g_autoptr (GPtrArray) layers = g_ptr_array_new ();
-  g_autoptr (GArray) indices = g_array_new (FALSE, FALSE, sizeof (int));
-  g_autoptr (GArray) bases = g_array_new (FALSE, FALSE, sizeof (int));
-  Loading loading = { .layers = layers, .indices = indices, .bases = bases };
+  g_autoptr (GArray) layers = g_array_new (FALSE, FALSE, sizeof (Found));
+  Loading loading = { .layers = layers, .error = error };
 
   g_return_val_if_fail (model == NULL || EBB_IS_MODULE (model), NULL);
 
