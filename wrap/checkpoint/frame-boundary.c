@@ -143,9 +143,9 @@ ebb_frame_begin_backward (EbbCheckpointFrame *self,
   return TRUE;
 }
 
-gboolean
-ebb_frame_end_backward (EbbCheckpointFrame *self,
-                        GError **error)
+static gboolean
+end_backward (EbbCheckpointFrame *self,
+              GError **error)
 {
   gint64 begun = self->begun;
 
@@ -162,7 +162,7 @@ static gboolean
 node_is_done (gpointer data,
               GError **error)
 {
-  gboolean ok = ebb_frame_end_backward (data, error);
+  gboolean ok = end_backward (data, error);
 
   g_object_unref (data);
   return ok;
@@ -194,7 +194,7 @@ backward_ended (gpointer data,
                 GError **error)
 {
   EbbCheckpointFrame *self = data;
-  gboolean ok = ebb_frame_end_backward (self, error);
+  gboolean ok = end_backward (self, error);
 
   self->at_end = FALSE;
   if (!self->target->options->retain_recomputed)

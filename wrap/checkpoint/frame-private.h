@@ -263,8 +263,6 @@ gboolean ebb_frame_begin_backward (EbbCheckpointFrame *self,
                                    GError **error);
 /* No node needs the frame any more: its backward ends with the node that runs. */
 void ebb_frame_leave_backward (EbbCheckpointFrame *self);
-gboolean ebb_frame_end_backward (EbbCheckpointFrame *self,
-                                 GError **error);
 /* Drops what was recomputed or unpacked when the backward pass of this thread ends. */
 void ebb_frame_call_at_end (EbbCheckpointFrame *self);
 void ebb_frame_drop_values (EbbCheckpointFrame *self);

@@ -63,10 +63,6 @@ EbbLoraModel *ebb_lora_model_get (EbbModule *model,
 EbbLoraOptions *ebb_lora_model_find (EbbLoraModel *self,
                                      const char *adapter,
                                      GError **error);
-/* FALSE with an error if an adapter is merged; @what names the attempt. */
-gboolean ebb_lora_model_check_unmerged (EbbLoraModel *self,
-                                        const char *what,
-                                        GError **error);
 /* NULL: @module is no linear layer with branches. */
 EbbLoraLayer *ebb_lora_layer_get (EbbModule *module);
 /* NULL: the layer has none in this adapter. */

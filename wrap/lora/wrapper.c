@@ -68,10 +68,11 @@ ebb_lora_model_find (EbbLoraModel *self,
                         names->str);
 }
 
-gboolean
-ebb_lora_model_check_unmerged (EbbLoraModel *self,
-                               const char *what,
-                               GError **error)
+/* FALSE with an error if an adapter is merged; @what names the attempt. */
+static gboolean
+check_unmerged (EbbLoraModel *self,
+                const char *what,
+                GError **error)
 {
   return !self->is_merged
          || ebb_fail (error, EBB_ERROR_STATE, "lora: the adapter \"%s\" is merged: %s after ebb_lora_unmerge ()",
@@ -211,7 +212,7 @@ check_is_new (EbbModule *model,
 
   if (self == NULL)
     return TRUE;
-  if (!ebb_lora_model_check_unmerged (self, "add another one", error))
+  if (!check_unmerged (self, "add another one", error))
     return FALSE;
   return ebb_lora_model_find (self, options->adapter, NULL) == NULL
          || ebb_fail (error, EBB_ERROR_STATE, "lora: there is an adapter \"%s\" already; give this one another name",
@@ -469,7 +470,7 @@ ebb_lora_set_adapter (EbbModule *model,
   if (!EBB_MAY_BEGIN (error, model))
     return FALSE;
   self = ebb_lora_model_get (model, error);
-  if (self == NULL || !ebb_lora_model_check_unmerged (self, "choose another one", error)
+  if (self == NULL || !check_unmerged (self, "choose another one", error)
       || (adapter != NULL && (options = ebb_lora_model_find (self, adapter, error)) == NULL))
     return FALSE;
   choose (model, self, options);
@@ -625,7 +626,7 @@ ebb_lora_merge (EbbModule *model,
   if (!EBB_MAY_BEGIN (error, model))
     return FALSE;
   self = ebb_lora_model_get (model, error);
-  if (self == NULL || !ebb_lora_model_check_unmerged (self, "merge again", error))
+  if (self == NULL || !check_unmerged (self, "merge again", error))
     return FALSE;
   if (self->active != NULL)
     return add_products (model, self, 1, error);

@@ -195,15 +195,6 @@ ebb_shard_unit_post_forward (EbbShardUnit *self,
   return done;
 }
 
-gboolean
-ebb_shard_unit_pre_recompute (EbbShardUnit *self,
-                              gboolean is_needed,
-                              GError **error)
-{
-  return (!is_needed && !ebb_shard_unit_is_used (self))
-         || (ebb_shard_unit_pre_backward (self, error) && unshard_borrowed (self, error));
-}
-
 /* -- backward ------------------------------------------------------------------------------------------------------ */
 
 static gboolean
@@ -392,10 +383,14 @@ ebb_shard_unit_post_backward (EbbShardUnit *self,
          && (!thread->has_gradients || !ebb_is_gradient_sync_enabled () || reduce_in_order (thread, FALSE, error));
 }
 
-gboolean
-ebb_shard_unit_finalize (EbbShardUnit *self,
-                         GError **error)
+/* Reduces and reshards, even where a graph still uses the unit. */
+static gboolean
+finalize (EbbParameterOwner *owner,
+          EbbTensor *parameter,
+          GError **error)
 {
+  EbbShardUnit *self = (EbbShardUnit *) owner;
+
   if (G_LIKELY (self->state == EBB_SHARD_SHARDED && !self->is_cached && self->reduction == NULL
                 && !ebb_shard_unit_has_gradients (self)))
     return TRUE;
@@ -421,7 +416,7 @@ ebb_shard_unit_summon (EbbShardUnit *self,
     return ebb_fail (error, EBB_ERROR_STATE, "the full parameters of %s can't be summoned during its forward",
                      self->name);
   if (self->n_summoned == 0 && self->n_entries > 0
-      && (!ebb_shard_unit_finalize (self, error) || !ebb_shard_unit_begin_gather (self, FALSE, error)
+      && (!finalize (&self->base, NULL, error) || !ebb_shard_unit_begin_gather (self, FALSE, error)
           || !ebb_shard_unit_finish_gather (self, error)))
     return FALSE;
   self->n_summoned++;
@@ -509,14 +504,6 @@ unused (EbbParameterOwner *owner,
   return ebb_shard_unit_is_used (self) || ebb_shard_unit_post_backward (self, error);
 }
 
-static gboolean
-finalize (EbbParameterOwner *owner,
-          EbbTensor *parameter,
-          GError **error)
-{
-  return ebb_shard_unit_finalize ((EbbShardUnit *) owner, error);
-}
-
 static void
 drop_grads (EbbParameterOwner *owner,
             EbbTensor *parameter)
@@ -586,12 +573,16 @@ get_first_element (EbbParameterOwner *owner,
   return parameter->n_elements == self->layout->parameters[i].n_elements ? 0 : begin;
 }
 
+/* A checkpoint will recompute a part of the unit's forward. */
 static gboolean
 prepare_recompute (EbbParameterOwner *owner,
                    gboolean is_needed,
                    GError **error)
 {
-  return ebb_shard_unit_pre_recompute ((EbbShardUnit *) owner, is_needed, error);
+  EbbShardUnit *self = (EbbShardUnit *) owner;
+
+  return (!is_needed && !ebb_shard_unit_is_used (self))
+         || (ebb_shard_unit_pre_backward (self, error) && unshard_borrowed (self, error));
 }
 
 static void

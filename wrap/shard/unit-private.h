@@ -214,14 +214,6 @@ gboolean ebb_shard_unit_pre_backward (EbbShardUnit *self,
                                       GError **error);
 gboolean ebb_shard_unit_post_backward (EbbShardUnit *self,
                                        GError **error);
-/* Reduces and reshards, even where a graph still uses the unit. */
-gboolean ebb_shard_unit_finalize (EbbShardUnit *self,
-                                  GError **error);
-/* A checkpoint will recompute a part of the unit's forward: unshards the unit if a graph still uses it, or in any case
- * if @is_needed. */
-gboolean ebb_shard_unit_pre_recompute (EbbShardUnit *self,
-                                       gboolean is_needed,
-                                       GError **error);
 /* TRUE if this backward pass isn't @pass, which becomes the number of this one. */
 gboolean ebb_shard_begins_pass (guint64 *pass);
 /* This backward pass reduces the units in this order, whatever the order of their gradients. */

@@ -97,9 +97,6 @@ void ebb_plan_choices_free (EbbPlanChoices *self);
 void ebb_plan_choices_fill (EbbPlanChoices *self,
                             const guint *choices,
                             EbbMemoryPlan *plan);
-/* The kept bytes of stage @stage of @step. */
-guint64 ebb_plan_choices_get_kept (const EbbProbeStep *step,
-                                   guint stage);
 /* choices-subsets.c: adds the choices of keeping everything, of recomputing everything, and of saving the results of
  * one op. */
 void ebb_plan_class_add_singles (EbbPlanClass *class);

@@ -339,9 +339,10 @@ try_numbers (EbbPlanChoices *self,
   return ebb_plan_choices_try (self, plan, error);
 }
 
-guint64
-ebb_plan_choices_get_kept (const EbbProbeStep *step,
-                           guint stage)
+/* The kept bytes of stage @stage of @step. */
+static guint64
+get_kept (const EbbProbeStep *step,
+          guint stage)
 {
   const guint64 before = step->stages[stage].start, after = step->stages[stage + 1].start;
 
@@ -353,7 +354,7 @@ take_figures (EbbPlanChoice *choice,
               const EbbProbeStep *step,
               guint stage)
 {
-  choice->kept = ebb_plan_choices_get_kept (step, stage);
+  choice->kept = get_kept (step, stage);
   choice->rise = step->stages[stage].rise;
   choice->back_rise = step->stages[stage].back_rise;
   choice->seconds = step->stages[stage].seconds[EBB_PROBE_RECOMPUTE];

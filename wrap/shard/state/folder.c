@@ -40,8 +40,9 @@ parse_index_copy (const char *name)
   return parse_number (name, "index-", ".json");
 }
 
-gint64
-ebb_shard_file_parse_old (const char *name)
+/* The number of a state that one process saved with version 1.0, as one file; 0: the name is another one. */
+static gint64
+parse_old (const char *name)
 {
   return parse_number (name, "state-", ".safetensors");
 }
@@ -97,7 +98,7 @@ static char **
 list_names (char **names)
 {
   g_autoptr (GArray) copies = list_numbers (names, parse_index_copy);
-  g_autoptr (GArray) old = list_numbers (names, ebb_shard_file_parse_old);
+  g_autoptr (GArray) old = list_numbers (names, parse_old);
   g_autoptr (GStrvBuilder) states = g_strv_builder_new ();
 
   if (g_strv_contains ((const char *const *) names, EBB_SHARD_INDEX_FILE))
@@ -175,7 +176,7 @@ ebb_shard_folder_remove_old (const char *folder,
                              char **names)
 {
   for (guint i = 0; names[i] != NULL; i++)
-    if (ebb_shard_file_parse_old (names[i]) > 0)
+    if (parse_old (names[i]) > 0)
       remove_file (folder, names[i]);
 }
 
@@ -189,7 +190,7 @@ open_source (EbbProcessGroup *group,
              const char *name,
              GError **error)
 {
-  const gboolean is_old = ebb_shard_file_parse_old (name) > 0;
+  const gboolean is_old = parse_old (name) > 0;
   g_autofree char *path = g_build_filename (folder, name, NULL);
   g_autofree char *text = NULL;
   g_autoptr (EbbArgs) tree = NULL;
@@ -252,7 +253,7 @@ list_states (const char *folder,
     return NULL;
   if (states[0] == NULL)
     return ebb_fail_null (error, EBB_ERROR_IO, "can't read a state in %s: no training was saved there", shown);
-  while (states[old] != NULL && ebb_shard_file_parse_old (states[old]) == 0)
+  while (states[old] != NULL && parse_old (states[old]) == 0)
     old++;
   if (old > 0 && states[old] != NULL && read_step (folder, states[0], &newest_step)
       && read_step (folder, states[old], &old_step) && old_step > newest_step)

@@ -131,8 +131,6 @@ gint64 ebb_shard_file_parse_name (const char *name);
 
 /* The name of the copy of an index that a newer state has replaced. */
 char *ebb_shard_index_make_copy_name (gint64 save);
-/* The number of a state that one process saved with version 1.0, as one file; 0: the name is another one. */
-gint64 ebb_shard_file_parse_old (const char *name);
 /* The newest save that any of the files is of, finished or not; 0: none. */
 gint64 ebb_shard_folder_find_last (char **names);
 /* Removes the unfinished files that no living process writes, and the files of all states but the newest @keep of those
