@@ -135,37 +135,27 @@ check_block (EbbTensorFile *file,
          || fail (file, entry->name, "has another checksum than was written: the file is damaged", error);
 }
 
-/* Reads the elements [begin, end) and compares them with their checksums; @data NULL: only compares. */
+/* Reads the elements [begin, end), which are whole blocks, and compares them with their checksums. */
 static gboolean
-read_elements (EbbTensorFile *file,
-               const EbbTensorEntry *entry,
-               gint64 begin,
-               gint64 end,
-               void *data,
-               GError **error)
+read_blocks (EbbTensorFile *file,
+             const EbbTensorEntry *entry,
+             gint64 begin,
+             gint64 end,
+             guint8 *data,
+             GError **error)
 {
-  const gint64 element = (gint64) ebb_dtype_get_size (entry->dtype), n_bytes = entry->end - entry->begin;
-  const gint64 from = begin * element, to = end * element;
+  const gint64 element = (gint64) ebb_dtype_get_size (entry->dtype);
   const char *sums = find_sums (file, entry, error);
-  g_autofree guint8 *scratch = NULL;
 
   if (sums == NULL)
     return FALSE;
-  for (gint64 at = from - from % BLOCK_BYTES; at < to; at += BLOCK_BYTES)
+  for (gint64 at = begin * element; at < end * element; at += BLOCK_BYTES, data += BLOCK_BYTES)
     {
-      gint64 size = MIN (BLOCK_BYTES, n_bytes - at), first = MAX (from, at), last = MIN (to, at + size);
-      gboolean direct = data != NULL && first == at && last == at + size;
-      guint8 *target = (guint8 *) data + (direct ? at - from : 0);
+      const gint64 size = MIN (BLOCK_BYTES, end * element - at);
 
-      if (!direct && scratch == NULL)
-        scratch = g_malloc ((gsize) MIN (BLOCK_BYTES, n_bytes));
-      if (!direct)
-        target = scratch;
-      if (!ebb_tensor_file_read (file, entry, at, at + size, target, error)
-          || !check_block (file, entry, sums + at / BLOCK_BYTES * SUM_DIGITS, target, (gsize) size, error))
+      if (!ebb_tensor_file_read (file, entry, at, at + size, data, error)
+          || !check_block (file, entry, sums + at / BLOCK_BYTES * SUM_DIGITS, data, (gsize) size, error))
         return FALSE;
-      if (!direct && data != NULL)
-        memcpy ((guint8 *) data + (first - from), scratch + (first - at), (gsize) (last - first));
     }
   return TRUE;
 }
@@ -372,21 +362,21 @@ open_file (EbbShardSource *self,
   return file;
 }
 
-/* Reads one checksummed block at a time and copies the wanted elements out of it; blocks without any are not read. */
+/* Reads one block at a time and copies the wanted elements out of it; blocks without any are not read. */
 static gboolean
-read_scattered (EbbTensorFile *file,
-                const EbbTensorEntry *entry,
-                const EbbSavedRange *range,
-                const EbbShardSlice *saved_slice,
-                const EbbShardSlice *slice,
-                gint64 begin,
-                gint64 end,
-                void *data,
-                GError **error)
+read_range (EbbTensorFile *file,
+            const EbbTensorEntry *entry,
+            const EbbSavedRange *range,
+            const EbbShardSlice *saved_slice,
+            const EbbShardSlice *slice,
+            gint64 begin,
+            gint64 end,
+            void *data,
+            GError **error)
 {
   const gsize element = ebb_dtype_get_size (entry->dtype);
   const gint64 n = BLOCK_BYTES / (gint64) element;
-  g_autofree void *scratch = data != NULL ? g_malloc ((gsize) MIN (n, range->end - range->begin) * element) : NULL;
+  g_autofree void *block = g_malloc ((gsize) MIN (n, range->end - range->begin) * element);
 
   for (gint64 at = range->begin; at < range->end; at += n)
     {
@@ -394,29 +384,12 @@ read_scattered (EbbTensorFile *file,
 
       if (ebb_shard_slice_copy (saved_slice, at, next, NULL, slice, begin, end, NULL, element) == 0)
         continue;
-      if (!read_elements (file, entry, at - range->begin, next - range->begin, scratch, error))
+      if (!read_blocks (file, entry, at - range->begin, next - range->begin, block, error))
         return FALSE;
       if (data != NULL)
-        ebb_shard_slice_copy (saved_slice, at, next, scratch, slice, begin, end, data, element);
+        ebb_shard_slice_copy (saved_slice, at, next, block, slice, begin, end, data, element);
     }
   return TRUE;
-}
-
-/* The tensor is split as it was when it was saved: the wanted elements are one range. */
-static gboolean
-read_range (EbbTensorFile *file,
-            const EbbTensorEntry *entry,
-            const EbbSavedRange *range,
-            gint64 begin,
-            gint64 end,
-            void *data,
-            GError **error)
-{
-  gint64 first = MAX (begin, range->begin), last = MIN (end, range->end);
-  gsize offset = (gsize) (first - begin) * ebb_dtype_get_size (entry->dtype);
-
-  return read_elements (file, entry, first - range->begin, last - range->begin,
-                        data != NULL ? (char *) data + offset : NULL, error);
 }
 
 gboolean
@@ -437,22 +410,14 @@ ebb_shard_source_read (EbbShardSource *self,
       EbbTensorFile *file;
       const EbbTensorEntry *entry;
       const EbbShardSlice saved_slice = ebb_shard_record_get_slice (record, range->index);
-      gboolean is_same, ok;
 
-      is_same = memcmp (&saved_slice, slice, sizeof saved_slice) == 0;
-      if (is_same
-              ? MAX (begin, range->begin) >= MIN (end, range->end)
-              : ebb_shard_slice_copy (&saved_slice, range->begin, range->end, NULL, slice, begin, end, NULL, 1) == 0)
+      if (ebb_shard_slice_copy (&saved_slice, range->begin, range->end, NULL, slice, begin, end, NULL, 1) == 0)
         continue;
       file = open_file (self, table, range->rank, error);
       entry = file != NULL
                   ? find_entry (file, record->stored_as, record->dtype, range->end - range->begin, error)
                   : NULL;
-      if (entry == NULL)
-        return FALSE;
-      ok = is_same ? read_range (file, entry, range, begin, end, data, error)
-                   : read_scattered (file, entry, range, &saved_slice, slice, begin, end, data, error);
-      if (!ok)
+      if (entry == NULL || !read_range (file, entry, range, &saved_slice, slice, begin, end, data, error))
         return FALSE;
     }
   return TRUE;
@@ -473,7 +438,7 @@ ebb_shard_source_read_blocks (EbbShardSource *self,
     return NULL;
   tensor = ebb_tensor_new_empty (entry->shape, entry->n_dims, entry->dtype, ebb_device_get_cpu (), error);
   if (tensor == NULL
-      || !read_elements (file, entry, 0, tensor->n_elements, ebb_tensor_get_data (tensor, NULL), error))
+      || !read_blocks (file, entry, 0, tensor->n_elements, ebb_tensor_get_data (tensor, NULL), error))
     return NULL;
   return g_steal_pointer (&tensor);
 }
