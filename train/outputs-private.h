@@ -10,12 +10,20 @@
 
 G_BEGIN_DECLS
 
+/* Checks, before the training, that @path, which the setting @name names, can be written, and that it replaces no other
+ * model. @dtype: as below. */
+gboolean ebb_train_check_output (const char *name,
+                                 const char *path,
+                                 EbbModule *model,
+                                 int dtype,
+                                 GError **error);
 /* Checks, before the training, what it will write, and finds the state in the folder of resume. The first rank locks
  * that folder as long as *@lock lives. A first save that never finished doesn't count as a state. Parts without an
  * index, and the folder of a model, are errors: otherwise a new training would silently begin beside them. A dry run
  * does nothing. */
 gboolean ebb_train_take_outputs (const EbbTrainerSettings *settings,
                                  EbbModule *model,
+                                 int dtype,
                                  guint rank,
                                  EbbFolderLock **lock,
                                  gboolean *is_there,

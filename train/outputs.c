@@ -138,9 +138,8 @@ check_writable (const char *name, const char *path, GError **error)
   return ebb_fail (error, EBB_ERROR_IO, "%s %s: %s is a file, not a folder", name, path, place);
 }
 
-/* Checks that @path can be written, and that it replaces no other model. */
-static gboolean
-check_output (const char *name, const char *path, EbbModule *model, GError **error)
+gboolean
+ebb_train_check_output (const char *name, const char *path, EbbModule *model, int dtype, GError **error)
 {
   g_autofree char *file = g_build_filename (path, "config.json", NULL);
   g_autofree char *config = NULL;
@@ -158,7 +157,7 @@ check_output (const char *name, const char *path, EbbModule *model, GError **err
   if (!g_file_test (file, G_FILE_TEST_EXISTS) || g_str_has_suffix (path, ".safetensors"))
     return TRUE;
   config = ebb_read_file (file, 1 << 24, &size, NULL);
-  return (config != NULL && ebb_model_check_config (model, EBB_MODEL_KEEP_DTYPE, config, NULL))
+  return (config != NULL && ebb_model_check_config (model, dtype, config, NULL))
          || ebb_fail (error, EBB_ERROR_IO,
                       "%s %s: its config.json is not this model's: name a new or an empty folder", name, path);
 }
@@ -166,6 +165,7 @@ check_output (const char *name, const char *path, EbbModule *model, GError **err
 gboolean
 ebb_train_take_outputs (const EbbTrainerSettings *settings,
                         EbbModule *model,
+                        int dtype,
                         guint rank,
                         EbbFolderLock **lock,
                         gboolean *is_there,
@@ -174,7 +174,8 @@ ebb_train_take_outputs (const EbbTrainerSettings *settings,
   *is_there = FALSE;
   if (ebb_is_dry_run ())
     return TRUE;
-  if (settings->save_best != NULL && rank == 0 && !check_output ("save-best", settings->save_best, model, error))
+  if (settings->save_best != NULL && rank == 0
+      && !ebb_train_check_output ("save-best", settings->save_best, model, dtype, error))
     return FALSE;
   if (settings->resume == NULL)
     return TRUE;

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "nn/module.h"
+#include "nn/optim/optimizer.h"
 #include "train/log-private.h"
 #include "train/ranks-private.h"
 #include "train/report-private.h"
@@ -26,6 +26,11 @@ typedef struct
 
 void ebb_train_record_init (EbbTrainRecord *self);
 void ebb_train_record_clear (EbbTrainRecord *self);
+/* Notes a step that has taken @batches, of EbbTrainBatch. */
+void ebb_train_record_note_step (EbbTrainRecord *self,
+                                 EbbOptimizer *optimizer,
+                                 GPtrArray *batches,
+                                 double loss);
 /* Notes how long the last step took. */
 void ebb_train_record_add_step (EbbTrainRecord *self,
                                 double seconds);

@@ -3,6 +3,7 @@
 #include "train/record-private.h"
 
 #include "dist/init.h"
+#include "train/batch-private.h"
 #include "train/progress-private.h"
 
 #include <math.h>
@@ -28,6 +29,20 @@ ebb_train_record_clear (EbbTrainRecord *self)
   g_clear_pointer (&self->losses, g_array_unref);
   g_clear_pointer (&self->seconds, g_array_unref);
   g_clear_pointer (&self->evaluations, g_array_unref);
+}
+
+void
+ebb_train_record_note_step (EbbTrainRecord *self, EbbOptimizer *optimizer, GPtrArray *batches, double loss)
+{
+  double rate, scale;
+
+  g_object_get (optimizer, "lr", &rate, "lr-scale", &scale, NULL);
+  self->rate = rate * scale;
+  self->loss = loss;
+  self->n_tokens = 0;
+  for (guint i = 0; i < batches->len; i++)
+    self->n_tokens += ebb_train_batch_count_tokens (batches->pdata[i]);
+  self->step++;
 }
 
 void

@@ -57,10 +57,9 @@ check_numbers (const EbbTrainerSettings *self, GError **error)
   if (!(isfinite (self->epochs) && isfinite (self->clip)))
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "trainer: epochs %g, clip %g: both must be finite",
                      self->epochs, self->clip);
-  if (g_strcmp0 (self->dtype, "f32") == 0 || g_strcmp0 (self->dtype, "bf16") == 0)
+  if (self->dtype == NULL || strcmp (self->dtype, "f32") == 0 || strcmp (self->dtype, "bf16") == 0)
     return TRUE;
-  return ebb_fail (error, EBB_ERROR_DTYPE, "trainer: dtype \"%s\": it must be f32 or bf16",
-                   self->dtype != NULL ? self->dtype : "");
+  return ebb_fail (error, EBB_ERROR_DTYPE, "trainer: dtype \"%s\": it must be f32 or bf16", self->dtype);
 }
 
 static gboolean
@@ -232,9 +231,9 @@ install_update (GObjectClass *klass, GParamFlags flags)
   /**
    * EbbTrainerOptions:dtype:
    *
-   * The type that the forward pass computes in, `f32` or `bf16`; parameters keep theirs.
+   * The type that the forward pass computes in, `f32` or `bf16`; parameters keep theirs. %NULL: that of the parameters.
    */
-  g_object_class_install_property (klass, FIELD (dtype), g_param_spec_string ("dtype", NULL, NULL, "f32", flags));
+  g_object_class_install_property (klass, FIELD (dtype), g_param_spec_string ("dtype", NULL, NULL, NULL, flags));
   /**
    * EbbTrainerOptions:budget:
    *

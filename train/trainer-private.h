@@ -7,8 +7,22 @@
 
 G_BEGIN_DECLS
 
-/* The dtype of saved folders, as of ebb_model_save_full (): a model that is trained in f32 keeps that of its folder. */
-void ebb_trainer_set_save_dtype (EbbTrainer *self,
-                                 int dtype);
+/* What is done besides training: once before the first step, or where none is left before the end; and at each end,
+ * before the folders are unlocked. */
+typedef struct
+{
+  gboolean (*begin) (EbbTrainer *trainer,
+                     GCancellable *cancellable,
+                     GError **error);
+  gboolean (*finish) (EbbTrainer *trainer,
+                      gpointer data,
+                      GError **error);
+  gpointer data;
+  GDestroyNotify destroy;
+  int save_dtype; /* of saved folders, as of ebb_model_save_full (): a model trained in f32 keeps that of its folder */
+} EbbTrainerHooks;
+
+void ebb_trainer_set_hooks (EbbTrainer *self,
+                            const EbbTrainerHooks *hooks);
 
 G_END_DECLS

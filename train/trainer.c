@@ -44,7 +44,7 @@ struct _EbbTrainer
   gboolean is_broken;             /* a step was broken off: the weights are no step's */
   gboolean must_poll;             /* requests of other ranks may have changed since the last exchange */
   gint64 steps;                   /* EBB_TRAINER_NO_STEPS: until the data ends */
-  int save_dtype;
+  EbbTrainerHooks hooks;          /* each NULL if nothing is left to do */
 };
 
 enum
@@ -110,7 +110,7 @@ ebb_trainer_new (EbbModule *model,
   self->pass.optimizer = self->optimizer;
   self->pass.schedule = self->settings->schedule;
   self->pass.clip = self->settings->clip;
-  self->pass.lowers = strcmp (self->settings->dtype, "bf16") == 0;
+  self->pass.lowers = g_strcmp0 (self->settings->dtype, "bf16") == 0;
   self->pass.varies = data == NULL || !EBB_IS_TEXT_DATASET (data);
   self->pass.most_rows = self->settings->micro_batch_size;
   self->resume = (EbbTrainResume){ .state = ebb_training_state_new (model, self->optimizer, data),
@@ -177,9 +177,18 @@ ebb_trainer_set_loss_func (EbbTrainer *self, EbbTrainerLossFunc func, gpointer u
 }
 
 void
-ebb_trainer_set_save_dtype (EbbTrainer *self, int dtype)
+ebb_trainer_set_hooks (EbbTrainer *self, const EbbTrainerHooks *hooks)
 {
-  self->save_dtype = dtype;
+  self->hooks = *hooks;
+}
+
+static gboolean
+begin_hooks (EbbTrainer *self, GCancellable *cancellable, GError **error)
+{
+  const EbbTrainerHooks hooks = self->hooks;
+
+  self->hooks.begin = NULL; /* once */
+  return hooks.begin == NULL || hooks.begin (self, cancellable, error);
 }
 
 /* -- signals and requests ------------------------------------------------------------------------------------------ */
@@ -309,22 +318,26 @@ release (EbbTrainer *self)
   self->log = EBB_TRAINING_LOG_NONE;
 }
 
+static gboolean
+take_outputs (EbbTrainer *self, gboolean *is_there, GError **error)
+{
+  return ebb_train_take_outputs (self->settings, self->model, self->hooks.save_dtype, self->ranks.rank, &self->lock,
+                                 is_there, error);
+}
+
 /* What happens once in the life of a trainer. */
 static gboolean
 begin (EbbTrainer *self, GError **error)
 {
-  const EbbTrainerSettings *settings = self->settings;
   gboolean is_there = FALSE;
 
   if (self->is_begun)
-    return agree (self, ebb_train_take_outputs (settings, self->model, self->ranks.rank, &self->lock, &is_there, error),
-                  error);
+    return agree (self, take_outputs (self, &is_there, error), error);
   self->record.rss_peak_before = ebb_training_report_get_rss_peak ();
   if (!ebb_train_source_check (&self->source, self->steps, error) || !ebb_train_pass_check_loss (&self->pass, error)
       || !ebb_train_source_find_sizes (&self->source, self->model, &self->steps, error)
       || (self->pass.ranks == NULL && !begin_on_ranks (self, error))
-      || !agree (self, ebb_train_take_outputs (settings, self->model, self->ranks.rank, &self->lock, &is_there, error),
-                 error)
+      || !agree (self, take_outputs (self, &is_there, error), error)
       || (is_there && !load_state (self, error)))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);
@@ -488,7 +501,7 @@ ebb_trainer_save_model (EbbTrainer *self, const char *path, GError **error)
   if (self->pass.ranks == NULL && !begin_on_ranks (self, error))
     return FALSE;
   if (!agree (self, notify (self, EBB_TRAINER_PHASE_SAVE, 0, 0, error), error)
-      || !ebb_train_save_model (self->model, &self->ranks, path, self->save_dtype, error))
+      || !ebb_train_save_model (self->model, &self->ranks, path, self->hooks.save_dtype, error))
     return FALSE;
   g_signal_emit (self, signals[SAVED], 0, path);
   return take_failure (self, error);
@@ -566,20 +579,6 @@ ebb_trainer_evaluate (EbbTrainer *self, EbbDataset *data, double *loss, GCancell
 
 /* -- steps --------------------------------------------------------------------------------------------------------- */
 
-static void
-note_step (EbbTrainer *self, GPtrArray *batches, double loss)
-{
-  double rate, scale;
-
-  g_object_get (self->optimizer, "lr", &rate, "lr-scale", &scale, NULL);
-  self->record.rate = rate * scale;
-  self->record.loss = loss;
-  self->record.n_tokens = 0;
-  for (guint i = 0; i < batches->len; i++)
-    self->record.n_tokens += ebb_train_batch_count_tokens (batches->pdata[i]);
-  self->record.step++;
-}
-
 /* Takes the batches of a step and computes it. */
 static gboolean
 take_step (EbbTrainer *self, GError **error)
@@ -591,7 +590,7 @@ take_step (EbbTrainer *self, GError **error)
     return FALSE;
   if (ebb_is_dry_run ())
     return TRUE;
-  note_step (self, batches, loss);
+  ebb_train_record_note_step (&self->record, self->optimizer, batches, loss);
   ebb_train_source_end_step (&self->source, batches);
   return TRUE;
 }
@@ -710,6 +709,8 @@ ebb_trainer_run_step (EbbTrainer *self, GCancellable *cancellable, GError **erro
     return ebb_fail (error, EBB_ERROR_STATE,
                      "trainer: the training is done, at step %" G_GINT64_FORMAT ": raise steps to go on",
                      self->record.step);
+  if (!begin_hooks (self, cancellable, error))
+    return FALSE;
   self->cancellable = cancellable;
   self->ranks.failure_shared = FALSE;
   if (self->data_error != NULL)
@@ -770,7 +771,9 @@ ebb_trainer_finish (EbbTrainer *self, GError **error)
 
   self->ranks.failure_shared = FALSE;
   if (self->is_prepared && !self->is_broken)
-    ok = settle (self, error) && (self->settings->resume == NULL || ebb_trainer_save_state (self, error));
+    ok = begin_hooks (self, NULL, error) && settle (self, error)
+         && (self->settings->resume == NULL || ebb_trainer_save_state (self, error))
+         && (self->hooks.finish == NULL || self->hooks.finish (self, self->hooks.data, error));
   self->ranks.requested = self->ranks.agreed = 0;
   release (self);
   return ok && ebb_train_record_gather_ranks (&self->record, &self->ranks, self->pass.device, error);
@@ -983,6 +986,8 @@ ebb_trainer_finalize (GObject *object)
   g_clear_object (&self->options);
   g_clear_error (&self->failure);
   g_clear_error (&self->data_error);
+  if (self->hooks.destroy != NULL)
+    self->hooks.destroy (self->hooks.data);
   G_OBJECT_CLASS (ebb_trainer_parent_class)->finalize (object);
 }
 
@@ -996,7 +1001,7 @@ ebb_trainer_init (EbbTrainer *self)
   ebb_train_source_init (&self->source);
   ebb_train_record_init (&self->record);
   self->log = EBB_TRAINING_LOG_NONE;
-  self->save_dtype = EBB_MODEL_KEEP_DTYPE;
+  self->hooks.save_dtype = EBB_MODEL_KEEP_DTYPE;
 }
 
 #define FIELD(name) ((guint) offsetof (EbbTrainer, name))
