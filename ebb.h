@@ -126,6 +126,8 @@
 #include "wrap/shard/replicate.h"
 #include "wrap/shard/state/state-dict.h"
 
+#include "train/finetune-options.h"
+#include "train/finetune.h"
 #include "train/memory-budget.h"
 #include "train/trainer-options.h"
 #include "train/trainer.h"

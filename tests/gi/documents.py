@@ -9,6 +9,7 @@ import contextlib
 import functools
 import glob
 import io
+import json
 import os
 import random
 import re
@@ -287,6 +288,10 @@ class Documents(unittest.TestCase):
             done = run_program("cc", "-fsanitize=leak", "-Wall", "-Werror", "-Wno-unused", source, tensors, "-o",
                                program, *paths, "-lebb-1.0", *flags, "-lm")
             self.assertEqual(done.returncode, 0, done.stderr)
+            os.symlink(_MODEL, os.path.join(folder, "my-chat-model"))
+            with open(os.path.join(folder, "chats.jsonl"), "w", encoding="utf-8") as file:
+                for n in range(20):
+                    file.write(json.dumps({"prompt": f"What is {n}?", "completion": f" It is {n}."}) + "\n")
             done = run_program(program, cwd=folder)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         return done.stdout
