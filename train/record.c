@@ -5,6 +5,7 @@
 #include "dist/init.h"
 #include "train/batch-private.h"
 #include "train/progress-private.h"
+#include "wrap/lora/lora-private.h"
 
 #include <math.h>
 
@@ -146,7 +147,8 @@ ebb_train_record_to_json (const EbbTrainRecord *self, EbbModule *model, EbbDevic
                                      .last_step = self->step,
                                      .best_step = self->best_step,
                                      .best_loss = self->best_loss,
-                                     .n_parameters = ebb_module_count_parameters (model),
+                                     .n_parameters =
+                                         ebb_module_count_parameters (model) - ebb_lora_count_parameters (model),
                                      .rss_peak_before_bytes = self->rss_peak_before,
                                      .rank_values = self->rank_values,
                                      .n_ranks = self->n_ranks };

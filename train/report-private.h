@@ -28,7 +28,7 @@ typedef struct
   gint64 first_step, last_step;
   gint64 best_step; /* 0: none yet */
   double best_loss;
-  guint64 n_parameters;
+  guint64 n_parameters; /* without those of adapters */
   guint64 rss_peak_before_bytes;
   const char *budget;        /* a JSON object, whose members the report takes over; NULL: there is no budget */
   const gint64 *rank_values; /* EBB_N_RANK_VALUES of each rank, rank by rank; NULL: there are no ranks */

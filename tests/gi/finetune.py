@@ -43,7 +43,7 @@ class Finetune(unittest.TestCase):
         return json.loads(trainer.to_json())
 
     def compare(self, theirs, ours):
-        for name in "losses", "evaluations", "first_step", "last_step":
+        for name in "losses", "evaluations", "first_step", "last_step", "parameters":
             self.assertEqual(theirs[name], ours[name], name)
         compared = filecmp.dircmp(self.path("theirs"), self.path("ours"))
         self.assertEqual((compared.left_only, compared.right_only, compared.diff_files), ([], [], []))

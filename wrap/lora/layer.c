@@ -200,6 +200,28 @@ ebb_lora_layer_get (EbbModule *module)
   return ebb_module_get_interceptor_data (module, ebb_module_find_interceptor (module, LORA_INTERCEPTOR));
 }
 
+guint64
+ebb_lora_count_parameters (EbbModule *model)
+{
+  guint n;
+  g_autofree EbbModule **modules = ebb_module_get_modules (model, &n);
+  guint64 count = 0;
+
+  for (guint i = 0; i < n; i++)
+    {
+      const EbbLoraLayer *layer = ebb_lora_layer_get (modules[i]);
+
+      for (guint j = 0; layer != NULL && j < layer->branches->len; j++)
+        {
+          const EbbLoraBranch *branch = layer->branches->pdata[j];
+
+          count += ebb_module_count_parameters (branch->a) + ebb_module_count_parameters (branch->b);
+        }
+      g_object_unref (modules[i]);
+    }
+  return count;
+}
+
 EbbLoraBranch *
 ebb_lora_layer_find (EbbLoraLayer *self,
                      const char *adapter)

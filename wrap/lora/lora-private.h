@@ -63,6 +63,8 @@ EbbLoraModel *ebb_lora_model_get (EbbModule *model,
 EbbLoraOptions *ebb_lora_model_find (EbbLoraModel *self,
                                      const char *adapter,
                                      GError **error);
+/* The elements of all adapters below @model, which ebb_module_count_parameters () counts, too. */
+guint64 ebb_lora_count_parameters (EbbModule *model);
 /* NULL: @module is no linear layer with branches. */
 EbbLoraLayer *ebb_lora_layer_get (EbbModule *module);
 /* NULL: the layer has none in this adapter. */
