@@ -440,41 +440,64 @@ wrap (const Finetuning *self,
 }
 /* -- besides training ---------------------------------------------------------------------------------------------- */
 
-/* What is saved at the end. */
 typedef struct
 {
-  char *out;
-  EbbMesh *mesh;       /* NULL: there are no ranks */
+  EbbDataset *data;
+  guint64 seed;
+  gboolean has_evaluation;
+  char *out;           /* NULL: nothing is saved */
   gboolean keeps_best; /* @out has the best weights */
-} Result;
+  EbbMesh *mesh;       /* NULL: there are no ranks */
+} Rest;
 
 static void
-result_free (gpointer data)
+rest_free (gpointer data)
 {
-  Result *self = data;
+  Rest *self = data;
 
+  g_clear_object (&self->data);
   g_free (self->out);
   g_clear_object (&self->mesh);
   g_free (self);
 }
 
+/* The random numbers of a resumed training go on from its state. */
+static void
+note_seed (const Rest *self,
+           EbbTrainer *trainer)
+{
+  g_autofree char *text = NULL;
+  guint64 seed;
+
+  g_object_get (self->data, "seed", &seed, NULL);
+  if (seed == self->seed)
+    return;
+  text = g_strdup_printf ("resume: the training was begun with seed %" G_GUINT64_FORMAT
+                          " and goes on with it, not with %" G_GUINT64_FORMAT,
+                          seed, self->seed);
+  g_signal_emit_by_name (trainer, "note", text);
+}
+
 /* Measures a model before its first step, and one that needs no more step as it is. */
 static gboolean
 begin (EbbTrainer *trainer,
+       gpointer data,
        GCancellable *cancellable,
        GError **error)
 {
+  const Rest *self = data;
   gint64 step;
   double loss;
 
+  note_seed (self, trainer);
   g_object_get (trainer, "step", &step, NULL);
-  return (step > 0 && !ebb_trainer_is_done (trainer))
+  return !self->has_evaluation || (step > 0 && !ebb_trainer_is_done (trainer))
          || ebb_trainer_evaluate (trainer, NULL, &loss, cancellable, error);
 }
 
 /* Whether the best weights are there, in the eyes of the first rank. Collective. */
 static gboolean
-find_best (const Result *self,
+find_best (const Rest *self,
            EbbTrainer *trainer,
            gboolean *is_there,
            GError **error)
@@ -505,7 +528,7 @@ finish (EbbTrainer *trainer,
         gpointer data,
         GError **error)
 {
-  const Result *self = data;
+  const Rest *self = data;
   gboolean is_there;
 
   if (self->out == NULL)
@@ -519,13 +542,15 @@ set_hooks (const Finetuning *self,
            EbbTrainer *trainer)
 {
   const EbbTrainerSettings *settings = get_settings (self->options);
-  const gboolean has_evaluation = self->held_out != NULL || settings->evaluate != NULL;
-  Result *result = g_new (Result, 1);
+  Rest *rest = g_new (Rest, 1);
 
-  *result = (Result){ g_strdup (self->out), settings->mesh != NULL ? g_object_ref (settings->mesh) : NULL,
-                      self->held_out != NULL };
-  ebb_trainer_set_hooks (
-      trainer, &(EbbTrainerHooks){ has_evaluation ? begin : NULL, finish, result, result_free, get_save_dtype (self) });
+  *rest = (Rest){ .data = g_object_ref (self->data),
+                  .seed = self->options->seed,
+                  .has_evaluation = self->held_out != NULL || settings->evaluate != NULL,
+                  .out = g_strdup (self->out),
+                  .keeps_best = self->held_out != NULL,
+                  .mesh = settings->mesh != NULL ? g_object_ref (settings->mesh) : NULL };
+  ebb_trainer_set_hooks (trainer, &(EbbTrainerHooks){ begin, finish, rest, rest_free, get_save_dtype (self) });
 }
 
 /* An EbbTrainerMakeFunc: a trainer of the folder's model. */

@@ -12,6 +12,7 @@ G_BEGIN_DECLS
 typedef struct
 {
   gboolean (*begin) (EbbTrainer *trainer,
+                     gpointer data,
                      GCancellable *cancellable,
                      GError **error);
   gboolean (*finish) (EbbTrainer *trainer,

@@ -188,7 +188,7 @@ begin_hooks (EbbTrainer *self, GCancellable *cancellable, GError **error)
   const EbbTrainerHooks hooks = self->hooks;
 
   self->hooks.begin = NULL; /* once */
-  return hooks.begin == NULL || hooks.begin (self, cancellable, error);
+  return hooks.begin == NULL || hooks.begin (self, hooks.data, cancellable, error);
 }
 
 /* -- signals and requests ------------------------------------------------------------------------------------------ */

@@ -290,6 +290,34 @@ a_cancelled_training_is_saved_and_goes_on (void)
   test_assert_same_weights (straight, rest);
 }
 
+static void
+note (EbbTrainer *trainer G_GNUC_UNUSED, const char *text, gpointer notes)
+{
+  g_string_append (notes, text);
+}
+
+static void
+another_seed_is_noted (void)
+{
+  const char *data[] = { chats, NULL };
+  g_autofree char *state = test_scratch_path ("seeds");
+  g_autoptr (EbbTrainer) first = NULL;
+  g_autoptr (EbbTrainer) second = NULL;
+  g_autoptr (EbbFinetuneOptions) options =
+      make_options ("lora-rank", 2, "seed", G_GUINT64_CONSTANT (6), "resume", state, "steps", (gint64) 3, NULL);
+  g_autoptr (GString) notes = g_string_new (NULL);
+  g_autoptr (GError) error = NULL;
+
+  first = tune (model, NULL,
+                make_options ("lora-rank", 2, "seed", G_GUINT64_CONSTANT (5), "resume", state, "steps", (gint64) 2,
+                              NULL));
+  second = ebb_finetune_new (model, data, NULL, options, &error);
+  g_assert_no_error (error);
+  g_signal_connect (second, "note", G_CALLBACK (note), notes);
+  g_assert_true (ebb_trainer_run (second, NULL, &error));
+  g_assert_nonnull (strstr (notes->str, "begun with seed 5 and goes on with it, not with 6"));
+}
+
 /* Takes @options. */
 static void
 refuse (const char *folder, const char *out, EbbFinetuneOptions *options, const char *message)
@@ -352,6 +380,7 @@ main (int argc, char **argv)
   g_test_add_func ("/finetune/a-model-keeps-the-type-of-its-folder", a_model_keeps_the_type_of_its_folder);
   g_test_add_func ("/finetune/what-is-left-open-is-chosen", what_is_left_open_is_chosen);
   g_test_add_func ("/finetune/a-cancelled-training-is-saved-and-goes-on", a_cancelled_training_is_saved_and_goes_on);
+  g_test_add_func ("/finetune/another-seed-is-noted", another_seed_is_noted);
   g_test_add_func ("/finetune/contradictions-are-refused", contradictions_are_refused);
   status = g_test_run ();
   test_scratch_end ();
