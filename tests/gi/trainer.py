@@ -3,6 +3,7 @@ import gc
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -15,6 +16,12 @@ import ebb
 import numpy as np
 from loaders import Generator, Loader, Rows
 from support import TestCase, main, tensor_bytes
+
+try:
+    import torch
+    from torch.utils.data import DataLoader
+except ImportError:
+    torch = None
 
 
 def make_model(dropout=0.0):
@@ -225,9 +232,25 @@ class Resuming(Case):
     def make_reference(self, make):
         trainer = make()
         trainer.run()
-        for name in os.listdir(self.place("state")):
-            os.unlink(os.path.join(self.place("state"), name))
+        shutil.rmtree(self.place("state"))
         return trainer
+
+    @unittest.skipIf(torch is None, "PyTorch is not installed")
+    def test_a_data_loader_goes_on_in_its_second_epoch(self):
+        def make(n_workers, **options):
+            loader = DataLoader(torch.from_numpy(make_batches(1, rows=10)[0]), batch_size=3, shuffle=True,
+                                num_workers=n_workers, generator=torch.Generator().manual_seed(1))
+            return self.make(loader, steps=11, resume=self.place(f"state{n_workers}"), **options)
+
+        for n_workers in (0, 2):
+            reference = make(n_workers)
+            reference.run()
+            shutil.rmtree(self.place(f"state{n_workers}"))
+            make(n_workers, on_step=lambda step: step.number < 6).run()
+            trainer = make(n_workers)
+            trainer.run()
+            self.assert_weights(trainer, reference)
+            self.assertEqual(trainer.losses, reference.losses[6:])
 
     def test_each_way_to_stop_resumes_to_the_same_bits(self):
         whole, generator = self.make(dropout=0.1), ebb.Generator.get_default()
@@ -341,6 +364,26 @@ class Resuming(Case):
             self.make((row for row in make_batches()), resume=self.place("state"))
         with self.assertRaisesRegex(ValueError, "evaluate is a generator, which gives its batches once"):
             self.make(evaluate=(row for row in make_batches()))
+
+
+class Ranks(Case):
+    def test_ranks_train_as_one(self):
+        alone = self.make(steps=3)
+        alone.run()
+        found = []
+
+        def train(group):
+            mesh = ebb.Mesh.new(group, ["data"], [-1])
+            model = make_model()
+            ebb.replicate(model)
+            trainer = ebb.Trainer(model, make_batches(), steps=3, learning_rate=1e-2, clip=1.0, progress=False, mesh=mesh)
+            trainer.run()
+            found.append((trainer.losses, weights(model)))
+
+        ebb.run_ranks(2, train)
+        self.assertEqual(found[0][0], found[1][0])
+        np.testing.assert_allclose(found[0][0], alone.losses, rtol=1e-5)
+        np.testing.assert_allclose(found[0][1], weights(alone.model), rtol=0, atol=2e-4)
 
 
 class Settings(Case):
