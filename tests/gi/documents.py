@@ -171,12 +171,20 @@ def make_names():
             "function": lambda x: block(x).tanh(), "pack": lambda tensor: tensor, "unpack": lambda tensor: tensor}
 
 
+def add_files(folder):
+    """The model and the texts that the documents name."""
+    os.symlink(_MODEL, os.path.join(folder, "my-chat-model"))
+    with open(os.path.join(folder, "chats.jsonl"), "w", encoding="utf-8") as file:
+        for n in range(20):
+            file.write(json.dumps({"prompt": f"What is {n}?", "completion": f" It is {n}."}) + "\n")
+
+
 def run(code, names):
     printed = io.StringIO()
     back = os.getcwd()
     with contextlib.redirect_stdout(printed), tempfile.TemporaryDirectory(prefix="ebb-documents-") as folder:
         os.chdir(folder)
-        os.symlink(_MODEL, "my-chat-model")
+        add_files(folder)
         try:
             exec(compile(code.replace("/mnt/nvme", folder), _NAME, "exec"), names)  # pylint: disable=exec-used
         finally:
@@ -288,10 +296,7 @@ class Documents(unittest.TestCase):
             done = run_program("cc", "-fsanitize=leak", "-Wall", "-Werror", "-Wno-unused", source, tensors, "-o",
                                program, *paths, "-lebb-1.0", *flags, "-lm")
             self.assertEqual(done.returncode, 0, done.stderr)
-            os.symlink(_MODEL, os.path.join(folder, "my-chat-model"))
-            with open(os.path.join(folder, "chats.jsonl"), "w", encoding="utf-8") as file:
-                for n in range(20):
-                    file.write(json.dumps({"prompt": f"What is {n}?", "completion": f" It is {n}."}) + "\n")
+            add_files(folder)
             done = run_program(program, cwd=folder)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         return done.stdout

@@ -1,4 +1,5 @@
 """ebb.Trainer: steps, resuming, Ctrl-C, functions of one's own, what it prints, and what it leaves behind."""
+import filecmp
 import gc
 import io
 import json
@@ -14,6 +15,7 @@ import weakref
 
 import ebb
 import numpy as np
+from gi.module import get_introspection_module
 from loaders import Generator, Loader, Rows
 from support import TestCase, main, tensor_bytes
 
@@ -22,6 +24,10 @@ try:
     from torch.utils.data import DataLoader
 except ImportError:
     torch = None
+
+
+_MODEL = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "fixtures", "chat-model")
+_finetune = get_introspection_module("Ebb").finetune
 
 
 def make_model(dropout=0.0):
@@ -376,7 +382,8 @@ class Ranks(Case):
             mesh = ebb.Mesh.new(group, ["data"], [-1])
             model = make_model()
             ebb.replicate(model)
-            trainer = ebb.Trainer(model, make_batches(), steps=3, learning_rate=1e-2, clip=1.0, progress=False, mesh=mesh)
+            trainer = ebb.Trainer(model, make_batches(), steps=3, learning_rate=1e-2, clip=1.0, mesh=mesh,
+                                  progress=False)
             trainer.run()
             found.append((trainer.losses, weights(model)))
 
@@ -384,6 +391,66 @@ class Ranks(Case):
         self.assertEqual(found[0][0], found[1][0])
         np.testing.assert_allclose(found[0][0], alone.losses, rtol=1e-5)
         np.testing.assert_allclose(found[0][1], weights(alone.model), rtol=0, atol=2e-4)
+
+
+class Finetuning(Case):
+    def setUp(self):
+        super().setUp()
+        with open(self.place("chats.jsonl"), "w", encoding="utf-8") as file:
+            for n in range(24):
+                file.write(json.dumps({"messages": [{"role": "user", "content": f"What is {n}?"},
+                                                    {"role": "assistant", "content": f"{n} it is."}]}) + "\n")
+
+    def tune(self, **options):
+        options = {"context": 64, "lora": 4, "learning_rate": 1e-2, "progress": False, **options}
+        return ebb.finetune(_MODEL, self.place("chats.jsonl"), **options)
+
+    def test_it_is_the_call_of_c(self):
+        options = ebb.FinetuneOptions(context=64, lora_rank=4, learning_rate=1e-2, held_out="0.2")
+        found = []
+        theirs = _finetune(_MODEL, [self.place("chats.jsonl")], self.place("theirs"), options, None)
+        ours = self.tune(out=self.place("ours"), held_out=0.2, on_step=found.append, on_save=found.append)
+        self.assertEqual(ours.losses, json.loads(theirs.to_json())["losses"])
+        files = os.listdir(self.place("ours"))
+        self.assertEqual(filecmp.cmpfiles(self.place("ours"), self.place("theirs"), files, False), (files, [], []))
+        self.assertEqual([step.loss for step in found if not isinstance(step, str)], ours.losses)
+        self.assertIn(self.place("ours"), found)
+        self.assertEqual(ours.report["best_loss"], ours.best_loss)
+        self.assertEqual(ours.model(ebb.tensor([[1, 2]])).shape[:2], (1, 2))
+
+    def test_ctrl_c_saves_what_there_is(self):
+        for resume in (None, self.place("state")):
+            with self.assertRaises(KeyboardInterrupt):
+                self.tune(out=self.place("out"), resume=resume, on_step=lambda step: step.number < 3 or os.kill(
+                    os.getpid(), signal.SIGINT))
+            self.assertIn("adapter_config.json", os.listdir(self.place("out")))
+            shutil.rmtree(self.place("out"))
+        self.assertEqual(self.tune(resume=self.place("state"), out=self.place("out")).report["first_step"], 3)
+
+    def test_a_failure_leaves_the_output_as_it_is(self):
+        def fail(step):
+            raise KeyError(step.number)
+
+        with self.assertRaises(KeyError):
+            self.tune(out=self.place("out"), on_step=fail)
+        self.assertFalse(os.path.exists(self.place("out")))
+
+    def test_settings_are_named(self):
+        for options, message in (
+                ({"lora": "a"}, r"finetune\(\): lora_rank is 'a': must be an int"),
+                ({"lora": 4, "adapter": "x"}, "adapter x and lora_rank"),
+                ({"steps": 2, "epochs": 1}, "steps 2 and epochs 1"),
+                ({"stepz": 1}, r"finetune\(\) has no option 'stepz': did you mean 'steps'\?"),
+                ({"allow": "all"}, r"finetune\(\): allow is 'all', and memory is not set"),
+                ({"output_dir": "x"}, "write out=\"folder\" for the result, and resume="),
+                ({"optim": "x"}, "leave it out: the optimizer is AdamW"),
+                ({"held_out": 5}, r"finetune\(\): held_out is 5")):
+            with self.subTest(options), self.assertRaisesRegex((TypeError, ValueError, ebb.Error), message):
+                self.tune(**options)
+        with self.assertRaisesRegex(TypeError, r"finetune\(\): data is 5: it must be the path of a file, or a list"):
+            ebb.finetune(_MODEL, 5)
+        with self.assertRaisesRegex(ebb.Error, "none must be the path of a folder, Ebb downloads none"):
+            ebb.finetune("none", self.place("chats.jsonl"))
 
 
 class Settings(Case):

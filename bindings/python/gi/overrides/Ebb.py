@@ -218,6 +218,7 @@ _export("memory_timeline", _ebb_timeline.memory_timeline)
 _export("estimate_memory", _ebb_estimate.estimate_memory)
 _export("dry_run", _ebb_estimate.dry_run)
 _export("plan_memory", _ebb_plan.plan_memory)
+_export("finetune", _ebb_trainer.finetune)
 for _value in enum_members(_Ebb.Error):  # Ebb.Error is the exception; its codes stay where they were
     setattr(Error, _value.value_nick.upper().replace("-", "_"), _value)
 _export("Error", Error)

@@ -18,55 +18,75 @@ from gi.overrides._ebb_errors import Error, as_plain_failure, call_back, guard
 from gi.overrides._ebb_functions import tensor
 from gi.overrides._ebb_loader import BatchReader, LoaderBatches, make_batches
 from gi.overrides._ebb_lora import lora as add_adapter
+from gi.overrides._ebb_models import get_path, open_folder
 from gi.overrides._ebb_options import Options
 from gi.overrides._ebb_progress import Progress
 from gi.overrides._ebb_signals import Interruption
-from gi.overrides._ebb_tensor import Tensor, to_dtype
+from gi.overrides._ebb_tensor import Tensor, to_device, to_dtype
 from gi.overrides._ebb_trainer_names import translate
 
 Ebb = get_introspection_module("Ebb")
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 
-# Keywords that are not settings of C's options, and their defaults.
-_OWN = {"optimizer": None, "loss": None, "memory": None, "allow": None, "evaluate": None, "schedule": None,
-        "warmup": None, "lora": None, "learning_rate": None, "weight_decay": None, "seed": None, "on_step": None,
-        "on_evaluate": None, "on_save": None, "on_note": None, "progress": True}
-_FUNCTIONS = ("loss", "on_step", "on_evaluate", "on_save", "on_note")
+# Keywords that are no settings of C's options, and their defaults.
+_SHARED = {"memory": None, "allow": None, "schedule": None, "warmup": None, "on_step": None, "on_evaluate": None,
+           "on_save": None, "on_note": None, "progress": True}
+_OWN = {"optimizer": None, "loss": None, "evaluate": None, "lora": None, "learning_rate": None, "weight_decay": None,
+        "seed": None, **_SHARED}
+_HINTS = {"budget": "write memory=, a size or an ebb.MemoryBudget", "lr": "write learning_rate="}
 
 
 def _to_path(value):
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-_options = Options(
-    Ebb.TrainerOptions, dict.fromkeys(name for name in _OWN if name not in ("evaluate", "schedule")),
-    {**dict.fromkeys(("save_best", "resume", "log"), _to_path),
-     "dtype": lambda value: value if value is None else to_dtype(value).value_nick},
-    hints={"budget": "write memory=, a size or an ebb.MemoryBudget", "lr": "write learning_rate=",
-           "device": "write `with ebb.default_device(device):` around the model, or model.to(device)",
-           "on_end": "write it below trainer.run()"})
-del _options.defaults["budget"]
-_options.defaults["progress"] = True
+def _to_dtype_name(value):
+    return value if value is None else to_dtype(value).value_nick
 
 
-def _split(given):
-    """Python's own keywords, checked, and the others."""
-    own = {name: given.pop(name, default) for name, default in _OWN.items()}
-    for name in _FUNCTIONS:
-        if own[name] is not None and not callable(own[name]):
-            raise TypeError(f"Trainer(): {name} is {show(own[name])}: it must be a function")
+def _make_keywords(kind, own, converters=(), hints=()):
+    options = Options(kind, {name: None for name in own if kind.find_property(name.replace("_", "-")) is None},
+                      {**dict.fromkeys(("save_best", "resume", "log"), _to_path), "dtype": _to_dtype_name,
+                       **dict(converters)}, hints={**_HINTS, **dict(hints)})
+    del options.defaults["budget"]
+    options.defaults["progress"] = True
+    return options
+
+
+_options = _make_keywords(Ebb.TrainerOptions, _OWN, hints={
+    "device": "write `with ebb.default_device(device):` around the model, or model.to(device)"})
+_finetune_options = _make_keywords(Ebb.FinetuneOptions, _SHARED, {
+    **dict.fromkeys(("adapter", "base"), _to_path),
+    "held_out": lambda value: str(value) if isinstance(value, float) else _to_path(value),
+    "device": lambda value: to_device(value) if isinstance(value, str) else value})
+
+
+def _split(function, keywords, defaults, given):
+    """Python's own keywords, checked, and the settings of C."""
+    for name in given:
+        if name not in keywords.defaults:
+            keywords.make(function, {name: None})  # raises the error
+    own = {name: given.pop(name, default) for name, default in defaults.items()}
+    for name in ("loss", "on_step", "on_evaluate", "on_save", "on_note"):
+        if own.get(name) is not None and not callable(own[name]):
+            raise TypeError(f"{function}(): {name} is {show(own[name])}: it must be a function")
     if not isinstance(own["progress"], bool):
-        raise TypeError(f"Trainer(): progress is {show(own['progress'])}: it must be True or False")
-    if own["optimizer"] is not None and not isinstance(own["optimizer"], Ebb.Optimizer):
+        raise TypeError(f"{function}(): progress is {show(own['progress'])}: it must be True or False")
+    return own, {name: value for name, value in given.items() if value is not None and (name, value) != ("steps", -1)}
+
+
+def _check_optimizer(own):
+    if own["optimizer"] is None:
+        return
+    if not isinstance(own["optimizer"], Ebb.Optimizer):
         raise TypeError(f"Trainer(): optimizer is {show(own['optimizer'])}: it must be an optimizer, as "
                         "ebb.AdamW(model, 3e-4)")
     for name in ("learning_rate", "weight_decay", "lora"):
-        if own["optimizer"] is not None and own[name] is not None:
+        if own[name] is not None:
             how = "call ebb.lora(model, rank=8) before the optimizer is made" if name == "lora" else \
                 "the optimizer has its own: leave one of both out"
             raise ValueError(f"Trainer(): optimizer and {name} are set: {how}")
-    return own, given
 
 
 def _count_steps(model, data, options):
@@ -85,38 +105,38 @@ def _count_steps(model, data, options):
     return math.ceil(epochs * data.get_n_rows(context) / (options.get("batch_size", 8) * n_summed))
 
 
-def _to_schedule(schedule, warmup, n_steps):
+def _to_schedule(function, schedule, warmup, n_steps):
     if schedule is None or isinstance(schedule, Ebb.Schedule):
         if warmup is not None:
             what = "schedule is not set: write schedule=\"constant\" or \"cosine\"" if schedule is None else \
                 "schedule is an object, which has its own: leave one of both out"
-            raise ValueError(f"Trainer(): warmup is {show(warmup)}, and {what}")
+            raise ValueError(f"{function}(): warmup is {show(warmup)}, and {what}")
         return schedule
     if schedule not in ("cosine", "constant", "constant_with_warmup"):
-        raise ValueError(f"Trainer(): schedule is {show(schedule)}: it must be \"cosine\", \"constant\", or an "
+        raise ValueError(f"{function}(): schedule is {show(schedule)}: it must be \"cosine\", \"constant\", or an "
                          "ebb.Schedule")
     if warmup is not None and (isinstance(warmup, bool) or not isinstance(warmup, (int, float)) or not 0 <= warmup):
-        raise TypeError(f"Trainer(): warmup is {show(warmup)}: it must be a number of steps, or a share of them "
+        raise TypeError(f"{function}(): warmup is {show(warmup)}: it must be a number of steps, or a share of them "
                         "below 1")
     if n_steps is None and (schedule == "cosine" or 0 < (warmup or 0) < 1):
-        raise ValueError(f"Trainer(): schedule is {show(schedule)}, and the number of steps is not known: set steps")
+        raise ValueError(f"{function}(): schedule is {show(schedule)}, and the number of steps is not known: set steps")
     n_warm = 0 if warmup is None else math.ceil(warmup * n_steps) if 0 < warmup < 1 else int(warmup)
     if schedule == "cosine":
         return Ebb.CosineSchedule(n_warm, max(n_steps, n_warm, 1), 0.0)
     return Ebb.CosineSchedule(n_warm, max(n_warm, 1), 1.0)
 
 
-def _to_budget(memory, allow):
+def _to_budget(function, memory, allow):
     """The budget of memory= and allow=; None without memory."""
     if memory is None:
         if allow is not None:
-            raise ValueError(f"Trainer(): allow is {show(allow)}, and memory is not set: concessions are made "
+            raise ValueError(f"{function}(): allow is {show(allow)}, and memory is not set: concessions are made "
                              "for a budget")
         return None
     if not isinstance(memory, Ebb.MemoryBudget):
         return MemoryBudget(memory, **({} if allow is None else {"allow": allow}))
     if allow is not None:
-        raise ValueError("Trainer(): memory is an ebb.MemoryBudget, which has its own allow: leave one of both out")
+        raise ValueError(f"{function}(): memory is an ebb.MemoryBudget, which has its own allow: leave one of both out")
     return memory
 
 
@@ -144,17 +164,24 @@ class Evaluation(collections.namedtuple("Evaluation", "step loss is_best")):
                 + (", the best so far" if self.is_best else ""))
 
 
-_new, _prepare, _run_step, _finish, _evaluate, _is_done = map(guard, (
-    Ebb.Trainer.new, Ebb.Trainer.prepare, Ebb.Trainer.run_step, Ebb.Trainer.finish, Ebb.Trainer.evaluate,
-    Ebb.Trainer.is_done))
+_new, _prepare, _run_step, _finish, _run, _evaluate, _is_done, _finetune_new = map(guard, (
+    Ebb.Trainer.new, Ebb.Trainer.prepare, Ebb.Trainer.run_step, Ebb.Trainer.finish, Ebb.Trainer.run,
+    Ebb.Trainer.evaluate, Ebb.Trainer.is_done, Ebb.finetune_new))
 
 
 def _with_names(error):
     """The error with the settings as Python writes them."""
-    for spec in _options.specs.values():
-        if "-" in spec.name and error.message.startswith("trainer: "):
+    for spec in _finetune_options.specs.values():
+        if "-" in spec.name and error.message.startswith(("trainer: ", "finetune: ")):
             error.message = re.sub(rf"\b{spec.name}\b", spec.name.replace("-", "_"), error.message)
     return error
+
+
+def _call_with_names(function, *args):
+    try:
+        return function(*args)
+    except Error as error:
+        raise _with_names(error)
 
 
 def _weakly(trainer, name):
@@ -194,12 +221,9 @@ class Trainer(Ebb.Trainer):
     def __new__(cls, model, data=None, **options):
         given = translate("Trainer", {**({} if data is None else {"data": data}), **options})
         data = given.pop("data", None)
-        for name in given:
-            if name not in _options.defaults:
-                _options.make("Trainer", {name: None})  # raises the error
-        own, given = _split(given)
-        return _make(model, data, own, {name: value for name, value in given.items()
-                                        if value is not None and (name, value) != ("steps", -1)})
+        own, settings = _split("Trainer", _options, _OWN, given)
+        _check_optimizer(own)
+        return _make(model, data, own, settings)
 
     def __init__(self, *args, **kwargs):
         pass  # all is done
@@ -212,7 +236,16 @@ class Trainer(Ebb.Trainer):
         return self
 
     def __exit__(self, kind, failure, _traceback):
-        self._end(failure)
+        if failure is not None and self._has_ranks and not self.is_failure_shared:
+            return  # the other ranks wait elsewhere
+        try:
+            self.finish()
+        except Error as other:
+            if failure is None:
+                raise
+            self._say(other.message)  # the failure goes on
+        if isinstance(failure, KeyboardInterrupt):
+            self._say_stopped()
 
     def __iter__(self):
         """Runs steps; after each its Step."""
@@ -235,15 +268,10 @@ class Trainer(Ebb.Trainer):
                 self._batches.n_epochs = None
         self._is_shown = self._progress is not None
         try:
-            with self._interruptible() as interruption:
-                try:
-                    self.prepare()
-                    while interruption.failure is None and not self.is_done():
-                        self.run_step()
-                except BaseException as failure:
-                    self._end(failure)
-                    raise
-                self._end(interruption.failure)
+            self._call(_run)
+        except KeyboardInterrupt:
+            self._say_stopped()
+            raise
         finally:
             self._is_shown = False
             if self._progress is not None:
@@ -267,27 +295,16 @@ class Trainer(Ebb.Trainer):
 
     def finish(self):
         """Waits for the device, saves the state, and unlocks folders."""
-        self._call(_finish, False)
+        self._call(lambda trainer, _: _finish(trainer))
 
     def evaluate(self, data=None):
         """The loss of an ebb.TextDataset or another dataset; without it, that of the trainer's held-out data."""
         return self._call(_evaluate, data)[1]
 
-    def _end(self, failure):
-        """Finishes after the last step, or after a failure, which finish() must not replace."""
-        if failure is not None and self._has_ranks and not self.is_failure_shared:
-            return  # other ranks wait elsewhere
-        try:
-            self.finish()
-        except BaseException as other:
-            if failure is None or not isinstance(other, Exception):
-                raise
-            self._say(str(other))
-        if isinstance(failure, KeyboardInterrupt):
-            folder = self._resume
-            self._say(f"Stopped after step {self.step}: run() goes on" + (
-                f", and so does the program that is started again, from the state in {folder}" if folder is not None
-                else "; with resume=\"state\" a program that is started again would go on, too"))
+    def _say_stopped(self):
+        resumes = f", and so does the program that is started again, from the state in {self._resume}" \
+            if self._resume is not None else "; with resume=\"state\" the program, started again, would go on, too"
+        self._say(f"Stopped after step {self.step}: run() goes on{resumes}")
 
     @contextlib.contextmanager
     def _interruptible(self):
@@ -305,10 +322,10 @@ class Trainer(Ebb.Trainer):
             raise interruption.failure
 
     def _call(self, function, *args):
-        """Calls a function of C whose last argument is a cancellable, unless False is the only other one."""
+        """Calls a function of C whose last argument is a cancellable."""
         with self._interruptible() as interruption:
             try:
-                return function(self) if args == (False,) else function(self, *args, interruption.cancellable)
+                return function(self, *args, interruption.cancellable)
             except Error as error:
                 failure, self._failure = self._failure or interruption.failure or _with_names(error), None
             try:
@@ -432,8 +449,12 @@ _options.show(Trainer.__new__)
 add_attributes(Trainer)
 
 
-def _connect(trainer):
-    """Has the trainer hear of its own signals, by functions that don't keep it alive."""
+def _watch(trainer, own, settings):
+    """Has the trainer show its progress, and call the user's functions, by handlers that don't keep it alive."""
+    for name in ("on_step", "on_evaluate", "on_save", "on_note"):
+        setattr(trainer, name, own[name])
+    trainer._progress = Progress() if own["progress"] else None
+    trainer._resume, trainer._has_ranks = settings.get("resume"), "mesh" in settings
     for signal, name in (("stepped", "_note_step"), ("evaluated", "_note_evaluation"), ("phase", "_note_phase")):
         trainer.connect(signal, lambda self, *args, name=name: self._handle(getattr(self, name), *args))
     trainer.connect("saved", lambda self, path: self._handle(self._tell, self.on_save, path))
@@ -463,9 +484,9 @@ def _make(model, data, own, options):
     n_steps = _count_steps(model, source, options)
     if isinstance(source, LoaderBatches):
         _set_epochs(source, options, n_steps)
-    schedule = _to_schedule(own["schedule"], own["warmup"], n_steps)
+    schedule = _to_schedule("Trainer", own["schedule"], own["warmup"], n_steps)
     made = _options.make("Trainer", options)
-    made.set_property("budget", _to_budget(own["memory"], own["allow"]))
+    made.set_property("budget", _to_budget("Trainer", own["memory"], own["allow"]))
     made.set_property("schedule", schedule)
     if isinstance(evaluated, Ebb.Dataset):
         made.set_property("evaluate", evaluated)
@@ -473,10 +494,7 @@ def _make(model, data, own, options):
         Ebb.manual_seed(own["seed"])
     if own["lora"] is not None:
         add_adapter(model, **{"options" if isinstance(own["lora"], Ebb.LoraOptions) else "rank": own["lora"]})
-    try:
-        self = _new(model, own["optimizer"], source if isinstance(source, Ebb.Dataset) else None, made)
-    except Error as error:
-        raise _with_names(error)
+    self = _call_with_names(_new, model, own["optimizer"], source if isinstance(source, Ebb.Dataset) else None, made)
     for name in ("learning_rate", "weight_decay"):
         if own[name] is not None:
             setattr(self.optimizer, {"learning_rate": "lr"}.get(name, name), own[name])
@@ -500,11 +518,7 @@ def _set_parts(self, model, source, evaluated, loss, own, options):
     """What a trainer knows in Python, and the functions that it has for C."""
     self._batches, self._evaluated, self._loss = source, evaluated, loss
     self._reader = BatchReader(own["loss"] is not None, isinstance(model, Ebb.Bert))
-    self._n_summed, self._resume = options.get("accumulate", 1), options.get("resume")
-    self._has_ranks = "mesh" in options
-    self._progress = Progress() if own["progress"] else None
-    for name in ("on_step", "on_evaluate", "on_save", "on_note"):
-        setattr(self, name, own[name])
+    self._n_summed = options.get("accumulate", 1)
     if not isinstance(source, Ebb.Dataset):
         self.set_batch_func(_for_c(self, "_take_batch"))
     if evaluated is not None and not isinstance(evaluated, Ebb.Dataset):
@@ -514,7 +528,7 @@ def _set_parts(self, model, source, evaluated, loss, own, options):
     for part in (source, evaluated):
         if isinstance(part, LoaderBatches):
             part.note = _weakly(self, "_say")
-    _connect(self)
+    _watch(self, own, options)
 
 
 def _find_loss(model, loss):
@@ -529,3 +543,44 @@ def _find_loss(model, loss):
 
 def _call_own_loss(model, batch):
     return model.loss(**{name: value for name, value in batch.items() if name != "weight"})
+
+
+# -- fine-tuning -------------------------------------------------------------------------------------------------------
+
+def _list_files(data):
+    files = [data] if isinstance(data, (str, os.PathLike)) else data
+    if not isinstance(files, (list, tuple)) or not files or not all(isinstance(f, (str, os.PathLike)) for f in files):
+        raise TypeError(f"finetune(): data is {show(data)}: it must be the path of a file, or a list of them")
+    return [os.fspath(file) for file in files]
+
+
+@_finetune_options.show
+def finetune(model, data, out=None, **options):
+    """Tunes the model of a folder on files, and saves it; returns the ebb.Trainer, which has finished.
+
+    model: a folder in Hugging Face's format, or a .gguf file, which is only read. data: text, or JSON lines with
+    messages, prompts and completions, or texts, in a file or a list of files. out: where the model is saved, or the
+    adapter alone; None: nowhere. lora: the rank of an adapter, or an ebb.LoraOptions. held_out: a share of the data, as
+    0.05, or a file; out then has the weights whose loss on it is the least. memory: what the training keeps within, as
+    "2GiB"; allow: the concessions that it may make, all of them by default. Other keywords are those of ebb.Trainer()
+    and of ebb.FinetuneOptions; what is left open is chosen by the model and the data.
+    """
+    own, settings = _split("finetune", _finetune_options, _SHARED, translate("finetune", options))
+    files, lora = _list_files(data), settings.pop("lora", None)
+    if lora is not None:
+        settings["lora" if isinstance(lora, Ebb.LoraOptions) else "lora_rank"] = lora
+    made = _finetune_options.make("finetune", settings)
+    allow = "all" if own["allow"] is None and own["memory"] is not None and not isinstance(
+        own["memory"], Ebb.MemoryBudget) else own["allow"]
+    made.set_property("budget", _to_budget("finetune", own["memory"], allow))
+    made.set_property("schedule", _to_schedule("finetune", own["schedule"], own["warmup"], settings.get("steps")))
+    trainer = _call_with_names(open_folder, _finetune_new, get_path("finetune", model), files, _to_path(out), made)
+    _watch(trainer, own, settings)
+    try:
+        trainer.run()
+    except KeyboardInterrupt:
+        if trainer.losses:  # out gets what there is
+            trainer.prepare()
+            trainer.finish()
+        raise
+    return trainer

@@ -99,6 +99,21 @@ ANSWERS = {
 }
 
 
+# The same where ebb.finetune() makes the model, its optimizer, and its loss.
+_FINETUNE_ANSWERS = {
+    "output_dir": "write out=\"folder\" for the result, and resume=\"state\" for the state",
+    **dict.fromkeys((name for name, answer in ANSWERS.items() if answer == _OPTIMIZER),
+                    "leave it out: the optimizer is AdamW; ebb.Trainer() takes others"),
+    **dict.fromkeys(("label_smoothing_factor", "label_names", "compute_loss_func"),
+                    "leave it out: the loss is that of the model; ebb.Trainer() takes others"),
+    **dict.fromkeys((name for name, answer in ANSWERS.items() if answer == _CHECKPOINTS),
+                    "write memory=\"4GiB\", which plans what is recomputed"),
+    **dict.fromkeys((name for name, answer in ANSWERS.items() if answer == _LOADER),
+                    "leave it out: rows are packed from the files, in an order of the seed"),
+    "data_seed": "write seed=, which the order of the rows depends on",
+    "load_best_model_at_end": "write held_out=0.05: out then has the weights whose loss on it is the least"}
+
+
 def _take_value(theirs, value):
     """The value of a setting under its name here; None where the setting isn't set."""
     if theirs == "bf16":
@@ -111,9 +126,10 @@ def _take_value(theirs, value):
 def translate(function, given):
     """The keywords that a function was given, under the names that the settings have here."""
     taken = {}
+    answers = {**ANSWERS, **_FINETUNE_ANSWERS} if function == "finetune" else ANSWERS
     for name, value in given.items():
-        if name in ANSWERS:
-            raise TypeError(f"{function}() has no option {name!r}: {ANSWERS[name]}")
+        if name in answers:
+            raise TypeError(f"{function}() has no option {name!r}: {answers[name]}")
         ours = TAKEN.get(name)
         if ours is None:
             continue
