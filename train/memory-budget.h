@@ -79,4 +79,26 @@ EBB_AVAILABLE_IN_ALL
 EbbMemoryBudget *ebb_memory_budget_new_parse (const char *size,
                                               GError **error);
 
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_budget_plan (EbbMemoryBudget *self,
+                                 EbbTrainingState *training,
+                                 EbbStepFunc step,
+                                 gpointer user_data,
+                                 GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_budget_run_step (EbbMemoryBudget *self,
+                                     EbbStepFunc step,
+                                     gpointer user_data,
+                                     GError **error);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_memory_budget_release (EbbMemoryBudget *self);
+
+EBB_AVAILABLE_IN_ALL
+EbbMemoryPlan *ebb_memory_budget_get_plan (EbbMemoryBudget *self);
+
+EBB_AVAILABLE_IN_ALL
+char *ebb_memory_budget_to_json (EbbMemoryBudget *self);
+
 G_END_DECLS

@@ -56,8 +56,6 @@ train (Trainer *trainer,
         }
       seconds = (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC;
       progress_step (progress, loss, seconds);
-      if (!keep_check (keep, error))
-        return FALSE;
       if (!evaluate_if_due (trainer, error))
         return FALSE;
       progress_evaluation (progress);

@@ -55,5 +55,8 @@ void ebb_host_heap_set_bound (EbbHostHeap *heap,
 void ebb_host_heap_trim (EbbHostHeap *heap);
 /* The most bytes that were needed at one time: of the huge pages in which blocks lay. */
 guint64 ebb_host_heap_get_extent (EbbHostHeap *heap);
+/* The bytes of blocks over EBB_HOST_SMALL_LIMIT, used or free, that are resident now, by the system's count of pages.
+ */
+guint64 ebb_host_heap_get_resident (EbbHostHeap *heap);
 
 G_END_DECLS

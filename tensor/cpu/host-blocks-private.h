@@ -103,6 +103,8 @@ void ebb_host_blocks_give_back (EbbHostHeap *heap,
 /* How many huge pages may be resident: no more than were needed at one time, since the rest are gaps. Without a bound
  * some gaps may stay, which a step would make resident again. */
 gsize ebb_host_blocks_get_most_resident (const EbbHostHeap *heap);
+/* Bytes of the heap's blocks that the system has made resident. A huge page may be so in part. */
+guint64 ebb_host_blocks_count_resident (EbbHostHeap *heap);
 /* A new segment in front of those of @pool, or of small blocks if that is NULL; NULL: no address space is left.
  * @part: 1, or more for a pool that needs as many times less. */
 EbbHostSegment *ebb_host_segment_new (EbbHostHeap *heap,

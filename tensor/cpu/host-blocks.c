@@ -23,6 +23,7 @@
 #include "tensor/cpu/host-blocks-private.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define ALIGNMENT EBB_HOST_ALIGNMENT
 #define FINE_BITS EBB_HOST_FINE_BITS
@@ -496,6 +497,35 @@ make_resident (Segment *segment,
     segment->resident[page / 64] |= 1ul << page % 64;
   heap->n_resident += n;
   return TRUE;
+}
+
+/* The resident bytes of huge page number @page, all of it where the system doesn't say. */
+static gsize
+count_resident_bytes (const Segment *segment,
+                      gsize page)
+{
+  const gsize size = (gsize) sysconf (_SC_PAGESIZE), n = HUGE_PAGE / size;
+  unsigned char is_there[HUGE_PAGE / 4096];
+  gsize n_there = 0;
+
+  if (n > G_N_ELEMENTS (is_there) || mincore (segment->start + page * HUGE_PAGE, HUGE_PAGE, is_there) != 0)
+    return HUGE_PAGE;
+  for (gsize i = 0; i < n; i++)
+    n_there += is_there[i] & 1;
+  return n_there * size;
+}
+
+guint64
+ebb_host_blocks_count_resident (EbbHostHeap *heap)
+{
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < EBB_HOST_N_POOLS; i++)
+    for (const Segment *segment = heap->pools[i].segments; segment != NULL; segment = segment->next)
+      for (gsize page = 0; segment->start + page * HUGE_PAGE < segment->top; page++)
+        if (is_resident (segment, page))
+          n_bytes += count_resident_bytes (segment, page);
+  return n_bytes;
 }
 
 /* -- large blocks -------------------------------------------------------------------------------------------------- */

@@ -186,6 +186,17 @@ ebb_host_heap_get_extent (EbbHostHeap *self)
   return self->n_needed * HUGE_PAGE + self->n_chunks * EBB_HOST_SMALL_CHUNK;
 }
 
+guint64
+ebb_host_heap_get_resident (EbbHostHeap *self)
+{
+  guint64 n_bytes;
+
+  pthread_mutex_lock (&self->lock);
+  n_bytes = ebb_host_blocks_count_resident (self);
+  pthread_mutex_unlock (&self->lock);
+  return n_bytes;
+}
+
 /* -- the process' heap --------------------------------------------------------------------------------------------- */
 
 static void

@@ -4,14 +4,21 @@
  * all times counts, and the launch is measured again when the machine is quiet. */
 #include "tensor/profile/cost-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/n-threads-private.h"
 #include "tensor/profile/profiler-private.h"
 #include "tensor/profile/rerun-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/checksum-private.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define LEAST_RUNS 3
 #define MOST_RUNS 15
@@ -395,31 +402,216 @@ measure_all (EbbCostTable *self,
   return ok;
 }
 
+/* What a thread has aside while launches run: neither a dry run's account nor a profiler is to see any of it. */
+typedef struct
+{
+  EbbModes modes;
+  EbbMemoryAccount *account;
+  EbbThreadObserver *observer;
+  int n_threads;
+} Outer;
+
+static void
+outer_leave (Outer *self,
+             const EbbCostTable *table)
+{
+  *self = (Outer){ ebb_modes_enter_internal (), ebb_thread.account, ebb_thread.observer, ebb_cpu_get_n_threads () };
+  ebb_thread.account = NULL;
+  ebb_thread.observer = NULL;
+  ebb_cpu_set_n_threads (table->n_threads);
+}
+
+static void
+outer_return (const Outer *self)
+{
+  ebb_cpu_set_n_threads (self->n_threads);
+  ebb_thread.account = self->account;
+  ebb_thread.observer = self->observer;
+  ebb_modes_leave (&self->modes);
+}
+
 gboolean
 ebb_cost_table_measure (EbbCostTable *self,
                         double max_seconds,
                         guint64 max_bytes,
                         GError **error)
 {
-  const EbbModes outer = ebb_modes_enter_internal ();
-  EbbMemoryAccount *account = ebb_thread.account;
-  EbbThreadObserver *observer = ebb_thread.observer;
-  const int n_threads = ebb_cpu_get_n_threads ();
   const double host_seconds = self->host_seconds;
   Measuring measuring = { .end = get_now () + max_seconds };
   gboolean ok;
+  Outer outer;
 
-  /* Neither a dry run's account nor a profiler is to see any of it. */
-  ebb_thread.account = NULL;
-  ebb_thread.observer = NULL;
-  ebb_cpu_set_n_threads (self->n_threads);
+  outer_leave (&outer, self);
   ok = (host_seconds >= 0 || measure_host (self, error))
        && measure_all (self, &measuring, max_bytes > 0 ? max_bytes : EBB_COST_MAX_BYTES, error);
-  ebb_cpu_set_n_threads (n_threads);
-  ebb_thread.account = account;
-  ebb_thread.observer = observer;
-  ebb_modes_leave (&outer);
+  outer_return (&outer);
   if (measuring.changes_file || self->host_seconds != host_seconds)
     ebb_cost_file_save (self);
+  return ok;
+}
+
+/* -- products ------------------------------------------------------------------------------------------------------ */
+
+/* Addresses of zeros that are not resident until they are written. */
+typedef struct
+{
+  char *data;
+  gsize size;
+} Zeros;
+
+static gboolean
+zeros_init (Zeros *self,
+            gsize size,
+            GError **error)
+{
+  self->size = MAX (size, 1);
+  self->data = mmap (NULL, self->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (self->data == MAP_FAILED)
+    {
+      self->data = NULL;
+      return ebb_fail (error, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " bytes of operands", size);
+    }
+  madvise (self->data, self->size, MADV_NOHUGEPAGE);
+  return TRUE;
+}
+
+static void
+zeros_clear (Zeros *self)
+{
+  if (self->data != NULL)
+    munmap (self->data, self->size);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Zeros, zeros_clear)
+
+static gsize
+get_extent (const EbbCostLaunch *cost,
+            gboolean of_outputs)
+{
+  gsize most = 0;
+
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
+    if (cost->views[k].n_dims >= 0 && (k >= EBB_LAUNCH_MAX_INPUTS) == of_outputs)
+      most = MAX (most, ebb_rerun_get_extent (&cost->views[k]));
+  return most;
+}
+
+/* Pages that threads of this process have touched for the first time so far, in bytes. */
+static guint64
+count_touched_bytes (void)
+{
+  struct rusage usage;
+
+  return getrusage (RUSAGE_SELF, &usage) == 0 ? (guint64) usage.ru_minflt * (guint64) sysconf (_SC_PAGESIZE) : 0;
+}
+
+/* All inputs are the same zeros. The second run finds code and operands there, so that the pages which it touches first
+ * are those that the library takes for the run, and gives back. */
+static gboolean
+run_product (EbbCostTable *self,
+             const EbbCostLaunch *cost,
+             const Zeros *inputs,
+             const Zeros *outputs,
+             guint64 *n_taken,
+             GError **error)
+{
+  EbbView views[EBB_LAUNCH_MAX_OPERANDS];
+  EbbLaunch launch;
+  guint64 before;
+  gboolean ok;
+
+  memcpy (views, cost->views, sizeof views);
+  ebb_cost_launch_init (cost, views, &launch);
+  for (guint k = 0; k < EBB_LAUNCH_MAX_OPERANDS; k++)
+    views[k].data = k < EBB_LAUNCH_MAX_INPUTS ? inputs->data : outputs->data;
+  ok = ebb_rerun_launch (self->device, &launch, error);
+  before = count_touched_bytes ();
+  ok = ok && ebb_rerun_launch (self->device, &launch, error);
+  *n_taken = count_touched_bytes () - before;
+  madvise (outputs->data, outputs->size, MADV_DONTNEED);
+  return ok;
+}
+
+/* The bytes that products took while they ran, by their keys: each runs once in a process, with each number of threads.
+ */
+static pthread_mutex_t products_lock = PTHREAD_MUTEX_INITIALIZER;
+static GHashTable *products; /* guint64 to guint64 */
+
+static guint64
+get_product_key (const EbbCostTable *self,
+                 const EbbCostLaunch *cost)
+{
+  return ebb_hash_add (cost->key, (guint64) self->n_threads);
+}
+
+static gboolean
+find_product (const EbbCostTable *self,
+              const EbbCostLaunch *cost,
+              guint64 *n_taken)
+{
+  const guint64 key = get_product_key (self, cost);
+  const guint64 *found;
+
+  pthread_mutex_lock (&products_lock);
+  found = products != NULL ? g_hash_table_lookup (products, &key) : NULL;
+  *n_taken = found != NULL ? *found : 0;
+  pthread_mutex_unlock (&products_lock);
+  return found != NULL;
+}
+
+static void
+note_product (const EbbCostTable *self,
+              const EbbCostLaunch *cost,
+              guint64 n_taken)
+{
+  const guint64 key = get_product_key (self, cost);
+
+  pthread_mutex_lock (&products_lock);
+  if (products == NULL)
+    products = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
+  g_hash_table_replace (products, g_memdup2 (&key, sizeof key), g_memdup2 (&n_taken, sizeof n_taken));
+  pthread_mutex_unlock (&products_lock);
+}
+
+gboolean
+ebb_cost_table_run_products (EbbCostTable *self,
+                             guint64 max_bytes,
+                             guint64 *n_taken,
+                             GError **error)
+{
+  g_auto (Zeros) inputs = { 0 }, outputs = { 0 };
+  gsize n_in = 0, n_out = 0;
+  gboolean ok;
+  Outer outer;
+
+  *n_taken = 0;
+  for (guint i = 0; i < self->launches->len; i++)
+    {
+      const EbbCostLaunch *cost = ebb_cost_table_get_launch (self, i);
+
+      if (cost->kernel != EBB_KERNEL_MATMUL || get_extent (cost, TRUE) > max_bytes)
+        continue;
+      n_in = MAX (n_in, get_extent (cost, FALSE));
+      n_out = MAX (n_out, get_extent (cost, TRUE));
+    }
+  if (!zeros_init (&inputs, n_in, error) || !zeros_init (&outputs, n_out, error))
+    return FALSE;
+  outer_leave (&outer, self);
+  ok = TRUE;
+  for (guint i = 0; ok && i < self->launches->len; i++)
+    {
+      const EbbCostLaunch *cost = ebb_cost_table_get_launch (self, i);
+      guint64 n_bytes;
+
+      if (cost->kernel != EBB_KERNEL_MATMUL || get_extent (cost, TRUE) > max_bytes)
+        continue;
+      if (!find_product (self, cost, &n_bytes))
+        {
+          ok = run_product (self, cost, &inputs, &outputs, &n_bytes, error);
+          note_product (self, cost, n_bytes);
+        }
+      *n_taken = MAX (*n_taken, n_bytes);
+    }
+  outer_return (&outer);
   return ok;
 }

@@ -38,6 +38,15 @@ gboolean ebb_cost_table_measure (EbbCostTable *self,
                                  guint64 max_bytes,
                                  GError **error);
 
+/* Runs each matrix product of the table once that this process hasn't run yet, as large as it is, on operands of zeros:
+ * afterwards the memory that libraries keep for them, code and packed operands, is there. Takes the memory of the
+ * largest result meanwhile, and leaves out products whose result has more than @max_bytes. *@n_taken: the most bytes
+ * that libraries take for one product while it runs, and give back, beside its operands. */
+gboolean ebb_cost_table_run_products (EbbCostTable *self,
+                                      guint64 max_bytes,
+                                      guint64 *n_taken,
+                                      GError **error);
+
 /* timing.c: calls the function of ebb_timing_set_func (). */
 void ebb_timing_notify (guint n_timed,
                         guint n_kernels);

@@ -16,4 +16,10 @@ gboolean ebb_memory_estimate_adopt_model (EbbDryRun *run,
                                           EbbDevice *device,
                                           GError **error);
 
+/* ebb_cost_table_run_products () of the step's products. */
+gboolean ebb_memory_estimate_run_products (EbbMemoryEstimate *self,
+                                           guint64 max_bytes,
+                                           guint64 *n_taken,
+                                           GError **error);
+
 G_END_DECLS

@@ -439,6 +439,15 @@ ebb_memory_estimate_measure_seconds (EbbMemoryEstimate *self,
   return seconds;
 }
 
+gboolean
+ebb_memory_estimate_run_products (EbbMemoryEstimate *self,
+                                  guint64 max_bytes,
+                                  guint64 *n_taken,
+                                  GError **error)
+{
+  return ebb_cost_table_run_products (self->costs, max_bytes, n_taken, error);
+}
+
 /**
  * ebb_memory_estimate_is_disturbed:
  * @self: an estimate

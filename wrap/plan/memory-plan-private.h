@@ -39,10 +39,11 @@ struct _EbbMemoryPlan
 {
   GObject parent_instance;
 
-  EbbModule *model; /* NULL: made without one, which can be looked at alone */
-  char *step;       /* shapes of what the step was planned for: "8 x 512 tokens" */
-  GArray *rows;     /* of EbbPlanRow, in the order of the model's blocks */
-  GArray *rungs;    /* of EbbPlanRung */
+  EbbModule *model;      /* NULL: made without one, which can be looked at alone, or detached from it */
+  GPtrArray *parameters; /* of a detached plan: as ebb_plan_describe_parameters () says of its model; else NULL */
+  char *step;            /* shapes of what the step was planned for: "8 x 512 tokens" */
+  GArray *rows;          /* of EbbPlanRow, in the order of the model's blocks */
+  GArray *rungs;         /* of EbbPlanRung */
   guint64 budget_bytes, predicted_peak_bytes, least_bytes;
   guint64 unplanned_peak_bytes; /* of the step with nothing wrapped by the plan */
   double seconds;               /* what a step takes longer than that one */
@@ -83,6 +84,13 @@ EbbMemoryPlan *ebb_memory_plan_new_empty (EbbModule *model);
 EbbMemoryPlan *ebb_memory_plan_new_of_rank (EbbModule *model,
                                             const char *json,
                                             GError **error);
+/* Takes the plan off its model and lets go of that and of the stores, so that the plan outlives a dry run. It can be
+ * looked at, and be attached to a model of the same structure. */
+void ebb_memory_plan_detach (EbbMemoryPlan *self);
+/* FALSE with EBB_ERROR_STATE if @model has other parameters than the one that the plan was made for. */
+gboolean ebb_memory_plan_attach (EbbMemoryPlan *self,
+                                 EbbModule *model,
+                                 GError **error);
 /* An empty plan for the same model and budget, to which @self may be lowered. */
 EbbMemoryPlan *ebb_memory_plan_new_below (EbbMemoryPlan *self);
 void ebb_plan_row_clear (EbbPlanRow *row);
@@ -100,7 +108,7 @@ gboolean ebb_plan_row_equal (const EbbPlanRow *a,
 
 extern const char *const ebb_memory_place_names[EBB_N_MEMORY_PLACES];
 
-/* plan-json.c: the names of @model's parameters, each followed by what it is: "f32 [768, 2304]". */
+/* The names of @model's parameters, each followed by what it is: "f32 [768, 2304]". */
 GPtrArray *ebb_plan_describe_parameters (EbbModule *model);
 
 G_END_DECLS

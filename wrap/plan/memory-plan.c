@@ -376,6 +376,68 @@ ebb_memory_plan_unapply (EbbMemoryPlan *self)
   g_clear_pointer (&self->applied, g_array_unref);
 }
 
+/* -- another model ------------------------------------------------------------------------------------------------- */
+
+GPtrArray *
+ebb_plan_describe_parameters (EbbModule *model)
+{
+  GPtrArray *texts = g_ptr_array_new_with_free_func (g_free);
+  g_auto (GStrv) names = NULL;
+  g_autoptr (GPtrArray) parameters = NULL;
+
+  if (model == NULL)
+    return texts;
+  names = ebb_module_get_parameter_names (model, TRUE);
+  parameters = ebb_module_list_parameters (model);
+  for (guint i = 0; i < parameters->len; i++)
+    {
+      EbbTensor *parameter = parameters->pdata[i];
+      g_autofree char *shape = ebb_tensor_shape_to_string (parameter);
+
+      g_ptr_array_add (texts, g_strdup (names[i]));
+      g_ptr_array_add (texts, g_strdup_printf ("%s %s", ebb_dtype_get_name (ebb_tensor_get_dtype (parameter)), shape));
+    }
+  return texts;
+}
+
+void
+ebb_memory_plan_detach (EbbMemoryPlan *self)
+{
+  ebb_memory_plan_unapply (self);
+  g_clear_pointer (&self->watch, ebb_plan_watch_free);
+  for (guint i = 0; i < EBB_N_MEMORY_PLACES; i++)
+    g_clear_object (&self->stores[i]);
+  if (self->parameters == NULL && self->model != NULL)
+    self->parameters = ebb_plan_describe_parameters (self->model);
+  g_clear_object (&self->model);
+  if (self->lower != NULL)
+    ebb_memory_plan_detach (self->lower);
+}
+
+gboolean
+ebb_memory_plan_attach (EbbMemoryPlan *self,
+                        EbbModule *model,
+                        GError **error)
+{
+  g_autoptr (GPtrArray) parameters = ebb_plan_describe_parameters (model);
+
+  if (parameters->len != self->parameters->len)
+    return ebb_fail (error, EBB_ERROR_STATE, "the plan is for a model with %u parameters, and this one has %u",
+                     self->parameters->len / 2, parameters->len / 2);
+  for (guint i = 0; i < parameters->len; i += 2)
+    if (strcmp (parameters->pdata[i], self->parameters->pdata[i]) != 0
+        || strcmp (parameters->pdata[i + 1], self->parameters->pdata[i + 1]) != 0)
+      return ebb_fail (error, EBB_ERROR_STATE, "the plan is for a model with %s %s, and this one has %s %s",
+                       (char *) self->parameters->pdata[i], (char *) self->parameters->pdata[i + 1],
+                       (char *) parameters->pdata[i], (char *) parameters->pdata[i + 1]);
+  for (EbbMemoryPlan *plan = self; plan != NULL; plan = plan->lower)
+    {
+      g_clear_pointer (&plan->parameters, g_ptr_array_unref);
+      g_set_object (&plan->model, model);
+    }
+  return TRUE;
+}
+
 /* -- class --------------------------------------------------------------------------------------------------------- */
 
 static void
@@ -408,6 +470,7 @@ ebb_memory_plan_finalize (GObject *object)
   g_clear_object (&self->lower);
   g_clear_pointer (&self->watch, ebb_plan_watch_free);
   g_clear_object (&self->model);
+  g_clear_pointer (&self->parameters, g_ptr_array_unref);
   g_free (self->step);
   g_free (self->binds);
   g_strfreev (self->needs);

@@ -127,7 +127,8 @@ static void
 append_parameters (GString *json,
                    EbbMemoryPlan *self)
 {
-  g_autoptr (GPtrArray) parameters = ebb_plan_describe_parameters (self->model);
+  g_autoptr (GPtrArray) parameters =
+      self->parameters != NULL ? g_ptr_array_ref (self->parameters) : ebb_plan_describe_parameters (self->model);
 
   g_string_append (json, "  \"parameters\": {");
   for (guint i = 0; i < parameters->len; i += 2)
@@ -597,28 +598,4 @@ ebb_memory_plan_new_of_rank (EbbModule *model,
   g_autoptr (EbbJson) document = ebb_json_parse (json, strlen (json), "the plan", error);
 
   return document != NULL ? read_plan (model, document, "the plan", TRUE, error) : NULL;
-}
-
-/* -- the model ----------------------------------------------------------------------------------------------------- */
-
-GPtrArray *
-ebb_plan_describe_parameters (EbbModule *model)
-{
-  GPtrArray *texts = g_ptr_array_new_with_free_func (g_free);
-  g_auto (GStrv) names = NULL;
-  g_autoptr (GPtrArray) parameters = NULL;
-
-  if (model == NULL)
-    return texts;
-  names = ebb_module_get_parameter_names (model, TRUE);
-  parameters = ebb_module_list_parameters (model);
-  for (guint i = 0; i < parameters->len; i++)
-    {
-      EbbTensor *parameter = parameters->pdata[i];
-      g_autofree char *shape = ebb_tensor_shape_to_string (parameter);
-
-      g_ptr_array_add (texts, g_strdup (names[i]));
-      g_ptr_array_add (texts, g_strdup_printf ("%s %s", ebb_dtype_get_name (ebb_tensor_get_dtype (parameter)), shape));
-    }
-  return texts;
 }

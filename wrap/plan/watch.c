@@ -30,7 +30,7 @@ void
 ebb_plan_watch_free (EbbPlanWatch *self)
 {
   g_clear_pointer (&self->step, ebb_probe_step_free);
-  ebb_probe_free (self->probe);
+  g_clear_pointer (&self->probe, ebb_probe_free); /* NULL after a dry step that failed */
   g_array_unref (self->blocks);
   ebb_cost_table_free (self->costs);
   g_free (self);

@@ -280,6 +280,12 @@ concessions_take (Options *options,
   return FALSE;
 }
 
+EbbConcessions
+concessions_find (const char *name)
+{
+  return ebb_concessions_find (name);
+}
+
 char **
 concessions_list (const Options *options)
 {

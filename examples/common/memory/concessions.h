@@ -32,6 +32,8 @@ gboolean concessions_take (Options *options,
                            gpointer data,
                            char **taken_names,
                            GError **error);
+/* The change of a name; EBB_CONCESSIONS_NONE if there is none. */
+EbbConcessions concessions_find (const char *name);
 /* What a training has of these, by --allow or by options of its own. */
 char **concessions_list (const Options *options);
 

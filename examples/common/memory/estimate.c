@@ -246,8 +246,6 @@ make_estimate (Options *options,
     return NULL;
   ebb_push_dry_run ();
   ok = trainer_init (&trainer, options, ranks, error) && planning_apply (&planning, &trainer, error);
-  if (ok)
-    planning_begin_need (&trainer, &figures->need);
   ok = ok
        && (estimate = ebb_memory_estimate_new (trainer.model, trainer.device, planning_run_step, &trainer, error))
               != NULL;
@@ -255,9 +253,9 @@ make_estimate (Options *options,
     take_figures (figures, estimate);
   ok = ok && take_seconds (&trainer, estimate, figures, error) && find_need (&trainer, figures, error)
        && save_timeline (&trainer, estimate, error);
+  planning_clear (&planning);
   trainer_clear (&trainer);
   ebb_pop_dry_run ();
-  planning_clear (&planning);
   return ok ? g_steal_pointer (&estimate) : NULL;
 }
 

@@ -14,9 +14,7 @@ typedef struct
   EbbTrainingState *training; /* NULL: on ranks, where steps can't run again */
   double *loss;               /* of the step that runs */
   guint n_attempts;           /* at it */
-  char *reason;               /* why the first one failed; NULL: it didn't */
-  guint n_watched;            /* steps so far that were compared with the plan that there is */
-  gboolean is_corrected;      /* it was planned again, which is done once */
+  gulong handler;             /* of the budget's notes; 0: there is no budget */
 } Keep;
 
 void keep_init (Keep *self,
@@ -27,9 +25,6 @@ void keep_clear (Keep *self);
 gboolean keep_step (Keep *self,
                     double *loss,
                     GError **error);
-/* After each step: compares the first two of a plan with what that promised, and plans once more if it was broken. */
-gboolean keep_check (Keep *self,
-                     GError **error);
 /* Adds to a lack of memory where the training can go on from. */
 void keep_explain (const Trainer *trainer,
                    GError **error);

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* From a budget of bytes to a plan for the training, and the plan's effect on it. */
+/* The memory budget of a training as the command line names it. */
 #include "common/memory/planning.h"
 
 #include "common/interrupt.h"
@@ -10,76 +10,8 @@
 #include "common/train/store.h"
 
 #include <gio/gio.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-#define MIB (1024.0 * 1024.0)
-/* What a process takes during a training beside tensors: stacks, tables, libraries' own memory. */
-#define RESERVE ((guint64) 18 << 20)
-/* By so much that differs from one start to the next. */
-#define OWN_VARIES ((guint64) 1 << 20)
-/* How many limits are tried before the plan that needs least is taken. */
-#define N_LIMITS 10
-/* oneDNN packs matrices on each thread, in memory of malloc: at most so many bytes, and of a small model's one for so
- * many of the heap, as far as was seen. */
-#define PACKED ((guint64) 10 << 20)
-#define PART_PACKED 16
-/* Ranks that are threads have one heap, in which blocks of one are in the way of others'. Of its bytes, so much is
- * lost. */
-#define PART_LOST_AMONG_THREADS 8
-
-/* -- the budget ---------------------------------------------------------------------------------------------------- */
-
-/* Resident bytes of this process. */
-static guint64
-get_own_bytes (void)
-{
-  g_autofree char *text = NULL;
-  guint64 n_all, n_resident = 0;
-
-  if (g_file_get_contents ("/proc/self/statm", &text, NULL, NULL)
-      && sscanf (text, "%" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, &n_all, &n_resident) != 2)
-    n_resident = 0;
-  return n_resident * (guint64) sysconf (_SC_PAGESIZE);
-}
-
-/* How many ranks share this one's device: those of its machine on the CPU. */
-static gboolean
-count_sharers (Ranks *ranks,
-               EbbDevice *device,
-               guint *n,
-               GError **error)
-{
-  g_autofree char *place = g_strdup_printf ("%s %s", g_get_host_name (), ebb_device_get_name (device));
-  g_autofree gint64 *places = ranks != NULL ? g_new (gint64, ranks->size) : NULL;
-  const gint64 own = g_str_hash (place);
-
-  *n = ranks == NULL;
-  if (ranks == NULL)
-    return TRUE;
-  if (!ranks_exchange (ranks, &own, 1, places, error))
-    return FALSE;
-  for (guint i = 0; i < ranks->size; i++)
-    *n += places[i] == own;
-  return TRUE;
-}
-
-/* All that is free where the training computes; of what other processes' ranks share, this one's part. */
-static gboolean
-find_budget (Planning *self,
-             EbbDevice *device,
-             GError **error)
-{
-  const guint64 available = ebb_memory_get_available (device);
-  guint n_sharers;
-
-  if (!count_sharers (self->ranks, device, &n_sharers, error))
-    return FALSE;
-  self->budget = (device == ebb_device_get_cpu () ? get_own_bytes () : 0) + available / n_sharers * self->n_here;
-  return TRUE;
-}
 
 gboolean
 planning_refuse_interrupt (Ranks *ranks,
@@ -95,61 +27,7 @@ planning_refuse_interrupt (Ranks *ranks,
   return FALSE;
 }
 
-/* The largest of all ranks. */
-static gboolean
-take_largest (Ranks *ranks,
-              guint64 *n_bytes,
-              GError **error)
-{
-  g_autofree gint64 *all = ranks != NULL ? g_new (gint64, ranks->size) : NULL;
-  const gint64 own = (gint64) *n_bytes;
-
-  if (ranks == NULL)
-    return TRUE;
-  if (!ranks_exchange (ranks, &own, 1, all, error))
-    return FALSE;
-  for (guint i = 0; i < ranks->size; i++)
-    *n_bytes = MAX (*n_bytes, (guint64) all[i]);
-  return planning_refuse_interrupt (ranks, error);
-}
-
-static guint64
-get_bytes (EbbMemoryPlan *plan,
-           const char *property)
-{
-  guint64 n_bytes;
-
-  g_object_get (plan, property, &n_bytes, NULL);
-  return n_bytes;
-}
-
-/* -- planning ------------------------------------------------------------------------------------------------------ */
-
-/* What of the budget isn't for tensors, as it is at first: what planning leaves behind is used again by the training.
- */
-static gboolean
-find_own_bytes (Planning *self,
-                const Trainer *trainer,
-                GError **error)
-{
-  if (self->own > 0 || trainer->device != ebb_device_get_cpu ())
-    return TRUE;
-  self->own = get_own_bytes () + RESERVE;
-  return take_largest (self->ranks, &self->own, error);
-}
-
-/* A plan of a file has no store of its own. */
-static void
-set_store (const Trainer *trainer,
-           EbbMemoryPlan *plan)
-{
-  EbbSavedTensorHooks *store = store_for_plan (trainer->options, trainer->store);
-
-  if (store != NULL)
-    ebb_memory_plan_set_store (plan, ebb_store_kind_get_place (trainer->options->store), store);
-}
-
-/* Ranks look at their interrupts together, after each plan. */
+/* Ranks look at their interrupts together, after each attempt. */
 gboolean
 planning_run_step (EbbModule *model,
                    gpointer trainer,
@@ -159,310 +37,74 @@ planning_run_step (EbbModule *model,
          && trainer_run_step (model, trainer, error);
 }
 
-static EbbMemoryPlan *
-plan_limit (Trainer *trainer,
-            guint64 limit,
-            GError **error)
-{
-  EbbSavedTensorHooks *store = store_for_plan (trainer->options, trainer->store);
+/* -- words --------------------------------------------------------------------------------------------------------- */
 
-  return trainer->ranks != NULL
-             ? ebb_memory_plan_new_on_ranks (trainer->model, trainer->device, store, trainer->ranks->control,
-                                             planning_run_step, trainer, limit, error)
-             : ebb_memory_plan_new (trainer->model, trainer->device, store, planning_run_step, trainer, limit, error);
-}
-
-/* The bytes of a dry run with a plan, of the rank that needs most, and those that its heap needs. */
-static gboolean
-measure (Trainer *trainer,
-         EbbMemoryPlan *plan,
-         guint64 *peak,
-         guint64 *extent,
-         GError **error)
-{
-  g_autoptr (EbbMemoryEstimate) estimate = NULL;
-
-  if (ebb_memory_plan_apply (plan, error))
-    {
-      estimate = ebb_memory_estimate_new (trainer->model, trainer->device, planning_run_step, trainer, error);
-      ebb_memory_plan_unapply (plan);
-    }
-  if (trainer->ranks != NULL ? !ranks_agree (trainer->ranks, estimate != NULL, error) : estimate == NULL)
-    return FALSE;
-  *peak = ebb_memory_estimate_get_peak_total (estimate);
-  *extent = trainer->device == ebb_device_get_cpu () ? ebb_memory_estimate_get_extent (estimate) : *peak;
-  if (trainer->device == ebb_device_get_cpu () && trainer->options->ranks.n_ranks > 1)
-    *extent += *extent / PART_LOST_AMONG_THREADS;
-  return take_largest (trainer->ranks, peak, error) && take_largest (trainer->ranks, extent, error);
-}
-
-/* A plan for @limit, and the bytes of a dry run of the step with it. */
-static EbbMemoryPlan *
-plan_within (Trainer *trainer,
-             guint64 limit,
-             guint64 *peak,
-             guint64 *extent,
-             GError **error)
-{
-  g_autoptr (EbbMemoryPlan) plan = plan_limit (trainer, limit, error);
-
-  return plan != NULL && measure (trainer, plan, peak, extent, error) ? g_steal_pointer (&plan) : NULL;
-}
-
-/* The bytes of all ranks of this process. */
-static double
-count_mib (const Planning *self,
-           guint64 n_bytes)
-{
-  return (double) n_bytes * self->n_here / MIB;
-}
-
-/* The bytes that libraries take beside a heap of @extent bytes. */
-static guint64
-count_libraries (const Trainer *trainer,
-                 guint64 extent)
-{
-  return trainer->device == ebb_device_get_cpu ()
-             ? MIN (extent / PART_PACKED, (guint64) ebb_get_num_threads () * PACKED)
-             : 0;
-}
-
-/* The plan that needs least, for which no kernels are timed: timing takes memory that a small budget doesn't have. */
-static EbbMemoryPlan *
-make_least (Trainer *trainer,
-            GError **error)
-{
-  return ebb_memory_plan_new_least (trainer->model, trainer->device, store_for_plan (trainer->options, trainer->store),
-                                    trainer->ranks != NULL ? trainer->ranks->control : NULL, planning_run_step, trainer,
-                                    error);
-}
-
-/* A budget that rounds to 0.0 MiB is mostly a number whose unit was forgotten: it is named in bytes. */
-static char *
-describe_budget (const Planning *self)
-{
-  if (self->budget < MIB / 20)
-    return g_strdup_printf ("%" G_GUINT64_FORMAT " byte%s", self->budget, self->budget == 1 ? "" : "s");
-  return g_strdup_printf ("%.1f MiB", (double) self->budget / MIB);
-}
-
-/* The plan that needs least, or a faster plan for the same tensors. Where even the least is too much, the error says
- * what would do: the figures of the plan that needs least, which are always the same. */
-static EbbMemoryPlan *
-plan_least (Planning *self,
-            Trainer *trainer,
-            GError **error)
-{
-  g_autoptr (EbbMemoryPlan) least = make_least (trainer, error), faster = NULL;
-  guint64 extent, peak, other_extent, other_peak;
-  g_autofree char *budget = describe_budget (self);
-  GError *failure = NULL;
-  double own;
-
-  if (least == NULL || !measure (trainer, least, &peak, &extent, error))
-    return NULL;
-  self->limit = get_bytes (least, "least-bytes");
-  if (self->limit <= self->heap)
-    faster = plan_within (trainer, self->limit, &other_peak, &other_extent, &failure);
-  if (failure != NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-    {
-      g_propagate_error (error, failure);
-      return NULL;
-    }
-  g_clear_error (&failure);
-  if (faster != NULL && other_extent <= self->heap)
-    return g_steal_pointer (&faster);
-  if (extent <= self->heap)
-    return g_steal_pointer (&least);
-  self->needed = (extent + count_libraries (trainer, extent)) * self->n_here + self->own + OWN_VARIES;
-  own = (double) (self->own + OWN_VARIES) / MIB + count_mib (self, count_libraries (trainer, extent));
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-               "%s is too little: the training needs at least %.1f MiB (tensors%s %.1f, gaps between them %.1f, the "
-               "program itself %.1f)",
-               budget, ceil ((count_mib (self, extent) + own) * 10) / 10,
-               self->n_here > 1 ? " of its ranks" : "", count_mib (self, peak), count_mib (self, extent - peak), own);
-  return NULL;
-}
-
-/* On the CPU a budget is one of resident bytes, so the gaps between tensors need some of it. Each limit may have
- * another plan with other gaps, larger or smaller: limits are tried from the highest one down, since a lower one has no
- * faster plan. Near the least budget only the plan that needs least may be left. */
-static EbbMemoryPlan *
-plan_with_gaps (Planning *self,
-                Trainer *trainer,
-                GError **error)
-{
-  const guint64 room = self->heap;
-
-  for (guint i = 0; i < N_LIMITS; i++)
-    {
-      guint64 peak, extent;
-      GError *failure = NULL;
-      g_autoptr (EbbMemoryPlan) plan = plan_within (trainer, self->limit, &peak, &extent, &failure);
-
-      if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-        {
-          g_error_free (failure);
-          break;
-        }
-      if (plan == NULL)
-        {
-          g_propagate_error (error, failure);
-          return NULL;
-        }
-      if (extent <= room)
-        return g_steal_pointer (&plan);
-      self->limit = MIN (self->limit, peak) - MIN (self->limit / 2, MAX ((extent - room) / 3, room / 128));
-    }
-  return plan_least (self, trainer, error);
-}
-
-/* Ranks that are threads share a budget, and the planner names the least bytes of one rank: this adds the budget. */
 static void
-add_least_budget (const Planning *self,
-                  guint64 least,
-                  GError **error)
+replace (GString *text,
+         const char *what,
+         const char *by)
 {
-  g_autofree char *message = (*error)->message;
+  char *at = strstr (text->str, what);
+  const gssize where = at != NULL ? at - text->str : -1;
 
-  (*error)->message = g_strdup_printf ("%s; %u ranks together need --memory %.1fMiB", message, self->n_here,
-                                       ceil (count_mib (self, least) * 10) / 10);
+  if (at == NULL)
+    return;
+  g_string_erase (text, where, (gssize) strlen (what));
+  g_string_insert (text, where, by);
 }
 
-/* Memory that runs out while kernels are timed is another failure than a budget that no plan keeps. */
-static EbbMemoryPlan *
-plan_for_device (Planning *self,
-                 Trainer *trainer,
-                 GError **error)
-{
-  EbbMemoryPlan *plan = plan_limit (trainer, self->limit, error);
-  g_autoptr (EbbMemoryPlan) least = NULL;
+#define TOGETHER "ranks together need a budget of "
 
-  if (plan == NULL && g_error_matches (*error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-    {
-      least = make_least (trainer, NULL);
-      self->needed = least != NULL && get_bytes (least, "least-bytes") > self->limit ? get_bytes (least, "least-bytes")
-                                                                                     : 0;
-    }
-  if (self->needed > 0 && self->n_here > 1)
-    add_least_budget (self, get_bytes (least, "least-bytes"), error);
-  return plan;
-}
-
-/* Divides the budget between the heap and what is beside it. */
+/* The library names a budget and its properties; the command line has options. @has_file: the plan is that of --plan.
+ */
 static void
-divide_budget (Planning *self,
-               const Trainer *trainer)
+name_options (const Options *options,
+              gboolean has_file,
+              gboolean is_device,
+              GError *failure)
 {
-  const guint64 room = (self->budget - MIN (self->budget, self->own)) / self->n_here;
+  const guint n_here = (guint) MAX (options->ranks.n_ranks, 1);
+  g_autoptr (GString) text = g_string_new (failure->message);
 
-  /* A heap and what libraries take beside it make up the room: the inverse of count_libraries (). */
-  self->heap = trainer->device == ebb_device_get_cpu ()
-                   ? room - MIN (room / (PART_PACKED + 1), (guint64) ebb_get_num_threads () * PACKED)
-                   : room;
-  self->limit = self->heap;
-}
-
-/* A plan that was made with changes keeps its budget only with them. */
-static gboolean
-check_changes (EbbMemoryPlan *plan,
-               const Options *options,
-               GError **error)
-{
-  g_auto (GStrv) has = concessions_list (options), needs = NULL;
-
-  g_object_get (plan, "needs", &needs, NULL);
-  for (guint i = 0; needs != NULL && needs[i] != NULL; i++)
-    if (!g_strv_contains ((const char *const *) has, needs[i]))
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                     "--plan %s: the plan was made with %s, which this training doesn't have", options->plan, needs[i]);
-        return FALSE;
-      }
-  return TRUE;
-}
-
-static gboolean
-make_plan (Planning *self,
-           Trainer *trainer,
-           GError **error)
-{
-  const Options *options = trainer->options;
-  g_autofree char *name = options->memory_text != NULL ? g_strdup_printf ("--memory %s", options->memory_text)
-                                                       : g_strdup ("--checkpoint auto");
-  g_autoptr (EbbMemoryPlan) plan = NULL;
-  g_auto (GStrv) changes = concessions_list (options);
-
-  self->budget = options->memory;
-  if (!find_own_bytes (self, trainer, error)
-      || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
-    return FALSE;
-  divide_budget (self, trainer);
-  plan = trainer->device == ebb_device_get_cpu () ? plan_with_gaps (self, trainer, error)
-                                                  : plan_for_device (self, trainer, error);
-  if (plan == NULL)
+  if (has_file)
     {
-      if (self->n_here > 1 && trainer->device != ebb_device_get_cpu ())
-        g_prefix_error (error, "%s, shared by %u ranks: ", name, self->n_here);
-      else
-        g_prefix_error (error, "%s: ", name);
-      return FALSE;
+      replace (text, "plan-file ", "--plan ");
+      replace (text, "and the budget is ", "and --memory is ");
     }
-  g_object_set (plan, "needs", changes, NULL);
-  self->json = ebb_memory_plan_to_json (plan);
-  self->text = ebb_memory_plan_to_string (plan);
-  return TRUE;
-}
-
-/* A plan that was made earlier must do for this training. */
-static gboolean
-check_plan (Planning *self,
-            Trainer *trainer,
-            GError **error)
-{
-  const Options *options = trainer->options;
-  g_autoptr (EbbMemoryPlan) plan = NULL;
-  g_autofree char *budget = NULL;
-  guint64 peak, extent;
-
-  if (!find_own_bytes (self, trainer, error))
-    return FALSE;
-  plan = self->ranks != NULL
-             ? ebb_memory_plan_load_on_ranks (trainer->model, self->ranks->control, options->plan, error)
-             : ebb_memory_plan_load (trainer->model, options->plan, error);
-  if (plan != NULL)
-    set_store (trainer, plan);
-  self->needed = plan != NULL && !check_changes (plan, options, error) ? G_MAXUINT64 : 0;
-  if (plan == NULL || self->needed > 0 || !measure (trainer, plan, &peak, &extent, error)
-      || (options->memory_is_auto && !find_budget (self, trainer->device, error)))
-    return FALSE;
-  self->is_from_file = TRUE;
-  budget = describe_budget (self);
-  self->limit = get_bytes (plan, "budget-bytes");
-  self->heap = MAX (self->limit, extent);
-  extent = (extent + count_libraries (trainer, extent)) * self->n_here + self->own;
-  if (peak > self->limit || (self->budget > 0 && extent > self->budget + OWN_VARIES))
-    self->needed = MAX (peak, extent);
-  if (peak > self->limit)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                 "--plan %s: with it a step of this training needs %.1f MiB, and it was made for %.1f MiB: remove the "
-                 "file to plan again",
-                 options->plan, (double) peak / MIB, (double) self->limit / MIB);
-  else if (self->needed > 0)
-    g_set_error (
-        error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-        "--plan %s: with it a training needs %.1f MiB, and --memory is %s: remove the file to plan again",
-        options->plan, (double) extent / MIB, budget);
   else
     {
-      if (self->budget > 0)
-        divide_budget (self, trainer);
-      self->limit = MAX (peak, self->limit);
-      self->heap = MAX (peak, self->heap);
-      self->json = ebb_memory_plan_to_json (plan);
-      self->text = ebb_memory_plan_to_string (plan);
+      g_autofree char *shared =
+          is_device && n_here > 1 ? g_strdup_printf (", shared by %u ranks", n_here) : g_strdup ("");
+      g_autofree char *prefix = options->memory_text != NULL
+                                    ? g_strdup_printf ("--memory %s%s: ", options->memory_text, shared)
+                                    : g_strdup_printf ("--checkpoint auto%s: ", shared);
+
+      if (!is_device)
+        replace (text, "a budget of ", "");
+      if (strstr (text->str, TOGETHER) != NULL)
+        {
+          replace (text, TOGETHER, "ranks together need --memory ");
+          g_string_truncate (text, text->len - strlen (" MiB")); /* --memory takes the number with its unit */
+          g_string_append (text, "MiB");
+        }
+      g_string_prepend (text, prefix);
     }
-  return self->json != NULL;
+  g_free (failure->message);
+  failure->message = g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+/* -- planning ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+is_on_device (const Trainer *trainer)
+{
+  return trainer->device != ebb_device_get_cpu ();
+}
+
+static EbbTrainingState *
+make_training (const Trainer *trainer)
+{
+  return ebb_training_state_new (trainer->model, trainer->optimizer, trainer->dataset);
 }
 
 /* The step without the plan, to be drawn beside the one with it. */
@@ -521,6 +163,34 @@ find_file (Planning *self,
   return TRUE;
 }
 
+/* Plans for @trainer, whose parts are of a dry run. */
+static gboolean
+make_plan (Planning *self,
+           Trainer *trainer,
+           gboolean has_file,
+           GError **error)
+{
+  const Options *options = trainer->options;
+  g_autoptr (EbbTrainingState) training = make_training (trainer);
+  g_auto (GStrv) changes = concessions_list (options);
+  EbbConcessions has = EBB_CONCESSIONS_NONE;
+  GError *failure = NULL;
+
+  for (guint i = 0; changes[i] != NULL; i++)
+    has |= concessions_find (changes[i]);
+  g_object_set (self->budget, "device", trainer->device, "store", store_for_plan (options, trainer->store), "has", has,
+                NULL);
+  if (!ebb_memory_budget_plan (self->budget, training, planning_run_step, trainer, &failure))
+    {
+      name_options (options, has_file, is_on_device (trainer), failure);
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  if (!has_file)
+    g_object_set (ebb_memory_budget_get_plan (self->budget), "needs", changes, NULL);
+  return record_unplanned (self, trainer, error);
+}
+
 /* A ConcessionAttempt: one plan, for the options as they are. On ranks all fail together, with the same error. */
 static gboolean
 attempt (Options *options,
@@ -532,8 +202,9 @@ attempt (Options *options,
   Trainer trainer;
   gboolean has_file, ok;
 
-  planning_clear (self); /* of an earlier attempt */
-  self->needed = *needed = 0;
+  ebb_memory_budget_release (self->budget); /* of an earlier attempt */
+  g_clear_object (&self->unplanned);
+  *needed = 0;
   if (!find_file (self, options, &has_file, error))
     return FALSE;
   if (!has_file && options->memory == 0 && !options->memory_is_auto)
@@ -542,12 +213,19 @@ attempt (Options *options,
   ok = trainer_init (&trainer, options, self->ranks, error);
   if (self->ranks != NULL)
     ok = ranks_agree (self->ranks, ok, error);
-  ok = ok && (has_file ? check_plan : make_plan) (self, &trainer, error) && record_unplanned (self, &trainer, error);
+  if (ok)
+    {
+      ok = make_plan (self, &trainer, has_file, error);
+      g_object_get (self->budget, "least-bytes", needed, NULL);
+      if (self->ranks != NULL && (ok || *needed > 0))
+        ok = ranks_poll (self->ranks, ok ? error : NULL) && planning_refuse_interrupt (self->ranks, ok ? error : NULL)
+             && ok;
+    }
+  g_object_set (self->budget, "store", NULL, NULL);
   trainer_clear (&trainer);
   ebb_pop_dry_run ();
   if (self->ranks != NULL)
     ranks_forget_models (self->ranks);
-  *needed = self->needed;
   return ok;
 }
 
@@ -560,13 +238,12 @@ planning_init (Planning *self,
   GError *failure = NULL;
   gboolean ok;
 
-  *self = (Planning){ .ranks = ranks,
-                      .budget = options->memory,
-                      .n_here = (guint) MAX (options->ranks.n_ranks, 1),
-                      .draws = options->memory_timeline != NULL };
+  *self = (Planning){ .ranks = ranks, .draws = options->memory_timeline != NULL };
   ok = concessions_check (options, &failure);
   if (ok && options_have_plan (options) && options->steps > 0)
     {
+      self->budget = ebb_memory_budget_new (options->memory);
+      g_object_set (self->budget, "plan-file", options->plan, "group", ranks != NULL ? ranks->control : NULL, NULL);
       ok = concessions_take (options, ranks != NULL ? ranks->size : 1, attempt, self, &self->taken, &failure);
       ok = ok && fault_meet (ranks, "plan", 1, &failure);
       begin_training (options);
@@ -583,13 +260,41 @@ planning_init (Planning *self,
 void
 planning_clear (Planning *self)
 {
-  g_clear_pointer (&self->json, g_free);
-  g_clear_pointer (&self->text, g_free);
+  if (self->budget != NULL)
+    ebb_memory_budget_release (self->budget);
+  g_clear_object (&self->budget);
   g_clear_pointer (&self->taken, g_free);
   g_clear_object (&self->unplanned);
 }
 
 /* -- applying ------------------------------------------------------------------------------------------------------ */
+
+guint64
+planning_get_bytes (EbbMemoryBudget *budget,
+                    const char *name)
+{
+  g_autofree char *json = ebb_memory_budget_to_json (budget);
+  g_autoptr (JsonNode) root = json_from_string (json, NULL);
+
+  return (guint64) json_object_get_int_member_with_default (json_node_get_object (root), name, 0);
+}
+
+/* A plan of a file shows the budget that there is now. */
+static void
+print_plan (const Planning *self,
+            const Trainer *trainer)
+{
+  EbbMemoryPlan *made = trainer->plan;
+  g_autofree char *text = NULL;
+  guint64 budget;
+
+  g_object_get (made, "budget-bytes", &budget, NULL);
+  g_object_set (made, "budget-bytes", trainer->limit, NULL);
+  text = ebb_memory_plan_to_string (made);
+  g_object_set (made, "budget-bytes", budget, NULL);
+  printf ("%s%s%s\n", text, self->taken != NULL ? "taken, as --allow says: " : "",
+          self->taken != NULL ? self->taken : "");
+}
 
 gboolean
 planning_apply (Planning *self,
@@ -597,61 +302,58 @@ planning_apply (Planning *self,
                 GError **error)
 {
   const Options *options = trainer->options;
+  g_autoptr (EbbTrainingState) training = NULL;
 
   if (options->steps == 0)
     return TRUE;
-  if (options->checkpoint_kind == CHECKPOINT_AUTO && self->json == NULL)
+  if (options->checkpoint_kind == CHECKPOINT_AUTO && self->budget == NULL)
     return options_refuse (
         error, "--resume %s: this training had --checkpoint auto: say it again, or --checkpoint none", options->resume);
-  if (self->json == NULL)
+  if (self->budget == NULL)
     return TRUE;
-  trainer->plan = ebb_memory_plan_new_from_json (trainer->model, self->json, error);
-  if (trainer->plan != NULL)
-    set_store (trainer, trainer->plan);
-  if (trainer->plan == NULL || !ebb_memory_plan_apply (trainer->plan, error)
-      || (options->plan != NULL && !self->is_from_file && (self->ranks == NULL || self->ranks->rank == 0)
-          && !ebb_memory_plan_save (trainer->plan, options->plan, error)))
+  training = make_training (trainer);
+  g_object_set (self->budget, "store", store_for_plan (options, trainer->store), NULL);
+  if (!ebb_memory_budget_plan (self->budget, training, planning_run_step, trainer, error))
     return FALSE;
-  trainer->budget = self->budget > 0 ? self->budget : self->limit * self->n_here + self->own;
-  trainer->limit = self->limit;
-  trainer->heap = self->heap;
+  g_set_object (&trainer->memory, self->budget);
+  g_set_object (&trainer->plan, ebb_memory_budget_get_plan (self->budget));
+  trainer->budget = planning_get_bytes (self->budget, "budget_bytes");
+  trainer->limit = planning_get_bytes (self->budget, "limit_bytes");
   g_set_object (&trainer->unplanned, self->unplanned);
-  if (self->heap > 0)
-    ebb_memory_set_limit (trainer->device, self->heap * self->n_here);
-  ebb_memory_trim (trainer->device); /* timing kernels and dry steps take some, too */
   if (!options->quiet)
-    printf ("%s%s%s\n", self->text, self->taken != NULL ? "taken, as --allow says: " : "",
-            self->taken != NULL ? self->taken : "");
+    print_plan (self, trainer);
   return TRUE;
 }
 
 /* -- without a budget ---------------------------------------------------------------------------------------------- */
-
-void
-planning_begin_need (const Trainer *trainer,
-                     PlanningNeed *need)
-{
-  *need =
-      (PlanningNeed){ .own = trainer->device == ebb_device_get_cpu () ? get_own_bytes () + RESERVE + OWN_VARIES : 0 };
-}
 
 gboolean
 planning_find_need (Trainer *trainer,
                     PlanningNeed *need,
                     GError **error)
 {
-  const guint64 n_here = (guint64) MAX (trainer->options->ranks.n_ranks, 1);
-  g_autoptr (EbbMemoryPlan) least = make_least (trainer, error);
-  guint64 peak, extent;
+  g_autoptr (EbbMemoryBudget) budget = ebb_memory_budget_new (1);
+  g_autoptr (EbbTrainingState) training = make_training (trainer);
+  g_autoptr (GError) failure = NULL;
+  g_autofree char *json = NULL;
+  g_autoptr (JsonNode) root = NULL;
+  JsonObject *least;
 
-  if (least == NULL || !take_largest (trainer->ranks, &need->own, error)
-      || !measure (trainer, least, &peak, &extent, error))
-    return FALSE;
-  need->tensors = get_bytes (least, "least-bytes");
-  extent = MAX (extent, need->tensors); /* a device plans for tensors alone */
-  need->gaps = extent - MAX (peak, need->tensors);
-  need->own += count_libraries (trainer, extent) * n_here;
-  need->all = extent * n_here + need->own;
+  g_object_set (budget, "device", trainer->device, "store", store_for_plan (trainer->options, trainer->store), "group",
+                trainer->ranks != NULL ? trainer->ranks->control : NULL, NULL);
+  if (!ebb_memory_budget_plan (budget, training, planning_run_step, trainer, &failure)
+      && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+    {
+      g_propagate_error (error, g_steal_pointer (&failure));
+      return FALSE;
+    }
+  json = ebb_memory_budget_to_json (budget);
+  root = json_from_string (json, NULL);
+  least = json_object_get_object_member (json_node_get_object (root), "least");
+  need->all = planning_get_bytes (budget, "least_bytes");
+  need->tensors = (guint64) json_object_get_int_member (least, "tensors");
+  need->gaps = (guint64) json_object_get_int_member (least, "gaps");
+  need->own = (guint64) json_object_get_int_member (least, "own");
   return TRUE;
 }
 
@@ -664,6 +366,16 @@ add_bytes (JsonBuilder *builder,
 {
   json_builder_set_member_name (builder, name);
   json_builder_add_int_value (builder, (gint64) n_bytes);
+}
+
+static guint64
+get_bytes (EbbMemoryPlan *made,
+           const char *property)
+{
+  guint64 n_bytes;
+
+  g_object_get (made, property, &n_bytes, NULL);
+  return n_bytes;
 }
 
 void

@@ -3,7 +3,7 @@
 
 #include "common/train/trainer.h"
 
-/* --memory, --plan and --checkpoint auto: a memory plan for the training. */
+/* --memory, --plan and --checkpoint auto: the memory budget of the training. */
 
 G_BEGIN_DECLS
 
@@ -13,17 +13,9 @@ G_BEGIN_DECLS
 typedef struct
 {
   Ranks *ranks;                 /* each has a Planning with the same figures; NULL: one process trains alone */
-  guint64 budget; /* bytes; on the CPU of the whole process. 0: the plan is that of a file, without a budget */
-  guint n_here;                 /* ranks that share it, as threads of this process */
-  guint64 heap;                 /* what of it is for tensors and the gaps between them, of each rank */
-  guint64 limit;                /* the tensors of the plan are within so many bytes */
-  guint64 own;                  /* what is not; 0 on an accelerator */
+  EbbMemoryBudget *budget;      /* NULL: the training has none */
   gboolean draws;               /* the step without the plan, too */
-  char *json;                   /* the plan; NULL: there is none */
-  char *text;                   /* the same as a table */
   char *taken;                  /* of what --allow names; NULL: nothing */
-  guint64 needed;               /* the last attempt failed since its options need so much, as an attempt says; or 0 */
-  gboolean is_from_file;        /* the plan is that of --plan */
   EbbMemoryTimeline *unplanned; /* of a step without the plan, by a dry run, for --memory-timeline; or NULL */
 } Planning;
 
@@ -54,13 +46,13 @@ typedef struct
   guint64 all;     /* the sum, with the tensors and gaps of all ranks of this process */
 } PlanningNeed;
 
-/* Measures what the process takes itself on the CPU, before anything is planned. */
-void planning_begin_need (const Trainer *trainer,
-                          PlanningNeed *need);
-/* Finds the rest. Collective. */
+/* Finds them, in a dry run. Collective. */
 gboolean planning_find_need (Trainer *trainer,
                              PlanningNeed *need,
                              GError **error);
+/* A number of what ebb_memory_budget_to_json () says, as "limit_bytes". */
+guint64 planning_get_bytes (EbbMemoryBudget *budget,
+                            const char *name);
 /* Adds budget, prediction and plan to a report. */
 void planning_add_json (const Trainer *trainer,
                         JsonBuilder *builder);

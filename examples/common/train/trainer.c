@@ -476,6 +476,7 @@ trainer_clear (Trainer *self)
   g_clear_pointer (&self->spared, g_strfreev);
   g_clear_object (&self->optimizer);
   g_clear_object (&self->plan);
+  g_clear_object (&self->memory);
   g_clear_object (&self->unplanned);
   g_clear_object (&self->model);
   g_clear_object (&self->store);

@@ -31,8 +31,9 @@ typedef struct
   char **spared; /* parameters of one dimension: norms and biases */
   EbbSchedule *schedule;
   EbbSavedTensorHooks *store;
-  EbbMemoryPlan *plan;          /* of --memory; NULL: there is none */
-  guint64 budget, heap, limit;  /* of --memory; what of it the heap may take; what the plan's tensors may */
+  EbbMemoryBudget *memory;      /* of --memory; NULL: there is none */
+  EbbMemoryPlan *plan;          /* its plan, or NULL */
+  guint64 budget, limit;        /* its bytes, and those of them that the plan's tensors may take */
   GPtrArray *corrections;       /* of char *: what was done while it trained to keep it within the budget */
   EbbMemoryTimeline *unplanned; /* of a step without the plan, for --memory-timeline; or NULL */
   EbbTrainingState *state;
