@@ -6,6 +6,7 @@
 #include "nn/state/training-state-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/cpu/host-allocator-private.h"
+#include "tensor/cpu/matmul-private.h"
 #include "tensor/error-private.h"
 #include "train/concessions-private.h"
 #include "wrap/plan/estimate-private.h"
@@ -177,6 +178,15 @@ ebb_memory_budget_count_own_bytes (void)
   return subtract (resident, ebb_host_heap_get_resident (ebb_host_heap_get_own ()));
 }
 
+/* Own bytes without what lies free. */
+static void
+recount_own_bytes (EbbMemoryBudget *self,
+                   const EbbBudgetSubject *subject)
+{
+  ebb_memory_trim (subject->device);
+  self->own_bytes = ebb_memory_budget_count_own_bytes ();
+}
+
 /* The bytes that libraries take beside a heap of @extent bytes, where products weren't run to know it. */
 static guint64
 bound_packed (EbbMemoryBudget *self,
@@ -203,8 +213,7 @@ run_products (EbbMemoryBudget *self,
     return FALSE;
   g_clear_object (&estimate);
   before = ebb_memory_budget_count_own_bytes ();
-  ebb_memory_trim (subject->device);
-  self->own_bytes = ebb_memory_budget_count_own_bytes ();
+  recount_own_bytes (self, subject);
   self->retained = MAX (self->retained, subtract (before, self->own_bytes));
   return TRUE;
 }
@@ -223,10 +232,11 @@ find_own_bytes (EbbMemoryBudget *self,
   self->n_threads = (guint) n_threads;
   if (!subject->is_process)
     return TRUE;
-  ebb_memory_trim (subject->device);
   if (self->group != NULL && self->own_bytes > 0)
     return TRUE;
-  self->own_bytes = ebb_memory_budget_count_own_bytes ();
+  if (self->group == NULL)
+    ebb_product_forget_dnnl (); /* of earlier attempts, whose products had other shapes */
+  recount_own_bytes (self, subject);
   return take_largest (self, &self->own_bytes, error);
 }
 
@@ -393,6 +403,11 @@ plan_least (EbbMemoryBudget *self,
 
   if (least == NULL || !measure (self, subject, least, &peak, extent, error))
     return NULL;
+  if (self->group == NULL) /* the first dry step of a process makes threads and code */
+    {
+      recount_own_bytes (self, subject);
+      self->most = subtract (self->total, count_own (self, subject));
+    }
   self->limit = get_bytes (least, "least-bytes");
   if (self->limit <= self->most)
     faster = plan_within (self, subject, &other_peak, &other_extent, &failure);
@@ -472,8 +487,7 @@ plan_process (EbbMemoryBudget *self,
   if (plan == NULL || self->group != NULL)
     return g_steal_pointer (&plan);
   /* Planning itself leaves some behind: tables, and the times of kernels. */
-  ebb_memory_trim (subject->device);
-  self->own_bytes = ebb_memory_budget_count_own_bytes ();
+  recount_own_bytes (self, subject);
   divide (self, subject);
   if (self->extent <= self->most)
     return g_steal_pointer (&plan);

@@ -330,6 +330,26 @@ insert_plan (Plan *plan)
     plan_unref (dropped);
 }
 
+void
+ebb_product_forget_dnnl (void)
+{
+  GQueue dropped = G_QUEUE_INIT;
+  int capacity;
+
+  pthread_mutex_lock (&plans_lock);
+  if (plans)
+    g_hash_table_remove_all (plans);
+  dropped = plans_by_use;
+  g_queue_init (&plans_by_use);
+  pthread_mutex_unlock (&plans_lock);
+  for (GList *link = g_queue_pop_head_link (&dropped); link != NULL; link = g_queue_pop_head_link (&dropped))
+    plan_unref (link->data);
+  /* oneDNN has a cache of its own. */
+  if (dnnl_get_primitive_cache_capacity (&capacity) == dnnl_success
+      && dnnl_set_primitive_cache_capacity (0) == dnnl_success)
+    dnnl_set_primitive_cache_capacity (capacity);
+}
+
 /* -- runs --------------------------------------------------------------------------------------------------------- */
 
 static Arguments *

@@ -54,6 +54,8 @@ EbbProductResult ebb_product_run_dnnl (const EbbProduct *product,
 /* How many bytes of workspace it needs: 0 where it fails. FALSE: the product is unsupported. */
 gboolean ebb_product_get_dnnl_workspace (const EbbProduct *product,
                                          gsize *size);
+/* Frees what is kept of products that were met, code for the most part. A product that comes again makes it anew. */
+void ebb_product_forget_dnnl (void);
 
 /* The same for any dtypes and strides, by tiles in f32. @workspace is aligned to 64 bytes. */
 gboolean ebb_product_run_tiles (const EbbProduct *product,
