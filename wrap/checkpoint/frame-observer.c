@@ -32,7 +32,6 @@ check_read (EbbCheckpointFrame *self,
 {
   EbbStorage *storage = tensor->storage;
   EbbRead *read = find_read (self, storage->birth);
-  g_autofree char *shape = NULL;
 
   if (read == NULL && !self->recomputing)
     {
@@ -40,15 +39,14 @@ check_read (EbbCheckpointFrame *self,
 
       g_array_append_val (self->reads, first);
     }
-  if (read == NULL || !self->recomputing || read->version == storage->version)
-    return TRUE;
-  shape = ebb_tensor_shape_to_string (tensor);
-  return ebb_fail (error, EBB_ERROR_VERSION,
-                   "%s reads a %s of shape %s that was changed in place since the forward read it (version %u, was %u)",
-                   call->op->name, tensor->is_parameter ? "parameter" : tensor->is_buffer ? "buffer"
-                                                                                          : "tensor",
-                   shape,
-                   storage->version, read->version);
+  return read == NULL || !self->recomputing || read->version == storage->version
+         || ebb_fail (error, EBB_ERROR_VERSION,
+                      "%s reads a %s of shape %s that was changed in place since the forward read it (version %u, was "
+                      "%u)",
+                      call->op->name,
+                      tensor->is_parameter ? "parameter" : tensor->is_buffer ? "buffer"
+                                                                             : "tensor",
+                      ebb_show_shape (tensor), storage->version, read->version);
 }
 
 static gboolean

@@ -310,14 +310,10 @@ ebb_frame_check_inputs (EbbCheckpointFrame *self,
       const EbbFrameInput *input = ebb_frame_input (self, i);
 
       if (input->unpacked != NULL && input->unpacked->storage->version != input->version)
-        {
-          g_autofree char *shape = ebb_tensor_shape_to_string (input->unpacked);
-
-          return ebb_fail (error, EBB_ERROR_VERSION,
-                           "the forward changes a tensor of shape %s in place that it was given or found, so it can't "
-                           "be run again from the same values",
-                           shape);
-        }
+        return ebb_fail (error, EBB_ERROR_VERSION,
+                         "the forward changes a tensor of shape %s in place that it was given or found, so it can't be "
+                         "run again from the same values",
+                         ebb_show_shape (input->unpacked));
     }
   return TRUE;
 }
@@ -373,11 +369,10 @@ refuse_tensor (const EbbFrameSlot *slot,
                const char *how,
                GError **error)
 {
-  g_autofree char *was = describe (&slot->view, slot->device, slot->op);
-  g_autofree char *is = describe (&tensor->view, tensor->storage->device, ebb_modes.saving);
-
   return ebb_fail (error, EBB_ERROR_RECOMPUTE,
-                   "saved tensor %u was %s, and is %s%s in the recompute; " EBB_RECOMPUTE_CAUSES, index, was, is, how);
+                   "saved tensor %u was %s, and is %s%s in the recompute; " EBB_RECOMPUTE_CAUSES, index,
+                   ebb_in_message (describe (&slot->view, slot->device, slot->op)),
+                   ebb_in_message (describe (&tensor->view, tensor->storage->device, ebb_modes.saving)), how);
 }
 
 gboolean
@@ -422,12 +417,9 @@ ebb_slot_take (EbbFrameSlot *slot,
   EbbTensor *value = slot->value;
 
   if (value->storage->version != slot->version)
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (value);
-
-      return ebb_fail_null (error, EBB_ERROR_VERSION,
-                            "a tensor of shape %s that backward needs was changed in place after it was used", shape);
-    }
+    return ebb_fail_null (error, EBB_ERROR_VERSION,
+                          "a tensor of shape %s that backward needs was changed in place after it was used",
+                          ebb_show_shape (value));
   if (retain || slot->n_taken < slot->n_wanted)
     return ebb_tensor_ref (value);
   slot->value = NULL;

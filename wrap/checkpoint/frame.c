@@ -335,12 +335,9 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
   if (self->call_args != NULL)
     self->goes_back = TRUE;
   if (packed == NULL) /* packed in a recompute, whose graph no backward pass goes through */
-    {
-      g_autofree char *who = ebb_checkpoint_target_describe (self->target);
-
-      return ebb_fail_null (error, EBB_ERROR_GRAPH,
-                            "%s: backward can't run through the graph of a recompute, which saves nothing", who);
-    }
+    return ebb_fail_null (error, EBB_ERROR_GRAPH,
+                          "%s: backward can't run through the graph of a recompute, which saves nothing",
+                          ebb_in_message (ebb_checkpoint_target_describe (self->target)));
   if (!ebb_frame_begin_backward (self, error))
     return NULL;
   ebb_checkpoint_savings_note_backward (self->target->savings);

@@ -216,11 +216,8 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
   gboolean ok;
 
   if (self->recomputing)
-    {
-      g_autofree char *who = ebb_checkpoint_target_describe (self->target);
-
-      return ebb_fail (error, EBB_ERROR_RECOMPUTE, "%s: its recompute is running and needs its own result", who);
-    }
+    return ebb_fail (error, EBB_ERROR_RECOMPUTE, "%s: its recompute is running and needs its own result",
+                     ebb_in_message (ebb_checkpoint_target_describe (self->target)));
   modules = ebb_checkpoint_target_get_modules (self->target, error);
   if (modules == NULL)
     return FALSE;

@@ -125,7 +125,6 @@ check_result (Call *call,
 {
   const int n_dims = tile->view.n_dims;
   gboolean fits = result->view.n_dims == n_dims;
-  g_autofree char *from = NULL, *to = NULL;
 
   for (int i = 0; fits && i + 1 < n_dims; i++)
     fits = result->view.shape[i] == tile->view.shape[i];
@@ -135,12 +134,10 @@ check_result (Call *call,
            && result->view.shape[n_dims - 1] == call->whole->view.shape[n_dims - 1];
   if (fits)
     return TRUE;
-  from = ebb_tensor_shape_to_string (tile);
-  to = ebb_tensor_shape_to_string (result);
   return ebb_fail (error, EBB_ERROR_SHAPE,
                    "%s: it made %s of a tile %s; a module in tiles gives a row for each of its rows, all of one size "
                    "and dtype",
-                   ebb_module_get_type_name (call->module), to, from);
+                   ebb_module_get_type_name (call->module), ebb_show_shape (result), ebb_show_shape (tile));
 }
 
 static EbbTensor *

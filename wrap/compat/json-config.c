@@ -63,9 +63,8 @@ refuse_value (const char *where,
               const char *value,
               GError **error)
 {
-  g_autofree char *kind = describe_kind (key);
-
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be %s", where, key->name, value, kind);
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be %s", where, key->name, value,
+                   ebb_in_message (describe_kind (key)));
 }
 
 gboolean
@@ -75,11 +74,9 @@ ebb_json_config_refuse_key (const EbbJson *object,
                             const char *list,
                             GError **error)
 {
-  g_autofree char *quoted = ebb_json_quote (name);
-  g_autofree char *value = ebb_json_describe (ebb_json_get (object, name));
-
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s has no key %s (which is %s): its keys are %s", where, quoted,
-                   value, list);
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s has no key %s (which is %s): its keys are %s", where,
+                   ebb_in_message (ebb_json_quote (name)),
+                   ebb_in_message (ebb_json_describe (ebb_json_get (object, name))), list);
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
@@ -283,13 +280,10 @@ ebb_json_config_read_args (EbbArgs *args,
       g_autoptr (EbbJson) json = convert_argument (args, i, &value);
 
       if (key == NULL)
-        {
-          g_autofree char *quoted = name != NULL ? ebb_json_quote (name) : g_strdup ("without a name");
-          g_autofree char *list = list_keys (keys, n_keys);
-
-          return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                           "there is no argument %s (which is %s): the arguments are %s", quoted, value, list);
-        }
+        return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                         "there is no argument %s (which is %s): the arguments are %s",
+                         name != NULL ? ebb_in_message (ebb_json_quote (name)) : "without a name", value,
+                         ebb_in_message (list_keys (keys, n_keys)));
       if (ebb_args_get_value_kind (args, i) != EBB_VALUE_NONE
           && (json->kind == EBB_JSON_NULL || !read_value (key, json, &ebb_config_get_value (config, key))))
         return refuse_value ("the arguments", key, value, error);
@@ -307,11 +301,9 @@ ebb_json_config_get_section (const EbbJson *object,
                              GError **error)
 {
   const EbbJson *member = ebb_json_get (object, name);
-  g_autofree char *value = NULL;
 
   *section = member != NULL && member->kind == EBB_JSON_OBJECT ? member : NULL;
-  if (member == NULL || *section != NULL)
-    return TRUE;
-  value = ebb_json_describe (member);
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be an object", where, name, value);
+  return member == NULL || *section != NULL
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be an object", where, name,
+                      ebb_in_message (ebb_json_describe (member)));
 }

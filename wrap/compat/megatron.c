@@ -82,10 +82,8 @@ refuse_pair (const char *where,
              const char *choice,
              GError **error)
 {
-  g_autofree char *first = describe (config, &keys[a]);
-  g_autofree char *second = describe (config, &keys[b]);
-
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s and %s: %s", where, first, second, choice);
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s and %s: %s", where,
+                   ebb_in_message (describe (config, &keys[a])), ebb_in_message (describe (config, &keys[b])), choice);
 }
 
 static gboolean

@@ -272,16 +272,14 @@ check_string (Pass *self,
 {
   g_autofree char *found = NULL;
   g_autofree char *quoted = NULL;
-  g_autofree char *shown = NULL;
 
   if (ebb_gguf_get_string (self->gguf, key, &found, &self->error) && strcmp (found, right) == 0)
     return TRUE;
   if (self->error != NULL)
     return FALSE;
   quoted = found != NULL ? ebb_json_quote (found) : g_strdup ("missing");
-  shown = ebb_escape_text (self->gguf->tensors->path);
-  return ebb_fail (&self->error, EBB_ERROR_STATE, "%s: %s is %s: for an adapter of this model it must be \"%s\"", shown,
-                   key, quoted, right);
+  return ebb_fail (&self->error, EBB_ERROR_STATE, "%s: %s is %s: for an adapter of this model it must be \"%s\"",
+                   ebb_show_text (self->gguf->tensors->path), key, quoted, right);
 }
 
 static gboolean
@@ -289,7 +287,6 @@ read_all (Pass *self,
           EbbModule *model)
 {
   const EbbTensorFile *file = self->gguf->tensors;
-  g_autofree char *shown = NULL;
 
   if (!check_string (self, "general.type", "adapter") || !check_string (self, "adapter.type", "lora")
       || !check_string (self, "general.architecture", self->architecture->gguf->name))
@@ -303,11 +300,11 @@ read_all (Pass *self,
   ebb_module_visit (model, read_layer, self);
   if (self->error != NULL || self->n_read == file->n_entries)
     return self->error == NULL;
-  shown = ebb_escape_text (file->path);
   return ebb_fail (&self->error, EBB_ERROR_STATE,
                    "%s: %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
                    " tensors belong to no linear layer of this %s, or to one that GGUF files join with others",
-                   shown, file->n_entries - self->n_read, file->n_entries, ebb_module_get_type_name (model));
+                   ebb_show_text (file->path), file->n_entries - self->n_read, file->n_entries,
+                   ebb_module_get_type_name (model));
 }
 
 EbbArgs *

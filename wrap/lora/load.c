@@ -66,10 +66,10 @@ refuse (const char *path,
         const char *right,
         GError **error)
 {
-  g_autofree char *shown = ebb_escape_text (path);
   g_autofree char *described = value != NULL ? ebb_json_describe (value) : g_strdup ("missing");
 
-  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s: %s is %s: it must be %s", shown, key, described, right);
+  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED, "%s: %s is %s: it must be %s", ebb_show_text (path), key, described,
+                   right);
 }
 
 static gboolean
@@ -163,15 +163,13 @@ check_shape (Loading *loading,
              gint64 n_columns)
 {
   EbbTensor *tensor = ebb_args_peek_tensor (loading->tensors, (guint) index);
-  g_autofree char *shape = NULL;
 
-  if (ebb_view_has_shape (&tensor->view, (gint64[]){ n_rows, n_columns }, 2))
-    return TRUE;
-  shape = ebb_tensor_shape_to_string (tensor);
-  return ebb_fail (loading->error, EBB_ERROR_SHAPE,
-                   "%s: %s is %s: for rank %d and this model it must be [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "]",
-                   loading->path, ebb_args_get_key (loading->tensors, (guint) index), shape, loading->options->rank,
-                   n_rows, n_columns);
+  return ebb_view_has_shape (&tensor->view, (gint64[]){ n_rows, n_columns }, 2)
+         || ebb_fail (loading->error, EBB_ERROR_SHAPE,
+                      "%s: %s is %s: for rank %d and this model it must be [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
+                      "]",
+                      loading->path, ebb_args_get_key (loading->tensors, (guint) index), ebb_show_shape (tensor),
+                      loading->options->rank, n_rows, n_columns);
 }
 
 /* Finds the tensor with the layer's own weight: PEFT writes it for a head, and would load it into the model. */

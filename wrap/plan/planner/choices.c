@@ -224,15 +224,10 @@ ebb_plan_find_place (EbbDevice *device,
                      EbbMemoryPlace *place,
                      GError **error)
 {
-  g_autofree char *known = NULL;
-
   *place = store != NULL ? ebb_store_kind_find_place (store) : EBB_MEMORY_PLACE_HOST;
   if (*place == EBB_MEMORY_PLACE_DEVICE)
-    {
-      known = ebb_store_kind_join_moving (" store or a ");
-      return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "a plan moves what blocks keep to a %s store, not to an %s",
-                       known, G_OBJECT_TYPE_NAME (store));
-    }
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "a plan moves what blocks keep to a %s store, not to an %s",
+                     ebb_in_message (ebb_store_kind_join_moving (" store or a ")), G_OBJECT_TYPE_NAME (store));
   if (*place == EBB_MEMORY_PLACE_HOST && device->backend->host_memory)
     *place = EBB_MEMORY_PLACE_DEVICE;
   return TRUE;

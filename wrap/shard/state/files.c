@@ -72,10 +72,8 @@ fail (EbbTensorFile *file,
       const char *problem,
       GError **error)
 {
-  g_autofree char *quoted = ebb_json_quote (name);
-  g_autofree char *shown = ebb_escape_text (file->path);
-
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: tensor %s %s", shown, quoted, problem);
+  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: tensor %s %s", ebb_show_text (file->path),
+                   ebb_in_message (ebb_json_quote (name)), problem);
 }
 
 /* Finds a tensor that must have that dtype and so many elements; -1: any. */
@@ -172,10 +170,7 @@ ebb_shard_source_read_index (const char *folder,
   g_autofree char *text = ebb_read_file (path, EBB_SHARD_INDEX_MAX_SIZE, &size, error);
 
   if (text != NULL && strlen (text) != size)
-    {
-      ebb_file_fail (path, error, "it has a zero byte");
-      return NULL;
-    }
+    return ebb_fail_null (error, EBB_ERROR_FORMAT, "%s: it has a zero byte", ebb_show_text (path));
   return g_steal_pointer (&text);
 }
 
@@ -221,11 +216,11 @@ add_tensor (EbbShardSource *self,
             EbbTensor *tensor,
             GError **error)
 {
-  g_autofree char *quoted = ebb_json_quote (name != NULL ? name : "");
   EbbShardRecord *record;
 
   if (name == NULL || tensor == NULL || ebb_shard_index_find (self->index, table, name) != NULL)
-    return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s has %s, which is %s", self->shown, quoted,
+    return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s has %s, which is %s", self->shown,
+                     ebb_in_message (ebb_json_quote (name != NULL ? name : "")),
                      tensor == NULL ? "not a tensor" : "there twice or without a name");
   record = ebb_shard_index_add (self->index, table, name, tensor->view.dtype, tensor->view.shape,
                                 (guint) tensor->view.n_dims);
@@ -349,11 +344,9 @@ open_file (EbbShardSource *self,
   if (file != NULL)
     return file;
   if (!self->index->has_files[kind] || rank >= self->index->n_ranks)
-    {
-      g_autofree char *name = ebb_shard_file_make_name (kind, self->index->save, rank, self->index->n_ranks);
-
-      return ebb_fail_null (error, EBB_ERROR_FORMAT, "%s: the index does not name the file %s", self->shown, name);
-    }
+    return ebb_fail_null (
+        error, EBB_ERROR_FORMAT, "%s: the index does not name the file %s", self->shown,
+        ebb_in_message (ebb_shard_file_make_name (kind, self->index->save, rank, self->index->n_ranks)));
   if (g_hash_table_size (self->files) >= MAX_OPEN_FILES)
     g_hash_table_remove_all (self->files);
   file = ebb_safetensors_open (path, FALSE, error);

@@ -245,14 +245,14 @@ list_states (const char *folder,
 {
   g_auto (GStrv) names = ebb_list_folder (folder, error);
   g_auto (GStrv) states = names != NULL ? list_names (names) : NULL;
-  g_autofree char *shown = ebb_escape_text (folder);
   gint64 newest_step, old_step;
   guint old = 0;
 
   if (states == NULL)
     return NULL;
   if (states[0] == NULL)
-    return ebb_fail_null (error, EBB_ERROR_IO, "can't read a state in %s: no training was saved there", shown);
+    return ebb_fail_null (error, EBB_ERROR_IO, "can't read a state in %s: no training was saved there",
+                          ebb_show_text (folder));
   while (states[old] != NULL && parse_old (states[old]) == 0)
     old++;
   if (old > 0 && states[old] != NULL && read_step (folder, states[0], &newest_step)

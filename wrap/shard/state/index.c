@@ -200,15 +200,11 @@ merge_record (EbbShardIndex *self,
       other->dtype = record->dtype = EBB_DTYPE_U8;
     }
   if (!same_tensor (record, other))
-    {
-      g_autofree char *a = ebb_shape_to_string (record->shape, record->n_dims);
-      g_autofree char *b = ebb_shape_to_string (other->shape, other->n_dims);
-
-      return ebb_fail (error, EBB_ERROR_STATE,
-                       "%s %s is %s %s split in %u on one rank and %s %s split in %u on another",
-                       ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a,
-                       record->split.n_parts, ebb_dtype_get_name (other->dtype), b, other->split.n_parts);
-    }
+    return ebb_fail (error, EBB_ERROR_STATE, "%s %s is %s %s split in %u on one rank and %s %s split in %u on another",
+                     ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype),
+                     ebb_in_message (ebb_shape_to_string (record->shape, record->n_dims)), record->split.n_parts,
+                     ebb_dtype_get_name (other->dtype),
+                     ebb_in_message (ebb_shape_to_string (other->shape, other->n_dims)), other->split.n_parts);
   record->n_steps = MAX (record->n_steps, other->n_steps);
   g_array_append_vals (record->ranges, other->ranges->data, other->ranges->len);
   return TRUE;

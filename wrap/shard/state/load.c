@@ -219,7 +219,6 @@ check_entry (Loading *self,
   const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, number);
   const EbbLocalShard *shard = &entry->shard;
   const EbbShardRecord *record = find_record (self, number);
-  g_autofree char *shape = record != NULL ? ebb_shape_to_string (record->shape, record->n_dims) : NULL;
 
   if (record == NULL)
     return ebb_fail (error, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is missing", self->source->shown,
@@ -228,7 +227,8 @@ check_entry (Loading *self,
       || memcmp (record->shape, shard->shape, shard->n_dims * sizeof shard->shape[0]) != 0)
     return ebb_fail (error, EBB_ERROR_STATE,
                      "the state saved in %s does not fit: %s is %s there, which is not its shape here",
-                     self->source->shown, entry->name, shape);
+                     self->source->shown, entry->name,
+                     ebb_in_message (ebb_shape_to_string (record->shape, record->n_dims)));
   return TRUE;
 }
 
@@ -264,13 +264,11 @@ check_module (Loading *self,
   for (guint i = 0; i < records->len; i++)
     {
       const EbbShardRecord *record = g_ptr_array_index (records, i);
-      g_autofree char *quoted = ebb_json_quote (record->name);
 
-      if (g_hash_table_contains (names, record->name))
-        continue;
-      return ebb_fail (error, EBB_ERROR_STATE,
-                       "the state saved in %s does not fit: it has %s, which the module does not have",
-                       self->source->shown, quoted);
+      if (!g_hash_table_contains (names, record->name))
+        return ebb_fail (error, EBB_ERROR_STATE,
+                         "the state saved in %s does not fit: it has %s, which the module does not have",
+                         self->source->shown, ebb_in_message (ebb_json_quote (record->name)));
     }
   for (guint i = 0; i < self->entries->len; i++)
     if (!check_dtype (self, i, error))
@@ -342,13 +340,10 @@ read_item (Loading *self,
   if (ebb_local_shard_is_split (&shard))
     {
       if (n_dims != shard.n_dims || memcmp (shape, shard.shape, n_dims * sizeof shape[0]) != 0)
-        {
-          g_autofree char *shown = ebb_shape_to_string (record->shape, record->n_dims);
-
-          return ebb_fail_null (error, EBB_ERROR_STATE,
-                                "the state saved in %s has %s as %s: it can't be split as the parameter is",
-                                self->source->shown, record->name, shown);
-        }
+        return ebb_fail_null (error, EBB_ERROR_STATE,
+                              "the state saved in %s has %s as %s: it can't be split as the parameter is",
+                              self->source->shown, record->name,
+                              ebb_in_message (ebb_shape_to_string (record->shape, record->n_dims)));
       n_dims = ebb_local_shard_get_shape (&shard, shape);
       begin = shard.begin;
       end = shard.end;
@@ -380,14 +375,9 @@ read_items (Loading *self,
       EbbTensor *tensor;
 
       if (parameter == NULL)
-        {
-          g_autofree char *quoted = ebb_json_quote (name);
-
-          return ebb_fail (error, EBB_ERROR_STATE,
-                           "the state saved in %s is of an optimizer with the parameter %s, which this one does not "
-                           "have",
-                           self->source->shown, quoted);
-        }
+        return ebb_fail (error, EBB_ERROR_STATE,
+                         "the state saved in %s is of an optimizer with the parameter %s, which this one does not have",
+                         self->source->shown, ebb_in_message (ebb_json_quote (name)));
       tensor = read_item (self, record, parameter, &failure);
       if (failure != NULL)
         {

@@ -181,13 +181,9 @@ extract_item (EbbOptimizer *optimizer,
   if (ebb_local_shard_is_split (&shard)
       && (!ebb_optimizer_state_follows_elements (optimizer, parameter, key, full->view.dtype)
           || !ebb_view_has_shape (&full->view, shard.shape, shard.n_dims)))
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (full);
-
-      return ebb_fail_null (error, EBB_ERROR_STATE,
-                            "the optimizer's state %s of %s is %s %s: it can't be split as the parameter is", key, name,
-                            ebb_dtype_get_name (full->view.dtype), shape);
-    }
+    return ebb_fail_null (error, EBB_ERROR_STATE,
+                          "the optimizer's state %s of %s is %s %s: it can't be split as the parameter is", key, name,
+                          ebb_dtype_get_name (full->view.dtype), ebb_show_shape (full));
   local = ebb_local_shard_extract (&shard, full, error);
   /* A slice of a tensor-parallel parameter is a copy already. */
   return copy && local != NULL && shard.unit != NULL && shard.ranks == NULL ? ebb_copy (local, error)
@@ -531,14 +527,13 @@ ebb_optimizer_rest_check (EbbArgs *rest,
         {
           const char *key = ebb_args_get_key (values, k);
           g_autofree char *item = key != NULL ? g_strconcat (name, "/", key, NULL) : NULL;
-          g_autofree char *quoted = NULL;
 
           if (item == NULL || ebb_args_get_value_kind (values, k) != EBB_VALUE_NONE
               || ebb_shard_index_find (index, EBB_SHARD_FILE_OPTIMIZER, item) != NULL)
             continue;
-          quoted = ebb_json_quote (item);
           return ebb_fail (error, EBB_ERROR_FORMAT,
-                           "%s: the optimizer had %s, which the index of the state does not have", folder, quoted);
+                           "%s: the optimizer had %s, which the index of the state does not have", folder,
+                           ebb_in_message (ebb_json_quote (item)));
         }
     }
   return TRUE;
