@@ -13,6 +13,8 @@ void ebb_error_set (GError **error,
 /* The failure for a function to return, which sets its @error. */
 #define ebb_fail(...) (ebb_error_set (__VA_ARGS__), FALSE)
 #define ebb_fail_null(...) (ebb_error_set (__VA_ARGS__), NULL)
+/* The same with an error that is there, which @error takes over. */
+#define ebb_fail_with(error, failure) (g_propagate_error (error, failure), FALSE)
 
 /* Passes @text on to the message of the thread's next ebb_error_set (), which frees @text. */
 const char *ebb_in_message (char *text);

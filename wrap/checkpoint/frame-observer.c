@@ -166,8 +166,7 @@ ask_policy (EbbCheckpointFrame *self,
     return TRUE;
   if (self->policy_error == NULL)
     self->policy_error = g_error_copy (local);
-  g_propagate_error (error, local);
-  return FALSE;
+  return ebb_fail_with (error, local);
 }
 
 static gboolean

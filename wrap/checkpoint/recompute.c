@@ -167,8 +167,7 @@ run_again (EbbCheckpointFrame *self,
   ebb_profile_pop (mark_of_profile);
   if (local == NULL)
     return check_run (self, error);
-  g_propagate_error (error, local);
-  return FALSE;
+  return ebb_fail_with (error, local);
 }
 
 /* Between the callbacks; the one at the end is called however it went. */

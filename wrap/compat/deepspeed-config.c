@@ -72,17 +72,15 @@ ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
   if (!config->partition)
     return TRUE;
   if (mpu->world_size < 2)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "partition_activations is true and %s: it divides activations among model-parallel ranks, of which "
-                 "there must be at least 2; one process alone takes false",
-                 mpu->world_size == 0 ? "there is no mpu" : "mpu has one rank");
-  else if (mpu->group == NULL)
-    g_set_error (
-        error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-        "partition_activations is true and mpu has %u ranks, but no group to communicate over: it must be an "
-        "EbbMesh or EbbProcessGroup, or have a model-parallel-group",
-        mpu->world_size);
-  return mpu->group != NULL && mpu->world_size >= 2;
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "partition_activations is true and %s: it divides activations among model-parallel ranks, of "
+                     "which there must be at least 2; one process alone takes false",
+                     mpu->world_size == 0 ? "there is no mpu" : "mpu has one rank");
+  return mpu->group != NULL
+         || ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                      "partition_activations is true and mpu has %u ranks, but no group to communicate over: it must "
+                      "be an EbbMesh or EbbProcessGroup, or have a model-parallel-group",
+                      mpu->world_size);
 }
 
 EbbArgs *

@@ -130,21 +130,20 @@ check_ranks (EbbMpu *mpu,
       mpu->group = g_object_ref (ebb_parallel_get_group (model));
       mpu->world_size = ebb_process_group_get_size (mpu->group);
     }
-  if (mpu->group != NULL && mpu->world_size >= 2)
-    return TRUE;
-  if (mpu->world_size >= 2)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "%s: distribute_saved_activations is true and mpu has %u ranks, but no group to "
-                 "communicate over: it must be an EbbMesh or EbbProcessGroup, or have a model-parallel-group",
-                 where, mpu->world_size);
-  else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s: distribute_saved_activations is true and %s: activations are distributed over tensor-parallel "
-                 "ranks, of which there must be at least 2",
-                 where,
-                 mpu->world_size == 0 ? "there is no mpu, nor is the model divided among ranks"
-                                      : "there is one tensor-parallel rank");
-  return FALSE;
+  if (mpu->world_size < 2)
+    return ebb_fail (
+        error, EBB_ERROR_INVALID_ARGUMENT,
+        "%s: distribute_saved_activations is true and %s: activations are distributed over tensor-parallel "
+        "ranks, of which there must be at least 2",
+        where,
+        mpu->world_size == 0 ? "there is no mpu, nor is the model divided among ranks"
+                             : "there is one tensor-parallel rank");
+  return mpu->group != NULL
+         || ebb_fail (
+             error, EBB_ERROR_NOT_SUPPORTED,
+             "%s: distribute_saved_activations is true and mpu has %u ranks, but no group to communicate over: "
+             "it must be an EbbMesh or EbbProcessGroup, or have a model-parallel-group",
+             where, mpu->world_size);
 }
 
 static gboolean

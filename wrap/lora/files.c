@@ -330,10 +330,7 @@ ebb_lora_save (EbbModule *model,
   options = find_options (model, adapter, error);
   if (options == NULL)
     return FALSE;
-  if (save (model, folder, options, &failure))
-    return TRUE;
-  g_propagate_error (error, g_steal_pointer (&failure));
-  return FALSE;
+  return save (model, folder, options, &failure) || ebb_fail_with (error, g_steal_pointer (&failure));
 }
 
 /**

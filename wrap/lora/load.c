@@ -254,19 +254,17 @@ check_all_used (Loading *loading,
         const char *key = ebb_args_get_key (loading->tensors, i);
 
         if (EBB_IS_GPT (model) && strstr (key, ".lm_head.") != NULL && has_tied_head (EBB_GPT (model)))
-          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "%s: %s is of the head, and this model's head has the embedding's weight, so that it takes no "
-                       "branch: leave lm_head out of target_modules",
-                       loading->path, key);
-        else if (loading->architecture != NULL && is_of_joined (loading->architecture, key))
-          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "%s: %s is of a layer that joins others, which have branches of their own here", loading->path,
-                       key);
-        else
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                       "%s: %s belongs to no linear layer of this %s: the adapter is of another model", loading->path,
-                       key, ebb_module_get_type_name (model));
-        return FALSE;
+          return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                           "%s: %s is of the head, and this model's head has the embedding's weight, so that it takes "
+                           "no branch: leave lm_head out of target_modules",
+                           loading->path, key);
+        if (loading->architecture != NULL && is_of_joined (loading->architecture, key))
+          return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                           "%s: %s is of a layer that joins others, which have branches of their own here",
+                           loading->path, key);
+        return ebb_fail (error, EBB_ERROR_STATE,
+                         "%s: %s belongs to no linear layer of this %s: the adapter is of another model", loading->path,
+                         key, ebb_module_get_type_name (model));
       }
   return n > 0 || ebb_fail (error, EBB_ERROR_STATE, "%s: there is no tensor in it", loading->path);
 }

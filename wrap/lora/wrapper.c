@@ -237,8 +237,7 @@ ebb_lora_model_add (EbbModule *model,
   if (addition.error != NULL)
     {
       g_ptr_array_set_free_func (branches, ebb_lora_branch_free);
-      g_propagate_error (error, addition.error);
-      return FALSE;
+      return ebb_fail_with (error, addition.error);
     }
   self = get_or_make (model);
   for (guint i = 0; i < modules->len; i++)
@@ -335,14 +334,12 @@ check_targets (EbbModule *model,
   for (GList *i = endings; i != NULL; i = i->next)
     g_string_append_printf (text, "%s%s", i == endings ? "" : ", ", (char *) i->data);
   if (unused != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "lora: the target \"%s\" matches no linear layer of this %s; it has %s", unused,
-                 ebb_module_get_type_name (model), text->len > 0 ? text->str : "none");
-  else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "lora: no linear layer of this %s is a target that is not excluded; it has %s",
-                 ebb_module_get_type_name (model), text->len > 0 ? text->str : "none");
-  return FALSE;
+    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "lora: the target \"%s\" matches no linear layer of this %s; it has %s", unused,
+                     ebb_module_get_type_name (model), text->len > 0 ? text->str : "none");
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "lora: no linear layer of this %s is a target that is not excluded; it has %s",
+                   ebb_module_get_type_name (model), text->len > 0 ? text->str : "none");
 }
 
 /**

@@ -195,12 +195,8 @@ ebb_memory_plan_check_step (EbbMemoryPlan *self,
                      "third");
   difference = ebb_plan_watch_compare (self->watch, self->model, step, user_data, &failure);
   if (failure != NULL)
-    {
-      g_propagate_error (error, failure);
-      return FALSE;
-    }
+    return ebb_fail_with (error, failure);
   g_clear_pointer (&self->watch, ebb_plan_watch_free);
-  if (difference != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the step isn't as it was planned: %s", difference);
-  return difference == NULL;
+  return difference == NULL
+         || ebb_fail (error, EBB_ERROR_STATE, "the step isn't as it was planned: %s", difference);
 }

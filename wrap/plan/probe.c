@@ -628,11 +628,10 @@ run_first_step (EbbProbe *self,
     ebb_module_remove_hook (first, hook);
   if (step == NULL)
     return FALSE;
-  if (!self->has_backward)
-    g_set_error (
-        error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-        "the step ran no backward pass, and a plan chooses what is saved for one: call backward () on the loss");
-  return self->has_backward;
+  return self->has_backward
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "the step ran no backward pass, and a plan chooses what is saved for one: call backward () on "
+                      "the loss");
 }
 
 EbbProbe *

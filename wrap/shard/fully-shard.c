@@ -187,9 +187,8 @@ check_idle (EbbShardUnit *unit,
     why = "its full parameters are summoned: call ebb_release_full_params () first";
   else if (ebb_shard_unit_is_used (unit))
     why = "a graph holds its parameters: run its backward or drop it first";
-  if (why != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "unwrapping of %s: %s", unit->name, why);
-  return why == NULL;
+  return why == NULL
+         || ebb_fail (error, EBB_ERROR_STATE, "unwrapping of %s: %s", unit->name, why);
 }
 
 /**

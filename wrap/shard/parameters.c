@@ -157,10 +157,7 @@ check_ranks (EbbShardUnit *self,
   if (self->replicas != NULL)
     ebb_agree_same_text (self->replicas, "the module to shard", first != NULL ? first->message : text->str,
                          first == NULL ? &first : NULL);
-  if (first == NULL)
-    return TRUE;
-  g_propagate_error (error, g_steal_pointer (&first));
-  return FALSE;
+  return first == NULL || ebb_fail_with (error, g_steal_pointer (&first));
 }
 
 static gboolean

@@ -424,8 +424,7 @@ find_moving (EbbPlanCandidates *self,
   take_faster (fastest, mixed, budget);
   if (failure == NULL)
     return find_all_moving (self, budget, fastest, error);
-  g_propagate_error (error, failure);
-  return FALSE;
+  return ebb_fail_with (error, failure);
 }
 
 /* Segments whose blocks keep everything while it is recomputed: one more forward, as where each block is recomputed. */
@@ -480,10 +479,7 @@ find_unsegmented (EbbPlanCandidates *self,
   g_auto (EbbChainPlan) uniform = { 0 };
 
   if (failure != NULL)
-    {
-      g_propagate_error (error, failure);
-      return FALSE;
-    }
+    return ebb_fail_with (error, failure);
   take_faster (fastest, mixed, budget);
   take_faster (fastest, self->least, budget);
   find_uniform (&self->chain, budget, &uniform);

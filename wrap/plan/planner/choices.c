@@ -699,9 +699,8 @@ check_twice (EbbPlanChoices *self,
   if (again == NULL)
     return FALSE;
   difference = ebb_probe_compare (self->probe, again, self->probe, self->none);
-  if (difference != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the step isn't the same twice: the second time %s", difference);
-  return difference == NULL;
+  return difference == NULL
+         || ebb_fail (error, EBB_ERROR_STATE, "the step isn't the same twice: the second time %s", difference);
 }
 
 /* Applies a plan that has nothing but tiles of @n_rows rows; 0: not even those. */

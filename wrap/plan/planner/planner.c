@@ -128,10 +128,7 @@ add_lower (Planner *self,
       g_autoptr (EbbMemoryPlan) lower = make_fastest (self, budget, &failure);
 
       if (failure != NULL)
-        {
-          g_propagate_error (error, failure);
-          return FALSE;
-        }
+        return ebb_fail_with (error, failure);
       if (lower == NULL || lower->predicted_peak_bytes >= above->predicted_peak_bytes
           || lower->predicted_peak_bytes <= least->predicted_peak_bytes)
         break;

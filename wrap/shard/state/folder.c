@@ -314,10 +314,9 @@ ebb_shard_folder_use_newest (EbbProcessGroup *group,
       if (states[i + 1] == NULL || !may_try_older (group, is_final, failure))
         {
           /* Of states that are all damaged the newest is named. */
-          g_propagate_error (error, first != NULL && g_error_matches (failure, EBB_ERROR, EBB_ERROR_FORMAT)
-                                        ? g_steal_pointer (&first)
-                                        : g_steal_pointer (&failure));
-          return FALSE;
+          return ebb_fail_with (error, first != NULL && g_error_matches (failure, EBB_ERROR, EBB_ERROR_FORMAT)
+                                           ? g_steal_pointer (&first)
+                                           : g_steal_pointer (&failure));
         }
       if (is_first)
         g_message ("a saved state is passed over: %s", failure->message);

@@ -380,10 +380,7 @@ read_items (Loading *self,
                          self->source->shown, ebb_in_message (ebb_json_quote (name)));
       tensor = read_item (self, record, parameter, &failure);
       if (failure != NULL)
-        {
-          g_propagate_error (error, g_steal_pointer (&failure));
-          return FALSE;
-        }
+        return ebb_fail_with (error, g_steal_pointer (&failure));
       ebb_optimizer_items_add (items, name, key, record->n_steps, tensor);
     }
   return TRUE;

@@ -203,10 +203,7 @@ remove_interrupted (Saving *self,
   g_autoptr (EbbShardIndex) index = text != NULL ? ebb_shard_index_parse (text, EBB_SHARD_INDEX_FILE, NULL) : NULL;
 
   if (failure != NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_FORMAT))
-    {
-      g_propagate_error (error, failure);
-      return FALSE;
-    }
+    return ebb_fail_with (error, failure);
   g_clear_error (&failure);
   for (guint i = 0; names[i] != NULL; i++)
     is_unfinished = is_unfinished || is_unfinished_index (names[i]);
@@ -483,8 +480,7 @@ save (Saving *self,
     {
       /* No rank goes on to the index without all others, so nothing names these files. */
       remove_own (self);
-      g_propagate_error (error, g_steal_pointer (&agreed));
-      return FALSE;
+      return ebb_fail_with (error, g_steal_pointer (&agreed));
     }
   /* The index is replaced only if no rank was lost after it had written its files. */
   if (!ebb_agree_no_failure (self->group, NULL, error) || !publish (self, error))

@@ -234,15 +234,11 @@ load_own (EbbModule *module,
 {
   GError *failure = NULL;
   g_autoptr (GArray) transfers = NULL;
-  gboolean ok = ebb_state_reshard (entries, NULL, &failure);
 
-  if (ok && state == NULL)
-    {
-      g_set_error (&failure, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "load_full_state_dict: no state is given, and nothing is broadcast");
-      ok = FALSE;
-    }
-  if (ok)
+  if (ebb_state_reshard (entries, NULL, &failure)
+      && (state != NULL
+          || ebb_fail (&failure, EBB_ERROR_INVALID_ARGUMENT,
+                       "load_full_state_dict: no state is given, and nothing is broadcast")))
     transfers = match_own (module, entries, state, strict, &failure);
   if (!ebb_agree_no_failure (group, failure, error))
     return FALSE;
