@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/plan/planner/candidates-private.h"
 
+#include "tensor/error-private.h"
 #include "wrap/plan/segments-private.h"
 
 #include <math.h>
