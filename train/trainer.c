@@ -1,64 +1,20 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* One training: prepares, runs steps, measures held-out data, saves, and reports. */
-#include "train/trainer-private.h"
+#include "train/trainer-object-private.h"
 
 #include "nn/data/text-dataset.h"
-#include "nn/files/folder-lock.h"
 #include "nn/optim/adam.h"
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "tensor/memory.h"
-#include "tensor/util/property-private.h"
 #include "train/evaluate-private.h"
-#include "train/log-private.h"
 #include "train/outputs-private.h"
-#include "train/resume-private.h"
 #include "wrap/lora/wrapper.h"
 
 #include <math.h>
 #include <string.h>
 
 #define LEARNING_RATE 3e-4 /* without an optimizer */
-
-struct _EbbTrainer
-{
-  GObject parent_instance;
-
-  EbbTrainerOptions *options;
-  EbbTrainerSettings *settings; /* of @options */
-  EbbModule *model;
-  EbbOptimizer *optimizer;
-  EbbTrainSource source;
-  EbbTrainPass pass;
-  EbbTrainRanks ranks;
-  EbbTrainRecord record;
-
-  EbbTrainResume resume;
-  EbbFolderLock *lock; /* on the state's folder; NULL: another rank holds it, or there is none */
-  EbbTrainingLog log;
-  GError *failure;           /* by ebb_trainer_fail () */
-  GError *data_error;        /* of the batch function, until the next step */
-  GCancellable *cancellable; /* of the call that runs */
-
-  gboolean is_prepared, is_begun; /* for steps; ever */
-  gboolean is_broken;             /* a step was broken off: the weights are no step's */
-  gboolean must_poll;             /* requests of other ranks may have changed since the last exchange */
-  gint64 steps;                   /* EBB_TRAINER_NO_STEPS: until the data ends */
-  EbbTrainerHooks hooks;          /* each NULL if nothing is left to do */
-};
-
-enum
-{
-  STEPPED,
-  EVALUATED,
-  SAVED,
-  NOTE,
-  PHASE,
-  N_SIGNALS
-};
-static guint signals[N_SIGNALS];
-
-G_DEFINE_FINAL_TYPE (EbbTrainer, ebb_trainer, G_TYPE_OBJECT)
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
@@ -123,65 +79,6 @@ ebb_trainer_new (EbbModule *model,
   return g_steal_pointer (&self);
 }
 
-/**
- * ebb_trainer_set_batch_func:
- * @self: a trainer without a dataset
- * @func: (nullable) (scope notified) (closure user_data) (destroy destroy): gives batches
- * @user_data: user data of @func
- * @destroy: (nullable): frees @user_data
- *
- * Sets the function that gives the batches to train on. It is called on the thread that calls the trainer, and once
- * for each batch.
- */
-void
-ebb_trainer_set_batch_func (EbbTrainer *self, EbbTrainerBatchFunc func, gpointer user_data, GDestroyNotify destroy)
-{
-  g_return_if_fail (EBB_IS_TRAINER (self));
-
-  ebb_train_batch_func_set (&self->source.batches, func, user_data, destroy);
-}
-
-/**
- * ebb_trainer_set_evaluate_func:
- * @self: a trainer
- * @func: (nullable) (scope notified) (closure user_data) (destroy destroy): gives batches
- * @user_data: user data of @func
- * @destroy: (nullable): frees @user_data
- *
- * Sets the function that gives the held-out data. Each measure takes its batches from number 0 to an empty one.
- */
-void
-ebb_trainer_set_evaluate_func (EbbTrainer *self, EbbTrainerBatchFunc func, gpointer user_data, GDestroyNotify destroy)
-{
-  g_return_if_fail (EBB_IS_TRAINER (self));
-
-  ebb_train_batch_func_set (&self->source.evaluated, func, user_data, destroy);
-}
-
-/**
- * ebb_trainer_set_loss_func:
- * @self: a trainer
- * @func: (nullable) (scope notified) (closure user_data) (destroy destroy): computes the loss; %NULL for the loss of
- *   #EbbGpt and #EbbBert
- * @user_data: user data of @func
- * @destroy: (nullable): frees @user_data
- *
- * Sets the function that computes the loss of the rows that the trainer gives it.
- */
-void
-ebb_trainer_set_loss_func (EbbTrainer *self, EbbTrainerLossFunc func, gpointer user_data, GDestroyNotify destroy)
-{
-  g_return_if_fail (EBB_IS_TRAINER (self));
-
-  ebb_train_pass_set_loss (&self->pass, func, user_data, destroy);
-}
-
-void
-ebb_trainer_set_hooks (EbbTrainer *self, const EbbTrainerHooks *hooks)
-{
-  self->hooks = *hooks;
-}
-
 static gboolean
 begin_hooks (EbbTrainer *self, GCancellable *cancellable, GError **error)
 {
@@ -189,89 +86,6 @@ begin_hooks (EbbTrainer *self, GCancellable *cancellable, GError **error)
 
   self->hooks.begin = NULL; /* once */
   return hooks.begin == NULL || hooks.begin (self, hooks.data, cancellable, error);
-}
-
-/* -- signals and requests ------------------------------------------------------------------------------------------ */
-
-/**
- * ebb_trainer_fail:
- * @self: a trainer
- * @error: what went wrong
- *
- * Makes the trainer's running call fail with a copy of @error after the handler of a signal that calls this function.
- * Handlers can't return errors. The first error counts.
- */
-void
-ebb_trainer_fail (EbbTrainer *self, const GError *error)
-{
-  g_return_if_fail (EBB_IS_TRAINER (self));
-  g_return_if_fail (error != NULL);
-
-  if (self->failure == NULL)
-    self->failure = g_error_copy (error);
-}
-
-/* Bindings can make an object without a model. */
-static gboolean
-check_made (EbbTrainer *self, GError **error)
-{
-  g_return_val_if_fail (EBB_IS_TRAINER (self), FALSE);
-
-  return self->model != NULL
-         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "trainer: it has no model: make it by ebb_trainer_new ()");
-}
-
-static gboolean
-take_failure (EbbTrainer *self, GError **error)
-{
-  if (self->failure == NULL)
-    return TRUE;
-  g_propagate_error (error, g_steal_pointer (&self->failure));
-  return FALSE;
-}
-
-static void
-take_requests (EbbTrainer *self)
-{
-  if (self->cancellable != NULL && g_cancellable_is_cancelled (self->cancellable))
-    self->ranks.requested |= EBB_TRAIN_CANCEL;
-}
-
-static gboolean
-is_cancelled (const EbbTrainer *self)
-{
-  return (self->ranks.agreed & EBB_TRAIN_CANCEL) != 0;
-}
-
-/* An EbbTrainNotify. */
-static gboolean
-notify (gpointer user_data, EbbTrainerPhase phase, guint64 done, guint64 total, GError **error)
-{
-  EbbTrainer *self = user_data;
-
-  g_signal_emit (self, signals[PHASE], 0, phase, done, total);
-  take_requests (self);
-  return take_failure (self, error);
-}
-
-/**
- * ebb_trainer_stop:
- * @self: a trainer
- *
- * Ends the training after the step that runs, as if it had been the last one. On ranks one that calls this is enough.
- */
-void
-ebb_trainer_stop (EbbTrainer *self)
-{
-  g_return_if_fail (EBB_IS_TRAINER (self));
-
-  self->ranks.requested |= EBB_TRAIN_STOP;
-}
-
-static gboolean
-agree (EbbTrainer *self, gboolean ok, GError **error)
-{
-  return ebb_train_ranks_agree (&self->ranks, ok, error);
 }
 
 /* -- preparing ----------------------------------------------------------------------------------------------------- */
@@ -305,17 +119,8 @@ load_state (EbbTrainer *self, GError **error)
   if (!ebb_train_resume_load (&self->resume, &note, error))
     return FALSE;
   if (note != NULL)
-    g_signal_emit (self, signals[NOTE], 0, note);
+    ebb_trainer_emit (self, EBB_TRAINER_NOTE, note);
   return TRUE;
-}
-
-static void
-release (EbbTrainer *self)
-{
-  self->is_prepared = FALSE;
-  g_clear_object (&self->lock);
-  ebb_training_log_close (&self->log);
-  self->log = EBB_TRAINING_LOG_NONE;
 }
 
 static gboolean
@@ -332,12 +137,12 @@ begin (EbbTrainer *self, GError **error)
   gboolean is_there = FALSE;
 
   if (self->is_begun)
-    return agree (self, take_outputs (self, &is_there, error), error);
+    return ebb_trainer_agree (self, take_outputs (self, &is_there, error), error);
   self->record.rss_peak_before = ebb_training_report_get_rss_peak ();
   if (!ebb_train_source_check (&self->source, self->steps, error) || !ebb_train_pass_check_loss (&self->pass, error)
       || !ebb_train_source_find_sizes (&self->source, self->model, &self->steps, error)
       || (self->pass.ranks == NULL && !begin_on_ranks (self, error))
-      || !agree (self, take_outputs (self, &is_there, error), error)
+      || !ebb_trainer_agree (self, take_outputs (self, &is_there, error), error)
       || (is_there && !load_state (self, error)))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);
@@ -373,7 +178,7 @@ ebb_trainer_prepare (EbbTrainer *self, GCancellable *cancellable, GError **error
 {
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
+  if (!EBB_MAY_BEGIN (error, self) || !ebb_trainer_check_made (self, error))
     return FALSE;
   g_return_val_if_fail (cancellable == NULL || G_IS_CANCELLABLE (cancellable), FALSE);
 
@@ -382,13 +187,14 @@ ebb_trainer_prepare (EbbTrainer *self, GCancellable *cancellable, GError **error
   self->ranks.failure_shared = FALSE;
   self->cancellable = cancellable;
   ok = begin (self, error)
-       && agree (self,
-                 open_log (self, error) && take_failure (self, error) && ebb_train_source_fill (&self->source, error),
-                 error);
+       && ebb_trainer_agree (self,
+                             open_log (self, error) && ebb_trainer_take_failure (self, error)
+                                 && ebb_train_source_fill (&self->source, error),
+                             error);
   self->cancellable = NULL;
   self->is_prepared = self->must_poll = ok;
   if (!ok)
-    release (self);
+    ebb_trainer_release (self);
   return ok;
 }
 
@@ -409,11 +215,11 @@ check_whole (const EbbTrainer *self, GError **error)
 static gboolean
 settle (EbbTrainer *self, GError **error)
 {
-  const gboolean ok = notify (self, EBB_TRAINER_PHASE_WAIT, 0, 0, error);
+  const gboolean ok = ebb_trainer_notify (self, EBB_TRAINER_PHASE_WAIT, 0, 0, error);
   const gboolean is_settled = ok && ebb_device_synchronize (self->pass.device, error);
 
   self->is_broken = self->is_broken || (ok && !is_settled);
-  return agree (self, is_settled, error);
+  return ebb_trainer_agree (self, is_settled, error);
 }
 
 static gboolean
@@ -443,7 +249,7 @@ write_state (EbbTrainer *self, GError **error)
 gboolean
 ebb_trainer_save_state (EbbTrainer *self, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
+  if (!EBB_MAY_BEGIN (error, self) || !ebb_trainer_check_made (self, error))
     return FALSE;
 
   if (self->settings->resume == NULL)
@@ -452,11 +258,12 @@ ebb_trainer_save_state (EbbTrainer *self, GError **error)
     return FALSE;
   if (!self->is_prepared || self->record.step == self->record.saved_step)
     return self->is_prepared || ebb_fail (error, EBB_ERROR_STATE, "trainer: prepare it before its state is saved");
-  if (!settle (self, error) || !agree (self, notify (self, EBB_TRAINER_PHASE_SAVE, 0, 0, error), error)
+  if (!settle (self, error)
+      || !ebb_trainer_agree (self, ebb_trainer_notify (self, EBB_TRAINER_PHASE_SAVE, 0, 0, error), error)
       || !write_state (self, error))
     return FALSE;
-  g_signal_emit (self, signals[SAVED], 0, self->settings->resume);
-  return take_failure (self, error);
+  ebb_trainer_emit (self, EBB_TRAINER_SAVED, self->settings->resume);
+  return ebb_trainer_take_failure (self, error);
 }
 
 /* After a failure that all ranks have: the last whole step is saved. The first failure is reported. */
@@ -474,7 +281,7 @@ save_after_failure (EbbTrainer *self)
       g_autofree char *text = g_strdup_printf ("the state of step %" G_GINT64_FORMAT " was not saved: %s",
                                                self->record.step, failure->message);
 
-      g_signal_emit (self, signals[NOTE], 0, text);
+      ebb_trainer_emit (self, EBB_TRAINER_NOTE, text);
       g_clear_error (&self->failure);
     }
   else
@@ -495,16 +302,16 @@ save_after_failure (EbbTrainer *self)
 gboolean
 ebb_trainer_save_model (EbbTrainer *self, const char *path, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, path) || !check_made (self, error))
+  if (!EBB_MAY_BEGIN (error, self, path) || !ebb_trainer_check_made (self, error))
     return FALSE;
 
   if (self->pass.ranks == NULL && !begin_on_ranks (self, error))
     return FALSE;
-  if (!agree (self, notify (self, EBB_TRAINER_PHASE_SAVE, 0, 0, error), error)
+  if (!ebb_trainer_agree (self, ebb_trainer_notify (self, EBB_TRAINER_PHASE_SAVE, 0, 0, error), error)
       || !ebb_train_save_model (self->model, &self->ranks, path, self->hooks.save_dtype, error))
     return FALSE;
-  g_signal_emit (self, signals[SAVED], 0, path);
-  return take_failure (self, error);
+  ebb_trainer_emit (self, EBB_TRAINER_SAVED, path);
+  return ebb_trainer_take_failure (self, error);
 }
 
 /* -- measuring ----------------------------------------------------------------------------------------------------- */
@@ -518,20 +325,13 @@ evaluate_own (EbbTrainer *self, gboolean may_be_best, double *loss, GError **err
 
   if (!ebb_train_evaluate (&self->pass, &self->source, self->settings->evaluate, loss, error))
     return FALSE;
-  if (is_cancelled (self))
+  if (ebb_trainer_is_cancelled (self))
     return TRUE;
   is_best = ebb_train_record_add_evaluation (&self->record, *loss, may_be_best);
-  g_signal_emit (self, signals[EVALUATED], 0, self->record.step, *loss, is_best);
-  if (!agree (self, take_failure (self, error), error))
+  ebb_trainer_emit (self, EBB_TRAINER_EVALUATED, self->record.step, *loss, is_best);
+  if (!ebb_trainer_agree (self, ebb_trainer_take_failure (self, error), error))
     return FALSE;
   return !is_best || path == NULL || ebb_trainer_save_model (self, path, error);
-}
-
-static gboolean
-set_cancelled (GError **error)
-{
-  g_set_error_literal (error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "the training was cancelled");
-  return FALSE;
 }
 
 /**
@@ -553,7 +353,7 @@ ebb_trainer_evaluate (EbbTrainer *self, EbbDataset *data, double *loss, GCancell
   gboolean ok;
 
   *loss = NAN;
-  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
+  if (!EBB_MAY_BEGIN (error, self) || !ebb_trainer_check_made (self, error))
     return FALSE;
   g_return_val_if_fail (data == NULL || EBB_IS_DATASET (data), FALSE);
 
@@ -564,12 +364,12 @@ ebb_trainer_evaluate (EbbTrainer *self, EbbDataset *data, double *loss, GCancell
       || (data != NULL && !ebb_dataset_check_context (data, self->source.context, error)))
     return FALSE;
   self->cancellable = cancellable;
-  take_requests (self);
+  ebb_trainer_take_requests (self);
   ok = data != NULL ? ebb_train_evaluate (&self->pass, &self->source, data, loss, error)
                     : evaluate_own (self, self->record.step > 0, loss, error);
   self->cancellable = NULL;
-  if (ok && is_cancelled (self))
-    ok = set_cancelled (error);
+  if (ok && ebb_trainer_is_cancelled (self))
+    ok = ebb_trainer_set_cancelled (error);
   self->ranks.requested &= ~(guint) EBB_TRAIN_CANCEL;
   self->ranks.agreed &= ~(guint) EBB_TRAIN_CANCEL;
   return ok
@@ -630,7 +430,7 @@ evaluate_if_due (EbbTrainer *self, GError **error)
   const gint64 every = self->settings->evaluate_every;
   double loss;
 
-  if (!ebb_train_source_has_evaluation (&self->source) || is_cancelled (self)
+  if (!ebb_train_source_has_evaluation (&self->source) || ebb_trainer_is_cancelled (self)
       || !((every > 0 && self->record.step % every == 0) || self->record.step == self->steps))
     return TRUE;
   return evaluate_own (self, TRUE, &loss, error);
@@ -642,25 +442,27 @@ finish_step (EbbTrainer *self, GError **error)
 {
   const gint64 every = self->settings->save_every;
 
-  g_signal_emit (self, signals[STEPPED], 0, self->record.step, self->record.loss);
-  take_requests (self);
-  if (!agree (self, take_failure (self, error), error) || !evaluate_if_due (self, error))
+  ebb_trainer_emit (self, EBB_TRAINER_STEPPED, self->record.step, self->record.loss);
+  ebb_trainer_take_requests (self);
+  if (!ebb_trainer_agree (self, ebb_trainer_take_failure (self, error), error) || !evaluate_if_due (self, error))
     return FALSE;
   if (self->settings->log != NULL
-      && !agree (self, ebb_train_record_log_step (&self->record, &self->log, self->pass.device, error), error))
+      && !ebb_trainer_agree (self, ebb_train_record_log_step (&self->record, &self->log, self->pass.device, error),
+                             error))
     return FALSE;
-  return every == 0 || self->record.step % every != 0 || is_cancelled (self) || ebb_trainer_save_state (self, error);
+  return every == 0 || self->record.step % every != 0 || ebb_trainer_is_cancelled (self)
+         || ebb_trainer_save_state (self, error);
 }
 
 static gboolean
 run_step (EbbTrainer *self, GError **error)
 {
-  take_requests (self);
+  ebb_trainer_take_requests (self);
   if (self->must_poll && !ebb_train_ranks_poll (&self->ranks, error))
     return FALSE;
   self->must_poll = FALSE;
   self->ranks.agreed |= self->ranks.control == NULL ? self->ranks.requested : 0;
-  if (is_cancelled (self))
+  if (ebb_trainer_is_cancelled (self))
     return TRUE;
   return run_whole_step (self, error) && finish_step (self, error);
 }
@@ -675,7 +477,7 @@ end_cancelled (EbbTrainer *self, GError **error)
   self->ranks.requested &= ~(guint) EBB_TRAIN_CANCEL;
   self->ranks.agreed &= ~(guint) EBB_TRAIN_CANCEL;
   self->must_poll = TRUE;
-  return is_saved && set_cancelled (error);
+  return is_saved && ebb_trainer_set_cancelled (error);
 }
 
 /**
@@ -699,7 +501,7 @@ ebb_trainer_run_step (EbbTrainer *self, GCancellable *cancellable, GError **erro
   GError *failure = NULL;
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
+  if (!EBB_MAY_BEGIN (error, self) || !ebb_trainer_check_made (self, error))
     return FALSE;
   g_return_val_if_fail (cancellable == NULL || G_IS_CANCELLABLE (cancellable), FALSE);
 
@@ -724,7 +526,7 @@ ebb_trainer_run_step (EbbTrainer *self, GCancellable *cancellable, GError **erro
       g_propagate_error (error, failure);
       return FALSE;
     }
-  return !is_cancelled (self) || end_cancelled (self, error);
+  return !ebb_trainer_is_cancelled (self) || end_cancelled (self, error);
 }
 
 /**
@@ -766,7 +568,7 @@ ebb_trainer_finish (EbbTrainer *self, GError **error)
 {
   gboolean ok = TRUE;
 
-  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
+  if (!EBB_MAY_BEGIN (error, self) || !ebb_trainer_check_made (self, error))
     return FALSE;
 
   self->ranks.failure_shared = FALSE;
@@ -775,7 +577,7 @@ ebb_trainer_finish (EbbTrainer *self, GError **error)
          && (self->settings->resume == NULL || ebb_trainer_save_state (self, error))
          && (self->hooks.finish == NULL || self->hooks.finish (self, self->hooks.data, error));
   self->ranks.requested = self->ranks.agreed = 0;
-  release (self);
+  ebb_trainer_release (self);
   return ok && ebb_train_record_gather_ranks (&self->record, &self->ranks, self->pass.device, error);
 }
 
@@ -795,7 +597,7 @@ ebb_trainer_run (EbbTrainer *self, GCancellable *cancellable, GError **error)
 {
   gboolean ok = TRUE;
 
-  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
+  if (!EBB_MAY_BEGIN (error, self) || !ebb_trainer_check_made (self, error))
     return FALSE;
 
   if (!ebb_trainer_prepare (self, cancellable, error))
@@ -805,7 +607,7 @@ ebb_trainer_run (EbbTrainer *self, GCancellable *cancellable, GError **error)
   if (ok)
     return ebb_trainer_finish (self, error);
   self->ranks.requested = self->ranks.agreed = 0;
-  release (self);
+  ebb_trainer_release (self);
   return FALSE;
 }
 
@@ -821,357 +623,10 @@ ebb_trainer_run (EbbTrainer *self, GCancellable *cancellable, GError **error)
 EbbMemoryEstimate *
 ebb_trainer_estimate (EbbTrainer *self, GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self) || !check_made (self, error))
+  if (!EBB_MAY_BEGIN (error, self) || !ebb_trainer_check_made (self, error))
     return NULL;
 
   if (!ebb_trainer_prepare (self, NULL, error) || !ebb_train_source_fill (&self->source, error))
     return NULL;
   return ebb_memory_estimate_new (self->model, self->pass.device, run_step_func, self, error);
-}
-
-/* -- metrics and values of one's own ------------------------------------------------------------------------------- */
-
-/**
- * ebb_trainer_add_metric:
- * @self: a trainer
- * @name: the name of the metric
- * @value: a floating tensor of one element, a mean over what counts in the rows of the loss
- *
- * Notes a number besides the loss, from the loss function: see ebb_trainer_get_metrics(). On ranks all note the same
- * metrics.
- */
-void
-ebb_trainer_add_metric (EbbTrainer *self, const char *name, EbbTensor *value)
-{
-  g_return_if_fail (EBB_IS_TRAINER (self));
-  g_return_if_fail (name != NULL && value != NULL);
-
-  ebb_train_pass_add_metric (&self->pass, name, value);
-}
-
-/**
- * ebb_trainer_get_metrics:
- * @self: a trainer
- *
- * Returns: (transfer full): a dictionary of what the loss function has noted in the last step: means over the step and
- *   all ranks, as the loss
- */
-EbbArgs *
-ebb_trainer_get_metrics (EbbTrainer *self)
-{
-  EbbArgs *metrics;
-
-  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
-
-  metrics = ebb_args_new (EBB_ARGS_DICT);
-  for (guint i = 0; i < self->pass.names->len; i++)
-    ebb_args_add_double (metrics, self->pass.names->pdata[i], g_array_index (self->pass.sums, double, i));
-  return metrics;
-}
-
-/**
- * ebb_trainer_set_values:
- * @self: a trainer
- * @values: (nullable): numbers, strings, tensors, and containers of them, nested at most 50 deep
- *
- * Sets values of the program's own that are saved with the state, as the place in its data.
- */
-void
-ebb_trainer_set_values (EbbTrainer *self, EbbArgs *values)
-{
-  g_return_if_fail (EBB_IS_TRAINER (self));
-
-  if (values != NULL)
-    ebb_args_ref (values);
-  g_clear_pointer (&self->resume.values, ebb_args_unref);
-  self->resume.values = values;
-}
-
-/**
- * ebb_trainer_get_values:
- * @self: a trainer
- *
- * Returns: (transfer full) (nullable): the values that ebb_trainer_set_values() set, or that the resumed state had
- */
-EbbArgs *
-ebb_trainer_get_values (EbbTrainer *self)
-{
-  g_return_val_if_fail (EBB_IS_TRAINER (self), NULL);
-
-  return self->resume.values != NULL ? ebb_args_ref (self->resume.values) : NULL;
-}
-
-/* -- reports ------------------------------------------------------------------------------------------------------- */
-
-/**
- * ebb_trainer_to_json:
- * @self: a trainer
- *
- * Returns: (transfer full): the report of the training: losses, times, and memory, as one JSON object
- */
-char *
-ebb_trainer_to_json (EbbTrainer *self)
-{
-  g_return_val_if_fail (EBB_IS_TRAINER (self) && self->model != NULL, NULL);
-
-  return ebb_train_record_to_json (&self->record, self->model, self->pass.device);
-}
-
-/**
- * ebb_trainer_get_progress:
- * @self: a trainer
- * @n_columns: the most columns of the line
- *
- * Returns: (transfer full): a line of text for people: the step, the loss, tokens a second, the time that is left, and
- *   memory, as far as there are columns
- */
-char *
-ebb_trainer_get_progress (EbbTrainer *self, guint n_columns)
-{
-  g_return_val_if_fail (EBB_IS_TRAINER (self) && self->model != NULL, NULL);
-
-  return ebb_train_record_get_progress (&self->record, self->pass.device, self->steps, n_columns);
-}
-
-/* -- object -------------------------------------------------------------------------------------------------------- */
-
-/* Properties that are no fields; the others have the offset of their field as the number. */
-enum
-{
-  PROP_CONFIG = 1,
-  PROP_TOKENS_PER_SECOND,
-  PROP_IS_FAILURE_SHARED
-};
-
-static void
-ebb_trainer_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
-{
-  EbbTrainer *self = EBB_TRAINER (object);
-
-  if (id == PROP_CONFIG && self->resume.state != NULL)
-    g_object_get_property (G_OBJECT (self->resume.state), "config", value);
-  else if (id == PROP_TOKENS_PER_SECOND)
-    g_value_set_double (value, ebb_train_record_get_speed (&self->record));
-  else if (id == PROP_IS_FAILURE_SHARED)
-    g_value_set_boolean (value, self->ranks.mesh == NULL || self->ranks.failure_shared);
-  else if (id != PROP_CONFIG)
-    ebb_property_get_field (object, id, value, spec);
-}
-
-static void
-ebb_trainer_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
-{
-  EbbTrainer *self = EBB_TRAINER (object);
-
-  if (id != PROP_CONFIG)
-    ebb_property_set_field (object, id, value, spec);
-  else if (self->resume.state != NULL)
-    g_object_set_property (G_OBJECT (self->resume.state), "config", value);
-}
-
-static void
-ebb_trainer_finalize (GObject *object)
-{
-  EbbTrainer *self = EBB_TRAINER (object);
-
-  release (self);
-  ebb_train_source_clear (&self->source);
-  ebb_train_record_clear (&self->record);
-  ebb_train_pass_clear (&self->pass);
-  ebb_train_ranks_clear (&self->ranks);
-  g_clear_pointer (&self->resume.values, ebb_args_unref);
-  g_clear_object (&self->resume.state);
-  g_clear_object (&self->optimizer);
-  g_clear_object (&self->model);
-  g_clear_object (&self->options);
-  g_clear_error (&self->failure);
-  g_clear_error (&self->data_error);
-  if (self->hooks.destroy != NULL)
-    self->hooks.destroy (self->hooks.data);
-  G_OBJECT_CLASS (ebb_trainer_parent_class)->finalize (object);
-}
-
-static void
-ebb_trainer_init (EbbTrainer *self)
-{
-  ebb_train_pass_init (&self->pass);
-  self->pass.notify = notify;
-  self->pass.notify_data = self;
-  self->ranks = EBB_TRAIN_RANKS_ALONE;
-  ebb_train_source_init (&self->source);
-  ebb_train_record_init (&self->record);
-  self->log = EBB_TRAINING_LOG_NONE;
-  self->hooks.save_dtype = EBB_MODEL_KEEP_DTYPE;
-}
-
-#define FIELD(name) ((guint) offsetof (EbbTrainer, name))
-
-static void
-install_number (GObjectClass *klass, guint id, const char *name)
-{
-  g_object_class_install_property (klass, id,
-                                   g_param_spec_double (name, NULL, NULL, -G_MAXDOUBLE, G_MAXDOUBLE, 0,
-                                                        G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
-}
-
-static void
-install_step (GObjectClass *klass, guint id, const char *name)
-{
-  g_object_class_install_property (klass, id,
-                                   g_param_spec_int64 (name, NULL, NULL, 0, G_MAXINT64, 0,
-                                                       G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
-}
-
-static void
-install_properties (GObjectClass *klass)
-{
-  const GParamFlags reads = G_PARAM_READABLE | G_PARAM_STATIC_STRINGS, writes = G_PARAM_READWRITE | reads;
-
-  /**
-   * EbbTrainer:steps:
-   *
-   * The step at which the training ends, resumed steps included; -1: when the data ends. It may be raised for another
-   * ebb_trainer_run().
-   */
-  g_object_class_install_property (
-      klass, FIELD (steps), g_param_spec_int64 ("steps", NULL, NULL, EBB_TRAINER_NO_STEPS, G_MAXINT64 / 2, -1, writes));
-  /**
-   * EbbTrainer:config:
-   *
-   * The text that is kept in the state: at first #EbbTrainerOptions:config.
-   */
-  g_object_class_install_property (klass, PROP_CONFIG, g_param_spec_string ("config", NULL, NULL, NULL, writes));
-  /**
-   * EbbTrainer:model:
-   *
-   * The model that is trained.
-   */
-  g_object_class_install_property (klass, FIELD (model),
-                                   g_param_spec_object ("model", NULL, NULL, EBB_TYPE_MODULE, reads));
-  /**
-   * EbbTrainer:optimizer:
-   *
-   * The optimizer of its parameters.
-   */
-  g_object_class_install_property (klass, FIELD (optimizer),
-                                   g_param_spec_object ("optimizer", NULL, NULL, EBB_TYPE_OPTIMIZER, reads));
-  /**
-   * EbbTrainer:step:
-   *
-   * How many steps were taken, resumed ones included.
-   */
-  install_step (klass, FIELD (record.step), "step");
-  /**
-   * EbbTrainer:loss:
-   *
-   * The loss of the last step: the mean over what counts in its batches, on all ranks; NaN before the first one.
-   */
-  install_number (klass, FIELD (record.loss), "loss");
-  /**
-   * EbbTrainer:learning-rate:
-   *
-   * The learning rate of the last step.
-   */
-  install_number (klass, FIELD (record.rate), "learning-rate");
-  /**
-   * EbbTrainer:gradient-norm:
-   *
-   * The norm of the last step's gradients before they were clipped; NaN without #EbbTrainerOptions:clip.
-   */
-  install_number (klass, FIELD (pass.norm), "gradient-norm");
-  /**
-   * EbbTrainer:tokens-per-second:
-   *
-   * Tokens that all ranks compute in a second, by the last steps; rows, if batches have no `tokens`.
-   */
-  install_number (klass, PROP_TOKENS_PER_SECOND, "tokens-per-second");
-  /**
-   * EbbTrainer:evaluated-loss:
-   *
-   * The held-out loss as it was measured last; NaN if it never was.
-   */
-  install_number (klass, FIELD (record.evaluated_loss), "evaluated-loss");
-  /**
-   * EbbTrainer:best-loss:
-   *
-   * The least held-out loss, resumed steps included; NaN if there is none.
-   */
-  install_number (klass, FIELD (record.best_loss), "best-loss");
-  /**
-   * EbbTrainer:best-step:
-   *
-   * The step after which it was measured; 0 if there is none.
-   */
-  install_step (klass, FIELD (record.best_step), "best-step");
-  /**
-   * EbbTrainer:is-failure-shared:
-   *
-   * Whether all ranks know of the failure of the last call: then they may leave in order.
-   */
-  g_object_class_install_property (klass, PROP_IS_FAILURE_SHARED,
-                                   g_param_spec_boolean ("is-failure-shared", NULL, NULL, FALSE, reads));
-}
-
-static guint
-add_signal (EbbTrainerClass *klass, const char *name, guint n, const GType *types)
-{
-  return g_signal_newv (name, G_TYPE_FROM_CLASS (klass), G_SIGNAL_RUN_LAST, NULL, NULL, NULL, NULL, G_TYPE_NONE, n,
-                        (GType *) types);
-}
-
-static void
-ebb_trainer_class_init (EbbTrainerClass *klass)
-{
-  GObjectClass *object_class = G_OBJECT_CLASS (klass);
-
-  object_class->get_property = ebb_trainer_get_property;
-  object_class->set_property = ebb_trainer_set_property;
-  object_class->finalize = ebb_trainer_finalize;
-  install_properties (object_class);
-  /**
-   * EbbTrainer::stepped:
-   * @self: the trainer
-   * @step: how many steps were taken
-   * @loss: the loss of the step
-   *
-   * A step was taken.
-   */
-  signals[STEPPED] = add_signal (klass, "stepped", 2, (GType[]){ G_TYPE_INT64, G_TYPE_DOUBLE });
-  /**
-   * EbbTrainer::evaluated:
-   * @self: the trainer
-   * @step: how many steps were taken
-   * @loss: the loss of the held-out data
-   * @is_best: whether it is the least so far
-   *
-   * The trainer's held-out data was measured. It comes before the best weights are saved.
-   */
-  signals[EVALUATED] = add_signal (klass, "evaluated", 3, (GType[]){ G_TYPE_INT64, G_TYPE_DOUBLE, G_TYPE_BOOLEAN });
-  /**
-   * EbbTrainer::saved:
-   * @self: the trainer
-   * @path: (type filename): the folder or file
-   *
-   * The state or weights were saved.
-   */
-  signals[SAVED] = add_signal (klass, "saved", 1, (GType[]){ G_TYPE_STRING });
-  /**
-   * EbbTrainer::note:
-   * @self: the trainer
-   * @text: one line
-   *
-   * Something happened that people should read.
-   */
-  signals[NOTE] = add_signal (klass, "note", 1, (GType[]){ G_TYPE_STRING });
-  /**
-   * EbbTrainer::phase:
-   * @self: the trainer
-   * @phase: what begins
-   * @done: parts that are done of it
-   * @total: all its parts; 0: their number isn't known
-   *
-   * A phase begins, or a part of it. Phases of a step come in dry runs, too, where ebb_is_dry_run() says so.
-   */
-  signals[PHASE] =
-      add_signal (klass, "phase", 3, (GType[]){ EBB_TYPE_TRAINER_PHASE, G_TYPE_UINT64, G_TYPE_UINT64 });
 }
