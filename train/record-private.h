@@ -50,12 +50,15 @@ gboolean ebb_train_record_gather_ranks (EbbTrainRecord *self,
                                         EbbTrainRanks *ranks,
                                         EbbDevice *device,
                                         GError **error);
+/* @budget: a JSON object about the memory budget, or NULL. */
 char *ebb_train_record_to_json (const EbbTrainRecord *self,
                                 EbbModule *model,
-                                EbbDevice *device);
-/* One line of text. @n_steps: of the whole training. */
+                                EbbDevice *device,
+                                const char *budget);
+/* One line of text. @budget: bytes of the memory budget; 0: none. @n_steps: of the whole training. */
 char *ebb_train_record_get_progress (const EbbTrainRecord *self,
                                      EbbDevice *device,
+                                     guint64 budget,
                                      gint64 n_steps,
                                      guint n_columns);
 

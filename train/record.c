@@ -135,7 +135,7 @@ ebb_train_record_gather_ranks (EbbTrainRecord *self, EbbTrainRanks *ranks, EbbDe
 }
 
 char *
-ebb_train_record_to_json (const EbbTrainRecord *self, EbbModule *model, EbbDevice *device)
+ebb_train_record_to_json (const EbbTrainRecord *self, EbbModule *model, EbbDevice *device, const char *budget)
 {
   const EbbTrainingReport report = { .model = model,
                                      .device = device,
@@ -150,6 +150,7 @@ ebb_train_record_to_json (const EbbTrainRecord *self, EbbModule *model, EbbDevic
                                      .n_parameters =
                                          ebb_module_count_parameters (model) - ebb_lora_count_parameters (model),
                                      .rss_peak_before_bytes = self->rss_peak_before,
+                                     .budget = budget,
                                      .rank_values = self->rank_values,
                                      .n_ranks = self->n_ranks };
 
@@ -157,7 +158,11 @@ ebb_train_record_to_json (const EbbTrainRecord *self, EbbModule *model, EbbDevic
 }
 
 char *
-ebb_train_record_get_progress (const EbbTrainRecord *self, EbbDevice *device, gint64 n_steps, guint n_columns)
+ebb_train_record_get_progress (const EbbTrainRecord *self,
+                               EbbDevice *device,
+                               guint64 budget,
+                               gint64 n_steps,
+                               guint n_columns)
 {
   g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
   const EbbProgress progress = { .step = self->step,
@@ -166,6 +171,10 @@ ebb_train_record_get_progress (const EbbTrainRecord *self, EbbDevice *device, gi
                                  .tokens_per_second = ebb_train_record_get_speed (self),
                                  .seconds_left = (double) (MAX (n_steps, self->step) - self->step)
                                                  * ebb_progress_get_median (self->seconds, RECENT),
+                                 .budget_bytes = budget,
+                                 .used_bytes = device == ebb_device_get_cpu ()
+                                                   ? ebb_training_report_get_rss_peak ()
+                                                   : ebb_memory_stats_get_peak_total (stats),
                                  .stats = stats,
                                  .owner = "" };
 

@@ -52,6 +52,8 @@ gboolean ebb_train_source_fill (EbbTrainSource *self,
 /* The batches of the next step, of EbbTrainBatch. A dry run takes those that the batch function has given. */
 GPtrArray *ebb_train_source_take_step (EbbTrainSource *self,
                                        GError **error);
+/* Rows of the first batch that a step takes. */
+gint64 ebb_train_source_get_rows (const EbbTrainSource *self);
 /* Whether the data has ended, as far as it was taken. */
 gboolean ebb_train_source_is_at_end (const EbbTrainSource *self);
 /* A step has taken @batches. */

@@ -215,6 +215,14 @@ ebb_train_source_end_step (EbbTrainSource *self, GPtrArray *batches)
   self->is_used = batches == self->queue;
 }
 
+gint64
+ebb_train_source_get_rows (const EbbTrainSource *self)
+{
+  if (self->data != NULL)
+    return self->batch_size;
+  return self->queue->len > 0 ? ((const EbbTrainBatch *) self->queue->pdata[0])->n_rows : 0;
+}
+
 gboolean
 ebb_train_source_is_at_end (const EbbTrainSource *self)
 {

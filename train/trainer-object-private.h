@@ -3,9 +3,9 @@
 
 #include "nn/files/folder-lock.h"
 #include "train/log-private.h"
-#include "train/pass-private.h"
 #include "train/resume-private.h"
 #include "train/trainer-private.h"
+#include "train/within-private.h"
 
 /* The trainer as its own files see it. */
 
@@ -23,6 +23,7 @@ struct _EbbTrainer
   EbbTrainPass pass;
   EbbTrainRanks ranks;
   EbbTrainRecord record;
+  EbbTrainWithin within;
 
   EbbTrainResume resume;
   EbbFolderLock *lock; /* on the state's folder; NULL: another rank holds it, or there is none */
@@ -67,7 +68,7 @@ gboolean ebb_trainer_notify (gpointer user_data,
                              GError **error);
 /* Always FALSE. */
 gboolean ebb_trainer_set_cancelled (GError **error);
-/* Unlocks the folders and closes the log. */
+/* Unlocks the folders, closes the log, and takes the plan off. */
 void ebb_trainer_release (EbbTrainer *self);
 
 static inline gboolean

@@ -120,7 +120,6 @@ ebb_trainer_take_requests (EbbTrainer *self)
     self->ranks.requested |= EBB_TRAIN_CANCEL;
 }
 
-/* An EbbTrainNotify. */
 gboolean
 ebb_trainer_set_cancelled (GError **error)
 {
@@ -128,6 +127,7 @@ ebb_trainer_set_cancelled (GError **error)
   return FALSE;
 }
 
+/* An EbbTrainNotify. */
 gboolean
 ebb_trainer_notify (gpointer user_data, EbbTrainerPhase phase, guint64 done, guint64 total, GError **error)
 {
@@ -245,9 +245,12 @@ ebb_trainer_get_values (EbbTrainer *self)
 char *
 ebb_trainer_to_json (EbbTrainer *self)
 {
+  g_autofree char *budget = NULL;
+
   g_return_val_if_fail (EBB_IS_TRAINER (self) && self->model != NULL, NULL);
 
-  return ebb_train_record_to_json (&self->record, self->model, self->pass.device);
+  budget = ebb_train_within_to_json (&self->within);
+  return ebb_train_record_to_json (&self->record, self->model, self->pass.device, budget);
 }
 
 /**
@@ -261,9 +264,13 @@ ebb_trainer_to_json (EbbTrainer *self)
 char *
 ebb_trainer_get_progress (EbbTrainer *self, guint n_columns)
 {
+  guint64 budget = 0;
+
   g_return_val_if_fail (EBB_IS_TRAINER (self) && self->model != NULL, NULL);
 
-  return ebb_train_record_get_progress (&self->record, self->pass.device, self->steps, n_columns);
+  if (self->within.budget != NULL)
+    g_object_get (self->within.budget, "bytes", &budget, NULL);
+  return ebb_train_record_get_progress (&self->record, self->pass.device, budget, self->steps, n_columns);
 }
 
 void
@@ -273,6 +280,7 @@ ebb_trainer_release (EbbTrainer *self)
   g_clear_object (&self->lock);
   ebb_training_log_close (&self->log);
   self->log = EBB_TRAINING_LOG_NONE;
+  ebb_train_within_end (&self->within);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
@@ -319,6 +327,7 @@ ebb_trainer_finalize (GObject *object)
   ebb_trainer_release (self);
   ebb_train_source_clear (&self->source);
   ebb_train_record_clear (&self->record);
+  ebb_train_within_clear (&self->within);
   ebb_train_pass_clear (&self->pass);
   ebb_train_ranks_clear (&self->ranks);
   g_clear_pointer (&self->resume.values, ebb_args_unref);

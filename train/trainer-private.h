@@ -25,5 +25,4 @@ typedef struct
 
 void ebb_trainer_set_hooks (EbbTrainer *self,
                             const EbbTrainerHooks *hooks);
-
 G_END_DECLS

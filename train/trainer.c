@@ -7,7 +7,6 @@
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "tensor/memory.h"
-#include "train/evaluate-private.h"
 #include "train/outputs-private.h"
 #include "wrap/lora/wrapper.h"
 
@@ -15,6 +14,10 @@
 #include <string.h>
 
 #define LEARNING_RATE 3e-4 /* without an optimizer */
+
+static gboolean run_step_func (EbbModule *model,
+                               gpointer user_data,
+                               GError **error);
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
@@ -74,6 +77,12 @@ ebb_trainer_new (EbbModule *model,
                                    .source = &self->source,
                                    .record = &self->record,
                                    .is_on_ranks = self->settings->mesh != NULL };
+  self->within.parts = (EbbTrainParts){ .pass = &self->pass,
+                                        .state = self->resume.state,
+                                        .settings = self->settings,
+                                        .step = run_step_func,
+                                        .data = self };
+  g_set_object (&self->within.budget, self->settings->budget);
   g_object_set (self->resume.state, "trained-only", ebb_lora_is_wrapped (model), "config", self->settings->config,
                 NULL);
   return g_steal_pointer (&self);
@@ -160,6 +169,56 @@ open_log (EbbTrainer *self, GError **error)
          || ebb_training_log_open (&self->log, settings->log, settings->resume, self->record.step, error);
 }
 
+/* Between plans. */
+static gboolean
+poll (gpointer user_data, GError **error)
+{
+  EbbTrainer *self = user_data;
+
+  if (!ebb_trainer_agree (self, ebb_trainer_notify (self, EBB_TRAINER_PHASE_PLAN, 0, 0, error), error))
+    return FALSE;
+  return !ebb_trainer_is_cancelled (self) || ebb_trainer_set_cancelled (error);
+}
+
+/* An EbbTrainNote. */
+static void
+note (EbbMemoryBudget *budget, const char *text, gpointer user_data)
+{
+  EbbTrainer *self = user_data;
+  g_autofree char *line = g_strdup_printf ("step %" G_GINT64_FORMAT ": %s", self->record.step, text);
+
+  ebb_trainer_emit (self, EBB_TRAINER_NOTE, line);
+}
+
+static gboolean
+begin_within (EbbTrainer *self, GError **error)
+{
+  self->within.parts.n_rows = ebb_train_source_get_rows (&self->source);
+  return ebb_train_within_begin (&self->within, poll, note, self, error);
+}
+
+/* Does in a dry run what comes before a plan, and returns what that is made over. */
+static EbbTrainParts *
+begin_parts (EbbTrainer *self, GError **error)
+{
+  if (self->within.budget != NULL)
+    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
+                          "trainer: budget is set, and it is made within another one: leave budget out");
+  if (!begin (self, error) || !ebb_train_source_fill (&self->source, error))
+    return NULL;
+  self->within.parts.n_rows = ebb_train_source_get_rows (&self->source);
+  return &self->within.parts;
+}
+
+/* Takes the plan that @budget has for a trainer like this one, and the changes that it was found with. */
+static void
+take_plan (EbbTrainer *self, EbbMemoryBudget *budget, const EbbTrainChanges *changes)
+{
+  g_set_object (&self->within.budget, budget);
+  self->within.changes = *changes;
+  self->within.is_planned = TRUE;
+}
+
 /**
  * ebb_trainer_prepare:
  * @self: a trainer
@@ -167,11 +226,12 @@ open_log (EbbTrainer *self, GError **error)
  * @error: return location for an error
  *
  * Makes the trainer ready for steps: checks settings and outputs, locks the folders of the state and of the log,
- * loads the state that is there, and takes the first batch. On ranks all call it together. A trainer that is ready
- * already does nothing.
+ * loads the state that is there, takes the first batch, and plans the step within #EbbTrainerOptions:budget. On ranks
+ * all call it together. A trainer that is ready already does nothing.
  *
  * Returns: %FALSE with @error set: %EBB_ERROR_INVALID_ARGUMENT if settings contradict each other, %EBB_ERROR_STATE if
- *   the state doesn't fit or another training uses its folder, %EBB_ERROR_IO if a file can't be written
+ *   the state doesn't fit or another training uses its folder, %EBB_ERROR_IO if a file can't be written,
+ *   %EBB_ERROR_NO_MEMORY if the budget is too small, %G_IO_ERROR_CANCELLED if it was cancelled while it planned
  */
 gboolean
 ebb_trainer_prepare (EbbTrainer *self, GCancellable *cancellable, GError **error)
@@ -190,7 +250,8 @@ ebb_trainer_prepare (EbbTrainer *self, GCancellable *cancellable, GError **error
        && ebb_trainer_agree (self,
                              open_log (self, error) && ebb_trainer_take_failure (self, error)
                                  && ebb_train_source_fill (&self->source, error),
-                             error);
+                             error)
+       && begin_within (self, error);
   self->cancellable = NULL;
   self->is_prepared = self->must_poll = ok;
   if (!ok)
@@ -206,6 +267,89 @@ check_whole (const EbbTrainer *self, GError **error)
                       "trainer: step %" G_GINT64_FORMAT " was broken off, and the weights are those of no step: make a "
                       "new trainer, which goes on from the last saved state",
                       self->record.step + 1);
+}
+
+/* -- making within a budget ---------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbTrainerMakeFunc make;
+  gpointer data;
+  EbbTrainer *trainer; /* of the attempt; NULL: none */
+} Making;
+
+static EbbTrainer *
+call_make (const Making *self, EbbConcessions taken, GError **error)
+{
+  GError *failure = NULL;
+  EbbTrainer *trainer = self->make (taken, self->data, &failure);
+
+  if (trainer == NULL && failure == NULL)
+    ebb_error_set (&failure, EBB_ERROR_CALLBACK, "trainer: the function that makes it failed without saying why");
+  if (failure == NULL)
+    return trainer;
+  g_clear_object (&trainer);
+  g_propagate_error (error, failure);
+  return NULL;
+}
+
+static EbbTrainParts *
+make_parts (gpointer data, EbbConcessions taken, GError **error)
+{
+  Making *self = data;
+
+  self->trainer = call_make (self, taken, error);
+  return self->trainer != NULL ? begin_parts (self->trainer, error) : NULL;
+}
+
+static void
+drop_parts (gpointer data)
+{
+  g_clear_object (&((Making *) data)->trainer);
+}
+
+/**
+ * ebb_trainer_new_within:
+ * @budget: the memory that the training keeps within
+ * @make: (scope call) (closure user_data): makes the model, the optimizer, the data, and the trainer
+ * @user_data: user data of @make
+ * @error: return location for an error
+ *
+ * Makes a training that keeps within @budget. @make is called in dry runs, in which nothing that it allocates costs
+ * memory, with more and more of the changes that #EbbMemoryBudget:allow names, until a plan fits. Then it is called
+ * once for real, and ebb_trainer_prepare() puts the plan on what it made. So a budget that is too small is refused
+ * before anything is allocated.
+ *
+ * @make obeys %EBB_CONCESSIONS_BF16_RESIDUAL and %EBB_CONCESSIONS_BF16_WEIGHTS; the trainer makes the other changes.
+ * Its trainer has no budget of its own. In dry runs it reads no values that ops have computed.
+ *
+ * Returns: (transfer full): the trainer, or %NULL with %EBB_ERROR_NO_MEMORY if the budget is too small, which names the
+ *   least one that would do and changes that would help; or with what @make reports
+ */
+EbbTrainer *
+ebb_trainer_new_within (EbbMemoryBudget *budget, EbbTrainerMakeFunc make, gpointer user_data, GError **error)
+{
+  static const EbbTrainMakeFuncs funcs = { make_parts, drop_parts };
+  Making making = { make, user_data, NULL };
+  EbbTrainChanges changes = { 0 };
+  EbbTrainer *trainer;
+
+  if (!EBB_MAY_BEGIN (error, budget))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MEMORY_BUDGET (budget) && make != NULL, NULL);
+
+  if (ebb_memory_budget_get_plan (budget) != NULL)
+    return ebb_fail_null (error, EBB_ERROR_STATE,
+                          "trainer: the budget has a plan of another training: ebb_memory_budget_release () takes it "
+                          "off");
+  if (!ebb_train_within_search (budget, &funcs, &making, &changes, error))
+    return NULL;
+  trainer = call_make (&making, changes.taken, error);
+  if (trainer == NULL)
+    ebb_memory_budget_release (budget);
+  else
+    take_plan (trainer, budget, &changes);
+  return trainer;
 }
 
 /* -- saving -------------------------------------------------------------------------------------------------------- */
@@ -316,6 +460,59 @@ ebb_trainer_save_model (EbbTrainer *self, const char *path, GError **error)
 
 /* -- measuring ----------------------------------------------------------------------------------------------------- */
 
+static gboolean
+measure (EbbTrainPass *pass, EbbTrainSource *source, EbbDataset *data, double *loss, GError **error)
+{
+  const guint64 total = data != NULL ? (guint64) ebb_dataset_get_n_rows (data, source->context) : 0;
+  double sum = 0, weight = 0;
+  gint64 done = 0;
+
+  if (data != NULL)
+    g_object_set (data, "position", (gint64) 0, NULL);
+  for (gint64 number = 0;; number++)
+    {
+      EbbTrainBatch *taken;
+      g_autoptr (EbbTrainBatch) batch = NULL;
+
+      if (!pass->notify (pass->notify_data, EBB_TRAINER_PHASE_EVALUATE, (guint64) done, total, error)
+          || !ebb_train_source_take_measured (source, data, done, number, &taken, error))
+        return FALSE;
+      batch = taken;
+      if (batch == NULL)
+        break;
+      if (!ebb_train_pass_measure (pass, batch, &sum, error))
+        return FALSE;
+      weight += ebb_train_batch_get_weight (batch);
+      done += batch->n_rows;
+      if (!ebb_train_ranks_poll (pass->ranks, error))
+        return FALSE;
+      if ((pass->ranks->agreed & EBB_TRAIN_CANCEL) != 0)
+        return TRUE;
+    }
+  if (!ebb_train_ranks_sum (pass->ranks, &sum, 1, error))
+    return FALSE;
+  *loss = isnan (sum / weight) ? NAN : sum / weight; /* without a sign, which would mean nothing */
+  return TRUE;
+}
+
+/* The mean over what counts in @data, or without it in what the evaluate function gives. Training is as if it had not
+ * been: modes and generators stay. It ends early, with NaN, if a rank is cancelled. */
+static gboolean
+evaluate (EbbTrainPass *pass, EbbTrainSource *source, EbbDataset *data, double *loss, GError **error)
+{
+  EbbGenerator *generator = ebb_generator_get_default ();
+  const guint64 seed = ebb_generator_get_seed (generator), offset = ebb_generator_get_offset (generator);
+  const gboolean was_training = ebb_module_get_training (pass->model);
+  gboolean ok;
+
+  *loss = NAN;
+  ebb_module_set_training (pass->model, FALSE);
+  ok = measure (pass, source, data, loss, error);
+  ebb_module_set_training (pass->model, was_training);
+  ebb_generator_set_state (generator, seed, offset);
+  return ok;
+}
+
 /* Measures the trainer's own held-out data. @may_be_best: it is not the model before its first step. */
 static gboolean
 evaluate_own (EbbTrainer *self, gboolean may_be_best, double *loss, GError **error)
@@ -323,7 +520,7 @@ evaluate_own (EbbTrainer *self, gboolean may_be_best, double *loss, GError **err
   const char *path = self->settings->save_best;
   gboolean is_best;
 
-  if (!ebb_train_evaluate (&self->pass, &self->source, self->settings->evaluate, loss, error))
+  if (!evaluate (&self->pass, &self->source, self->settings->evaluate, loss, error))
     return FALSE;
   if (ebb_trainer_is_cancelled (self))
     return TRUE;
@@ -365,7 +562,7 @@ ebb_trainer_evaluate (EbbTrainer *self, EbbDataset *data, double *loss, GCancell
     return FALSE;
   self->cancellable = cancellable;
   ebb_trainer_take_requests (self);
-  ok = data != NULL ? ebb_train_evaluate (&self->pass, &self->source, data, loss, error)
+  ok = data != NULL ? evaluate (&self->pass, &self->source, data, loss, error)
                     : evaluate_own (self, self->record.step > 0, loss, error);
   self->cancellable = NULL;
   if (ok && ebb_trainer_is_cancelled (self))
@@ -409,18 +606,19 @@ run_whole_step (EbbTrainer *self, GError **error)
   const gint64 began = g_get_monotonic_time ();
   const gint64 before = self->record.step;
   double seconds;
+  gboolean ok;
 
   if (self->ranks.mesh == NULL && !ebb_training_state_mark (self->resume.state, error))
     return FALSE;
-  if (!take_step (self, error))
+  ok = ebb_train_within_run_step (&self->within, error);
+  if (self->record.step == before)
     {
-      self->is_broken = self->record.step > before || self->ranks.mesh != NULL
-                        || !ebb_training_state_rewind (self->resume.state, NULL);
+      self->is_broken = self->ranks.mesh != NULL || !ebb_training_state_rewind (self->resume.state, NULL);
       return FALSE;
     }
   seconds = (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC;
   ebb_train_record_add_step (&self->record, seconds);
-  return TRUE;
+  return ok;
 }
 
 /* The held-out data is measured every so many steps, and after the last one. */

@@ -90,6 +90,26 @@ typedef EbbTensor *(*EbbTrainerLossFunc) (EbbModule *model,
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_FINAL_TYPE (EbbTrainer, ebb_trainer, EBB, TRAINER, GObject)
 
+/**
+ * EbbTrainerMakeFunc:
+ * @taken: the changes of values that are made
+ * @user_data: user data
+ * @error: return location for an error
+ *
+ * Makes a model, with all that is put on it, an optimizer, data, and a trainer of them; see ebb_trainer_new_within().
+ *
+ * Returns: (transfer full) (nullable): the trainer, or %NULL with @error set
+ */
+typedef EbbTrainer *(*EbbTrainerMakeFunc) (EbbConcessions taken,
+                                           gpointer user_data,
+                                           GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbTrainer *ebb_trainer_new_within (EbbMemoryBudget *budget,
+                                    EbbTrainerMakeFunc make,
+                                    gpointer user_data,
+                                    GError **error);
+
 EBB_AVAILABLE_IN_ALL
 EbbTrainer *ebb_trainer_new (EbbModule *model,
                              EbbOptimizer *optimizer,
