@@ -28,9 +28,10 @@ typedef struct
   GType (*get_type) (void);
   EbbMemoryPlace place; /* where its bytes lie, for the planner; a plan moves nothing to a store on the device */
   const char *summary;  /* for help texts; NULL: the name says it */
+  GObjectClass *klass;  /* set by fill_table () */
 } StoreRow;
 
-static const StoreRow rows[] = {
+static StoreRow rows[] = {
   { "keep", ebb_keep_store_get_type, EBB_MEMORY_PLACE_DEVICE, "in place" },
   { "host", ebb_host_store_get_type, EBB_MEMORY_PLACE_HOST, NULL },
   { "disk", ebb_disk_store_get_type, EBB_MEMORY_PLACE_DISK, NULL },
@@ -49,17 +50,10 @@ typedef struct
 
 static struct
 {
-  GObjectClass *classes[N_ROWS];
   Kind kinds[N_MOST];
   const char *names[N_MOST + 1];
   guint n;
 } table;
-
-static GObjectClass *
-get_class (const StoreRow *row)
-{
-  return table.classes[row - rows];
-}
 
 static void
 add_kind (const StoreRow *front,
@@ -74,12 +68,12 @@ fill_table (void)
 {
   for (guint i = 0; i < N_ROWS; i++)
     {
-      table.classes[i] = g_type_class_ref (rows[i].get_type ());
+      rows[i].klass = g_type_class_ref (rows[i].get_type ());
       add_kind (&rows[i], NULL);
     }
   for (guint i = 0; i < N_ROWS; i++)
-    for (guint j = 0; j < N_ROWS && g_object_class_find_property (table.classes[i], "next") != NULL; j++)
-      if (ebb_activation_store_can_reserve (EBB_ACTIVATION_STORE_CLASS (table.classes[j])))
+    for (guint j = 0; j < N_ROWS && g_object_class_find_property (rows[i].klass, "next") != NULL; j++)
+      if (ebb_activation_store_can_reserve (EBB_ACTIVATION_STORE_CLASS (rows[j].klass)))
         add_kind (&rows[i], &rows[j]);
 }
 
@@ -171,7 +165,7 @@ find_setting (const Kind *kind,
 {
   for (*link = 0; *link < kind->n_links && strcmp (setting, "next") != 0; (*link)++)
     {
-      GParamSpec *spec = g_object_class_find_property (get_class (kind->links[*link]), setting);
+      GParamSpec *spec = g_object_class_find_property (kind->links[*link]->klass, setting);
 
       if (spec != NULL && (spec->flags & G_PARAM_WRITABLE) != 0)
         return spec;
@@ -253,57 +247,24 @@ is_same_number (const GValue *given,
          || g_value_get_double (&before) == g_value_get_double (&after);
 }
 
-/* The settings of each store of a kind. */
-typedef struct
-{
-  GPtrArray *names; /* of text that lives elsewhere */
-  GArray *values;   /* of GValue */
-} Settings;
-
-static void
-settings_clear (Settings *self)
-{
-  g_ptr_array_unref (self->names);
-  g_array_unref (self->values);
-}
-
-static void
-settings_init (Settings *self)
-{
-  self->names = g_ptr_array_new ();
-  self->values = g_array_new (FALSE, TRUE, sizeof (GValue));
-  g_array_set_clear_func (self->values, (GDestroyNotify) g_value_unset);
-}
-
-static GValue *
-settings_add (Settings *self,
-              const char *name)
-{
-  g_ptr_array_add (self->names, (gpointer) name);
-  g_array_set_size (self->values, self->values->len + 1);
-  return &g_array_index (self->values, GValue, self->values->len - 1);
-}
-
-/* Takes the setting @name for the store of @kind that has it. */
+/* Whether @kind has the setting @name, and @given is a value of it. */
 static gboolean
-take_setting (const Kind *kind,
-              const char *kind_name,
-              const char *name,
-              const GValue *given,
-              Settings *settings,
-              GError **error)
+check_setting (const Kind *kind,
+               const char *kind_name,
+               const char *name,
+               const GValue *given,
+               GError **error)
 {
   guint link;
   GParamSpec *spec = find_setting (kind, name, &link);
+  g_auto (GValue) value = G_VALUE_INIT;
   g_autofree char *shown = NULL;
-  GValue *value;
 
   if (spec == NULL)
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
                      "store kind %s: it has no setting %s; its settings are the properties of %s", kind_name, name,
                      g_type_name (kind->links[0]->get_type ()));
-  value = settings_add (&settings[link], spec->name);
-  if (transform (spec, given, value) && is_same_number (given, value))
+  if (transform (spec, given, &value) && is_same_number (given, &value))
     return TRUE;
   shown = g_strdup_value_contents (given);
   return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
@@ -311,41 +272,47 @@ take_setting (const Kind *kind,
                    g_type_name (spec->value_type));
 }
 
+static GValue *
+append_value (GArray *values)
+{
+  g_array_set_size (values, values->len + 1);
+  return &g_array_index (values, GValue, values->len - 1);
+}
+
+/* Makes the store @link of @kind with the settings that are its own, in front of @next, which it takes over. */
 static EbbSavedTensorHooks *
-make_link (const StoreRow *row,
-           const Settings *settings,
+make_link (const Kind *kind,
+           guint link,
+           EbbSavedTensorHooks *next,
+           const char *const *names,
+           const GValue *given,
+           guint n,
            GError **error)
 {
-  GObject *store = g_object_new_with_properties (row->get_type (), settings->names->len,
-                                                 (const char **) settings->names->pdata,
-                                                 (const GValue *) (gpointer) settings->values->data);
+  g_autofree const char **own = g_new (const char *, n + 1);
+  g_autoptr (GArray) values = g_array_new (FALSE, TRUE, sizeof (GValue));
+  GObject *store;
 
+  g_array_set_clear_func (values, (GDestroyNotify) g_value_unset);
+  for (guint i = 0, at; i < n; i++)
+    {
+      GParamSpec *spec = find_setting (kind, names[i], &at);
+
+      if (at != link)
+        continue;
+      own[values->len] = spec->name;
+      transform (spec, &given[i], append_value (values));
+    }
+  if (next != NULL)
+    {
+      own[values->len] = "next";
+      g_value_take_object (g_value_init (append_value (values), EBB_TYPE_ACTIVATION_STORE), next);
+    }
+  store = g_object_new_with_properties (kind->links[link]->get_type (), values->len, own,
+                                        (const GValue *) (gpointer) values->data);
   if (G_IS_INITABLE (store) && !g_initable_init (G_INITABLE (store), NULL, error))
     g_clear_object (&store);
   return (EbbSavedTensorHooks *) store;
-}
-
-static EbbSavedTensorHooks *
-make_links (const Kind *kind,
-            Settings *settings,
-            GError **error)
-{
-  EbbSavedTensorHooks *store = NULL;
-
-  for (guint i = kind->n_links; i-- > 0;)
-    {
-      if (store != NULL)
-        {
-          GValue *next = settings_add (&settings[i], "next");
-
-          g_value_init (next, EBB_TYPE_ACTIVATION_STORE);
-          g_value_take_object (next, store);
-        }
-      store = make_link (kind->links[i], &settings[i], error);
-      if (store == NULL)
-        return NULL;
-    }
-  return store;
 }
 
 /**
@@ -369,10 +336,9 @@ ebb_store_kind_make (const char *kind,
                      guint n_values,
                      GError **error)
 {
-  const Kind *found;
-  Settings settings[2];
+  const guint n_names = names != NULL ? g_strv_length ((char **) names) : 0;
   EbbSavedTensorHooks *store = NULL;
-  gboolean taken = TRUE;
+  const Kind *found;
 
   if (!EBB_MAY_BEGIN (error, kind))
     return NULL;
@@ -383,18 +349,19 @@ ebb_store_kind_make (const char *kind,
 
       return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT, "store kind %s: it must be one of %s", kind, known);
     }
-  if ((names != NULL ? g_strv_length ((char **) names) : 0) != n_values)
+  if (n_names != n_values)
     return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
                           "store kind %s: %u names of settings and %u values: each name must have a value", kind,
-                          names != NULL ? g_strv_length ((char **) names) : 0, n_values);
-  settings_init (&settings[0]);
-  settings_init (&settings[1]);
-  for (guint i = 0; i < n_values && taken; i++)
-    taken = take_setting (found, kind, names[i], &values[i], settings, error);
-  if (taken)
-    store = make_links (found, settings, error);
-  settings_clear (&settings[0]);
-  settings_clear (&settings[1]);
+                          n_names, n_values);
+  for (guint i = 0; i < n_values; i++)
+    if (!check_setting (found, kind, names[i], &values[i], error))
+      return NULL;
+  for (guint link = found->n_links; link-- > 0;)
+    {
+      store = make_link (found, link, store, names, values, n_values, error);
+      if (store == NULL)
+        return NULL;
+    }
   return store;
 }
 
