@@ -48,12 +48,10 @@ void ebb_disk_file_give (EbbDiskFile *file,
 /* Bytes of the file that are taken, in whole sectors. */
 guint64 ebb_disk_file_get_in_use (EbbDiskFile *file);
 
-/* Address, size and offset must be multiples of a sector. 0, the number of an error, or EBB_DISK_SHORTER. */
-int ebb_disk_file_write (EbbDiskFile *file,
-                         const char *data,
-                         gsize size,
-                         guint64 offset);
-int ebb_disk_file_read (EbbDiskFile *file,
+/* EBB_DISK_WRITE or EBB_DISK_READ. Address, size and offset must be multiples of a sector. 0, the number of an error,
+ * or EBB_DISK_SHORTER. */
+int ebb_disk_file_move (EbbDiskFile *file,
+                        EbbDiskOperation operation,
                         char *data,
                         gsize size,
                         guint64 offset);

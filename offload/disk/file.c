@@ -230,50 +230,23 @@ ebb_disk_file_get_in_use (EbbDiskFile *self)
 
 /* -- bytes --------------------------------------------------------------------------------------------------------- */
 
-/* After a short write the last, incomplete sector is written again, so that direct access goes on at a sector; if no
- * bytes get through, the disk is full. */
+/* After a short operation the last, incomplete sector is moved again, so that direct access goes on at a sector; if no
+ * bytes get through, the disk is full or the file has ended. */
 int
-ebb_disk_file_write (EbbDiskFile *self,
-                     const char *data,
-                     gsize size,
-                     guint64 offset)
-{
-  int reason = get_fault (EBB_DISK_WRITE);
-
-  if (reason != 0)
-    return reason;
-  while (size > 0)
-    {
-      gssize n = pwrite (self->fd, data, size, (off_t) offset);
-
-      if (n < 0 && (errno == EINTR || (errno == EINVAL && leave_direct (self->fd))))
-        continue;
-      if (n < 0)
-        return errno;
-      if ((gsize) n < size)
-        n -= n % EBB_DISK_SECTOR;
-      if (n == 0)
-        return ENOSPC;
-      data += n;
-      offset += (guint64) n;
-      size -= (gsize) n;
-    }
-  return 0;
-}
-
-int
-ebb_disk_file_read (EbbDiskFile *self,
+ebb_disk_file_move (EbbDiskFile *self,
+                    EbbDiskOperation operation,
                     char *data,
                     gsize size,
                     guint64 offset)
 {
-  int reason = get_fault (EBB_DISK_READ);
+  const gboolean writes = operation == EBB_DISK_WRITE;
+  int reason = get_fault (operation);
 
   if (reason != 0)
     return reason;
   while (size > 0)
     {
-      gssize n = pread (self->fd, data, size, (off_t) offset);
+      gssize n = writes ? pwrite (self->fd, data, size, (off_t) offset) : pread (self->fd, data, size, (off_t) offset);
 
       if (n < 0 && (errno == EINTR || (errno == EINVAL && leave_direct (self->fd))))
         continue;
@@ -282,7 +255,7 @@ ebb_disk_file_read (EbbDiskFile *self,
       if ((gsize) n < size)
         n -= n % EBB_DISK_SECTOR;
       if (n == 0)
-        return EBB_DISK_SHORTER;
+        return writes ? ENOSPC : EBB_DISK_SHORTER;
       data += n;
       offset += (guint64) n;
       size -= (gsize) n;

@@ -131,9 +131,9 @@ begin_copy (EbbDiskRead *self,
   EbbTransfer *transfer = NULL;
 
   if (self->device->backend->streams != NULL)
-    transfer = ebb_transfer_from_host_begin_after (self->device, data, host, piece->size, self->mark, NULL);
+    transfer = ebb_transfer_from_host_begin (self->device, data, host, piece->size, self->mark, NULL);
   if (transfer == NULL)
-    transfer = ebb_transfer_from_host_begin_after (self->device, data, host, piece->size, self->mark, error);
+    transfer = ebb_transfer_from_host_begin (self->device, data, host, piece->size, self->mark, error);
   if (transfer == NULL)
     return;
   if (self->device->backend->streams == NULL) /* done */
@@ -156,8 +156,8 @@ note_read (EbbDiskRead *self,
   if (self->device->backend->streams != NULL)
     {
       EbbTransfer *copy =
-          ebb_transfer_from_host_begin_after (self->device, (char *) self->tensor->view.data + piece->start,
-                                              self->buffers.buffers[0].memory, piece->size, read, error);
+          ebb_transfer_from_host_begin (self->device, (char *) self->tensor->view.data + piece->start,
+                                        self->buffers.buffers[0].memory, piece->size, read, error);
 
       ebb_transfer_unref (read);
       read = copy;
@@ -187,7 +187,7 @@ read_piece (EbbDiskRead *self,
     return 0;
   ebb_worker_enter (&queue->worker);
   start = g_get_monotonic_time ();
-  reason = ebb_disk_file_read (queue->file, memory, piece->buffer_size,
+  reason = ebb_disk_file_move (queue->file, EBB_DISK_READ, memory, piece->buffer_size,
                                self->block->offset + piece->start - piece->head);
   if (reason == 0 && ebb_checksum_of (memory + piece->head, piece->size) != piece->checksum)
     reason = EBB_DISK_DAMAGED;

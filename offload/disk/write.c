@@ -222,13 +222,13 @@ read_neighbours (EbbDiskQueue *self,
     self->sector = g_aligned_alloc (1, EBB_DISK_SECTOR, EBB_DISK_SECTOR);
   if (piece->head > 0)
     {
-      reason = ebb_disk_file_read (self->file, self->sector, EBB_DISK_SECTOR, offset);
+      reason = ebb_disk_file_move (self->file, EBB_DISK_READ, self->sector, EBB_DISK_SECTOR, offset);
       if (reason == 0)
         memcpy (piece->buffer, self->sector, piece->head);
     }
   if (end < piece->buffer_size && (reason == 0 || reason == EBB_DISK_SHORTER))
     {
-      reason = ebb_disk_file_read (self->file, self->sector, EBB_DISK_SECTOR, offset + last);
+      reason = ebb_disk_file_move (self->file, EBB_DISK_READ, self->sector, EBB_DISK_SECTOR, offset + last);
       if (reason == 0)
         memcpy (piece->buffer + end, self->sector + (end - last), piece->buffer_size - end);
     }
@@ -251,7 +251,7 @@ write_piece (EbbDiskQueue *self,
   if (block->space->is_room)
     reason = read_neighbours (self, piece, offset);
   if (reason == 0)
-    reason = ebb_disk_file_write (self->file, piece->buffer, piece->buffer_size, offset);
+    reason = ebb_disk_file_move (self->file, EBB_DISK_WRITE, piece->buffer, piece->buffer_size, offset);
   *seconds = (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
   ebb_worker_leave (&self->worker);
   return reason;

@@ -41,17 +41,10 @@ EbbTransfer *ebb_transfer_from_host_begin (EbbDevice *device,
                                            gsize size,
                                            EbbTransfer *after,
                                            GError **error);
-/* A transfer of nothing, done when all computing that was enqueued so far is. */
+/* A transfer of nothing, done when all computing that was enqueued so far is. A copy that has a mark for @after comes
+ * after the mark alone, as for a copy that another thread begins later, into memory that was taken at the mark. */
 EbbTransfer *ebb_transfer_mark (EbbDevice *device,
                                 GError **error);
-/* As ebb_transfer_from_host_begin (), but it comes after @after alone: a mark, from the time when @data was taken. For
- * a copy that another thread begins later, when its bytes are there. */
-EbbTransfer *ebb_transfer_from_host_begin_after (EbbDevice *device,
-                                                 void *data,
-                                                 const void *host,
-                                                 gsize size,
-                                                 EbbTransfer *after,
-                                                 GError **error);
 /* In a dry run: what stands for bytes that a disk would write, or read, for a tensor of @device. */
 EbbTransfer *ebb_transfer_of_dry_disk (EbbDevice *device,
                                        gboolean writes,

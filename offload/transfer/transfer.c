@@ -15,6 +15,7 @@ struct _EbbTransfer
   gpointer event; /* of the device's queue; NULL: it was done at once */
   double seconds; /* of a transfer that was done at once */
   gint64 waited;  /* by the host, on whatever thread; microseconds */
+  gboolean is_mark;
   guint64 number; /* of a copy in a dry run; 0: of none */
 };
 
@@ -141,13 +142,12 @@ enqueue (EbbDevice *device,
          const void *source,
          gsize size,
          EbbTransfer *after,
-         gboolean after_alone,
          GError **error)
 {
   const EbbStreamFuncs *streams = device->backend->streams;
   gpointer event = NULL;
 
-  if (!after_alone && !come_after_computing (device, stream, error))
+  if ((after == NULL || !after->is_mark) && !come_after_computing (device, stream, error))
     return NULL;
   if (after != NULL && after->event != NULL && !streams->wait (device->index, stream, after->event, error))
     return NULL;
@@ -182,7 +182,6 @@ begin (EbbDevice *device,
        const void *source,
        gsize size,
        EbbTransfer *after,
-       gboolean after_alone,
        GError **error)
 {
   EbbTransfer transfer = { .ref_count = 1, .device = device };
@@ -198,7 +197,7 @@ begin (EbbDevice *device,
     }
   else if (device->backend->streams != NULL)
     {
-      transfer.event = enqueue (device, stream, destination, source, size, after, after_alone, error);
+      transfer.event = enqueue (device, stream, destination, source, size, after, error);
       ok = transfer.event != NULL;
     }
   else
@@ -220,7 +219,7 @@ ebb_transfer_to_host_begin (EbbDevice *device,
                             EbbTransfer *after,
                             GError **error)
 {
-  return begin (device, EBB_STREAM_TO_HOST, host, data, size, after, FALSE, error);
+  return begin (device, EBB_STREAM_TO_HOST, host, data, size, after, error);
 }
 
 EbbTransfer *
@@ -231,18 +230,7 @@ ebb_transfer_from_host_begin (EbbDevice *device,
                               EbbTransfer *after,
                               GError **error)
 {
-  return begin (device, EBB_STREAM_FROM_HOST, data, host, size, after, FALSE, error);
-}
-
-EbbTransfer *
-ebb_transfer_from_host_begin_after (EbbDevice *device,
-                                    void *data,
-                                    const void *host,
-                                    gsize size,
-                                    EbbTransfer *after,
-                                    GError **error)
-{
-  return begin (device, EBB_STREAM_FROM_HOST, data, host, size, after, TRUE, error);
+  return begin (device, EBB_STREAM_FROM_HOST, data, host, size, after, error);
 }
 
 EbbTransfer *
@@ -264,7 +252,7 @@ EbbTransfer *
 ebb_transfer_mark (EbbDevice *device,
                    GError **error)
 {
-  EbbTransfer transfer = { .ref_count = 1, .device = device };
+  EbbTransfer transfer = { .ref_count = 1, .device = device, .is_mark = TRUE };
 
   if (device->backend->streams != NULL && !ebb_is_dry ())
     {
