@@ -273,14 +273,8 @@ ebb_atomic_folder_write (EbbAtomicFolder *self,
                          GError **error)
 {
   g_autofree char *path = g_build_filename (self->temporary, name, NULL);
-  EbbAtomicFile file;
 
-  if (!ebb_atomic_file_open (&file, path, error))
-    return FALSE;
-  if (ebb_atomic_file_write (&file, data, size, error))
-    return ebb_atomic_file_commit (&file, error);
-  ebb_atomic_file_abort (&file);
-  return FALSE;
+  return ebb_atomic_file_save (path, data, size, error);
 }
 
 /* -- taking the place of a folder ---------------------------------------------------------------------------------- */

@@ -282,20 +282,12 @@ write_file (const char *path,
             GError **error)
 {
   g_autofree char *folder = g_path_get_dirname (path);
-  EbbAtomicFile file;
 
   if (!may_replace (path))
     return ebb_fail (error, EBB_ERROR_IO, "%s is no file of costs; it is left as it is", path);
   if (g_mkdir_with_parents (folder, 0700) != 0)
     return ebb_fail (error, EBB_ERROR_IO, "can't make %s: %s", folder, g_strerror (errno));
-  if (!ebb_atomic_file_open (&file, path, error))
-    return FALSE;
-  if (!ebb_atomic_file_write (&file, text, strlen (text), error))
-    {
-      ebb_atomic_file_abort (&file);
-      return FALSE;
-    }
-  return ebb_atomic_file_commit (&file, error);
+  return ebb_atomic_file_save (path, text, strlen (text), error);
 }
 
 void

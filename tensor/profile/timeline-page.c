@@ -6,6 +6,7 @@
 #include "tensor/error-private.h"
 #include "tensor/profile/page/page-private.h"
 #include "tensor/util/atomic-file-private.h"
+#include "tensor/util/json-writer-private.h"
 #include "tensor/version.h"
 
 #include <string.h>
@@ -13,26 +14,10 @@
 /* Texts are listed once and named by number; what grows along the recording is written as differences. */
 typedef struct
 {
-  GString *json;
-  GString *texts;      /* of one recording */
+  EbbJsonWriter json;
+  GPtrArray *texts;    /* of one recording, by number */
   GHashTable *numbers; /* text -> its number */
 } Writer;
-
-/* As a string of JSON in a <script>: there, "</script>" and "<!--" would end it or begin something else. */
-static void
-append_string (GString *json,
-               const char *string)
-{
-  g_string_append_c (json, '"');
-  for (const guchar *p = (const guchar *) string; *p != '\0'; p++)
-    if (*p == '"' || *p == '\\')
-      g_string_append_printf (json, "\\%c", *p);
-    else if (*p < 0x20 || *p == '<' || *p == '>' || *p == '&')
-      g_string_append_printf (json, "\\u%04x", *p);
-    else
-      g_string_append_c (json, (char) *p);
-  g_string_append_c (json, '"');
-}
 
 static guint
 get_number (Writer *self,
@@ -44,29 +29,9 @@ get_number (Writer *self,
     text = "";
   if (g_hash_table_lookup_extended (self->numbers, text, NULL, &number))
     return GPOINTER_TO_UINT (number);
-  if (self->texts->len > 0)
-    g_string_append_c (self->texts, ',');
-  append_string (self->texts, text);
-  g_hash_table_insert (self->numbers, (gpointer) text, GUINT_TO_POINTER (g_hash_table_size (self->numbers)));
-  return g_hash_table_size (self->numbers) - 1;
-}
-
-static void
-begin_column (Writer *self,
-              const char *name)
-{
-  const char last = self->json->str[self->json->len - 1];
-
-  g_string_append_printf (self->json, "%s\"%s\":[", last == '{' ? "" : ",", name);
-}
-
-static void
-append_integer (Writer *self,
-                gint64 value)
-{
-  const char last = self->json->str[self->json->len - 1];
-
-  g_string_append_printf (self->json, "%s%" G_GINT64_FORMAT, last == '[' ? "" : ",", value);
+  g_hash_table_insert (self->numbers, (gpointer) text, GUINT_TO_POINTER (self->texts->len));
+  g_ptr_array_add (self->texts, (gpointer) text);
+  return self->texts->len - 1;
 }
 
 static gint64
@@ -99,15 +64,16 @@ append_blocks (Writer *self,
 {
   static const char *const columns[] = { "bytes", "op", "module", "name", "shape", "phase", "was" };
 
-  g_string_append (self->json, ",\"blocks\":{");
+  ebb_json_writer_begin (&self->json, "blocks", '{');
   for (guint column = 0; column < G_N_ELEMENTS (columns); column++)
     {
-      begin_column (self, columns[column]);
+      ebb_json_writer_begin (&self->json, columns[column], '[');
       for (guint i = 0; i < timeline->blocks->len; i++)
-        append_integer (self, get_block_value (self, ebb_timeline_get_block (timeline, i), column));
-      g_string_append_c (self->json, ']');
+        ebb_json_writer_add_int (&self->json, NULL,
+                                 get_block_value (self, ebb_timeline_get_block (timeline, i), column));
+      ebb_json_writer_end (&self->json);
     }
-  g_string_append_c (self->json, '}');
+  ebb_json_writer_end (&self->json);
 }
 
 static void
@@ -116,23 +82,23 @@ append_changes (Writer *self,
 {
   static const char *const columns[] = { "block", "to", "launches", "microseconds" };
 
-  g_string_append (self->json, ",\"changes\":{");
+  ebb_json_writer_begin (&self->json, "changes", '{');
   for (guint column = 0; column < G_N_ELEMENTS (columns); column++)
     {
       gint64 last = 0;
 
-      begin_column (self, columns[column]);
+      ebb_json_writer_begin (&self->json, columns[column], '[');
       for (guint i = 0; i < timeline->changes->len; i++)
         {
           const EbbTimelineChange *change = ebb_timeline_get_change (timeline, i);
           const gint64 values[] = { change->block, change->to, change->position, change->time / 1000 };
 
-          append_integer (self, column == 1 ? values[1] : values[column] - last);
+          ebb_json_writer_add_int (&self->json, NULL, column == 1 ? values[1] : values[column] - last);
           last = values[column];
         }
-      g_string_append_c (self->json, ']');
+      ebb_json_writer_end (&self->json);
     }
-  g_string_append_c (self->json, '}');
+  ebb_json_writer_end (&self->json);
 }
 
 /* Each launch's phase, as lists of launches in a row: phase, first, microseconds. */
@@ -140,16 +106,16 @@ static void
 append_spans (Writer *self,
               EbbMemoryTimeline *timeline)
 {
-  begin_column (self, "spans");
+  ebb_json_writer_begin (&self->json, "spans", '[');
   for (guint i = 0; i < timeline->spans->len; i++)
     {
       const EbbTimelineSpan *span = ebb_timeline_get_span (timeline, i);
 
-      append_integer (self, span->phase);
-      append_integer (self, span->position);
-      append_integer (self, span->time / 1000);
+      ebb_json_writer_add_int (&self->json, NULL, span->phase);
+      ebb_json_writer_add_int (&self->json, NULL, span->position);
+      ebb_json_writer_add_int (&self->json, NULL, span->time / 1000);
     }
-  g_string_append_c (self->json, ']');
+  ebb_json_writer_end (&self->json);
 }
 
 static void
@@ -158,55 +124,58 @@ append_purposes (Writer *self,
                  const gint64 *bytes,
                  guint n)
 {
-  begin_column (self, name);
+  ebb_json_writer_begin (&self->json, name, '[');
   for (guint i = 0; i < n; i++)
-    append_integer (self, bytes[i]);
-  g_string_append_c (self->json, ']');
+    ebb_json_writer_add_int (&self->json, NULL, bytes[i]);
+  ebb_json_writer_end (&self->json);
 }
 
 static void
 append_timeline (Writer *self,
                  EbbMemoryTimeline *timeline)
 {
-  g_string_append (self->json, "{\"name\":");
-  append_string (self->json, timeline->name);
-  g_string_append (self->json, ",\"device\":");
-  append_string (self->json, timeline->device != NULL ? timeline->device->name : "cpu");
-  g_string_append_printf (self->json, ",\"dry\":%s,\"launches\":%u,\"microseconds\":%" G_GINT64_FORMAT,
-                          timeline->is_dry ? "true" : "false", timeline->n_launches,
-                          timeline->has_times ? timeline->end / 1000 : 0);
+  ebb_json_writer_begin (&self->json, NULL, '{');
+  ebb_json_writer_add_string (&self->json, "name", timeline->name);
+  ebb_json_writer_add_string (&self->json, "device", timeline->device != NULL ? timeline->device->name : "cpu");
+  ebb_json_writer_add_boolean (&self->json, "dry", timeline->is_dry);
+  ebb_json_writer_add_int (&self->json, "launches", timeline->n_launches);
+  ebb_json_writer_add_int (&self->json, "microseconds", timeline->has_times ? timeline->end / 1000 : 0);
   append_purposes (self, "rest", timeline->rest, EBB_N_PURPOSES);
   append_purposes (self, "peak", (const gint64 *) timeline->peak, EBB_N_PURPOSES + 1);
   append_blocks (self, timeline);
   append_changes (self, timeline);
   append_spans (self, timeline);
-  g_string_append_printf (self->json, ",\"texts\":[%s]}", self->texts->str);
-  g_string_truncate (self->texts, 0);
+  ebb_json_writer_begin (&self->json, "texts", '[');
+  for (guint i = 0; i < self->texts->len; i++)
+    ebb_json_writer_add_string (&self->json, NULL, self->texts->pdata[i]);
+  ebb_json_writer_end (&self->json);
+  ebb_json_writer_end (&self->json);
+  g_ptr_array_set_size (self->texts, 0);
   g_hash_table_remove_all (self->numbers);
 }
 
-static GString *
+static char *
 make_json (EbbMemoryTimeline **timelines,
            guint n_timelines,
            guint64 budget)
 {
-  Writer writer = { g_string_new (NULL), g_string_new (NULL), g_hash_table_new (g_str_hash, g_str_equal) };
+  g_autoptr (GPtrArray) texts = g_ptr_array_new ();
+  g_autoptr (GHashTable) numbers = g_hash_table_new (g_str_hash, g_str_equal);
+  Writer writer = { .texts = texts, .numbers = numbers };
 
-  g_string_append_printf (writer.json, "{\"version\":\"%s\",\"budget\":%" G_GUINT64_FORMAT ",\"purposes\":[",
-                          ebb_get_version_string (), budget);
+  ebb_json_writer_begin (&writer.json, NULL, '{');
+  ebb_json_writer_add_string (&writer.json, "version", ebb_get_version_string ());
+  ebb_json_writer_add_int (&writer.json, "budget", (gint64) MIN (budget, (guint64) G_MAXINT64));
+  ebb_json_writer_begin (&writer.json, "purposes", '[');
   for (guint i = 0; i < EBB_N_PURPOSES; i++)
-    g_string_append_printf (writer.json, "%s\"%s\"", i > 0 ? "," : "", ebb_purpose_get_name ((EbbPurpose) i));
-  g_string_append (writer.json, "],\"runs\":[");
+    ebb_json_writer_add_string (&writer.json, NULL, ebb_purpose_get_name ((EbbPurpose) i));
+  ebb_json_writer_end (&writer.json);
+  ebb_json_writer_begin (&writer.json, "runs", '[');
   for (guint i = 0; i < n_timelines; i++)
-    {
-      if (i > 0)
-        g_string_append_c (writer.json, ',');
-      append_timeline (&writer, timelines[i]);
-    }
-  g_string_append (writer.json, "]}");
-  g_string_free (writer.texts, TRUE);
-  g_hash_table_unref (writer.numbers);
-  return writer.json;
+    append_timeline (&writer, timelines[i]);
+  ebb_json_writer_end (&writer.json);
+  ebb_json_writer_end (&writer.json);
+  return ebb_json_writer_finish (&writer.json);
 }
 
 gboolean
@@ -225,25 +194,6 @@ ebb_timeline_check (EbbMemoryTimeline **timelines,
                        i + 1);
     }
   return TRUE;
-}
-
-gboolean
-ebb_timeline_write (const char *path,
-                    const EbbTimelinePart *parts,
-                    guint n_parts,
-                    GError **error)
-{
-  EbbAtomicFile file;
-  gboolean ok = TRUE;
-
-  if (!ebb_atomic_file_open (&file, path, error))
-    return FALSE;
-  for (guint i = 0; ok && i < n_parts; i++)
-    ok = ebb_atomic_file_write (&file, parts[i].text, parts[i].size, error);
-  if (ok)
-    return ebb_atomic_file_commit (&file, error);
-  ebb_atomic_file_abort (&file);
-  return FALSE;
 }
 
 /**
@@ -267,22 +217,19 @@ ebb_memory_timeline_save_html (EbbMemoryTimeline **timelines,
                                const char *path,
                                GError **error)
 {
-  EbbTimelinePart parts[3];
-  const char *place;
-  GString *json;
-  gboolean ok;
+  g_autoptr (GString) page = NULL;
+  g_autofree char *json = NULL;
 
   if (!EBB_MAY_BEGIN (error, path) || !ebb_timeline_check (timelines, n_timelines, error))
     return FALSE;
 
-  place = strstr (ebb_timeline_page, EBB_TIMELINE_PAGE_PLACE);
-  g_assert (place != NULL);
   json = make_json (timelines, n_timelines, budget);
-  parts[0] = (EbbTimelinePart){ ebb_timeline_page, (gsize) (place - ebb_timeline_page) };
-  parts[1] = (EbbTimelinePart){ json->str, json->len };
-  place += strlen (EBB_TIMELINE_PAGE_PLACE);
-  parts[2] = (EbbTimelinePart){ place, strlen (place) };
-  ok = ebb_timeline_write (path, parts, G_N_ELEMENTS (parts), error);
-  g_string_free (json, TRUE);
-  return ok;
+  page = g_string_new (json);
+  /* In a <script>, "</script>" and "<!--" in a string would end it or begin something else. */
+  g_string_replace (page, "<", "\\u003c", 0);
+  g_string_replace (page, ">", "\\u003e", 0);
+  g_string_prepend_len (page, ebb_timeline_page,
+                        strstr (ebb_timeline_page, EBB_TIMELINE_PAGE_PLACE) - ebb_timeline_page);
+  g_string_append (page, strstr (ebb_timeline_page, EBB_TIMELINE_PAGE_PLACE) + strlen (EBB_TIMELINE_PAGE_PLACE));
+  return ebb_atomic_file_save (path, page->str, page->len, error);
 }

@@ -5,6 +5,7 @@
 #include "tensor/error-private.h"
 #include "tensor/profile/page/page-private.h"
 #include "tensor/profile/profiler-private.h"
+#include "tensor/util/atomic-file-private.h"
 
 #include <math.h>
 #include <string.h>
@@ -51,6 +52,25 @@ append_number (GString *svg,
   g_string_append (svg, g_ascii_formatd (text, sizeof text, is_whole ? "%.0f" : "%.1f", value));
 }
 
+/* Appends @format with a number in place of each @, and a string in place of each $. */
+static void
+append (GString *svg,
+        const char *format,
+        ...)
+{
+  va_list list;
+
+  va_start (list, format);
+  for (; *format != '\0'; format++)
+    if (*format == '@')
+      append_number (svg, va_arg (list, double));
+    else if (*format == '$')
+      g_string_append (svg, va_arg (list, const char *));
+    else
+      g_string_append_c (svg, *format);
+  va_end (list);
+}
+
 static void G_GNUC_PRINTF (5, 6)
     append_text (GString *svg,
                  double x,
@@ -66,11 +86,7 @@ static void G_GNUC_PRINTF (5, 6)
   text = g_strdup_vprintf (format, list);
   va_end (list);
   escaped = g_markup_escape_text (text, -1);
-  g_string_append (svg, "<text x=\"");
-  append_number (svg, x);
-  g_string_append (svg, "\" y=\"");
-  append_number (svg, y);
-  g_string_append_printf (svg, "\" %s>%s</text>\n", attributes, escaped);
+  append (svg, "<text x=\"@\" y=\"@\" $>$</text>\n", x, y, attributes, escaped);
 }
 
 static void
@@ -81,15 +97,7 @@ append_box (GString *svg,
             double height,
             const char *kind)
 {
-  g_string_append (svg, "<rect x=\"");
-  append_number (svg, x);
-  g_string_append (svg, "\" y=\"");
-  append_number (svg, y);
-  g_string_append (svg, "\" width=\"");
-  append_number (svg, width);
-  g_string_append (svg, "\" height=\"");
-  append_number (svg, height);
-  g_string_append_printf (svg, "\" class=\"%s\"/>\n", kind);
+  append (svg, "<rect x=\"@\" y=\"@\" width=\"@\" height=\"@\" class=\"$\"/>\n", x, y, width, height, kind);
 }
 
 static void
@@ -100,15 +108,7 @@ append_line (GString *svg,
              double y2,
              const char *kind)
 {
-  g_string_append (svg, "<path d=\"M");
-  append_number (svg, x1);
-  g_string_append_c (svg, ' ');
-  append_number (svg, y1);
-  g_string_append_c (svg, 'L');
-  append_number (svg, x2);
-  g_string_append_c (svg, ' ');
-  append_number (svg, y2);
-  g_string_append_printf (svg, "\" class=\"%s\"/>\n", kind);
+  append (svg, "<path d=\"M@ @L@ @\" class=\"$\"/>\n", x1, y1, x2, y2, kind);
 }
 
 static char *
@@ -271,29 +271,15 @@ draw_layer (const Panel *panel,
 {
   const double unit = 1.0 / COLUMNS_PER_UNIT;
 
-  g_string_append (panel->svg, "<path d=\"M");
-  append_number (panel->svg, panel->left);
-  g_string_append_c (panel->svg, ' ');
-  append_number (panel->svg, get_y (panel, above[0]));
+  append (panel->svg, "<path d=\"M@ @", panel->left, get_y (panel, above[0]));
   for (guint i = 0; i < n_columns; i++)
     if (i + 1 == n_columns || above[i + 1] != above[i])
-      {
-        g_string_append_c (panel->svg, 'H');
-        append_number (panel->svg, panel->left + (i + 1) * unit);
-        g_string_append_c (panel->svg, 'V');
-        append_number (panel->svg, get_y (panel, i + 1 == n_columns ? below[i] : above[i + 1]));
-      }
-  for (guint i = n_columns; i-- > 0;)
-    if (i == 0 || below[i - 1] != below[i])
-      {
-        g_string_append_c (panel->svg, 'H');
-        append_number (panel->svg, panel->left + i * unit);
-        if (i == 0)
-          break;
-        g_string_append_c (panel->svg, 'V');
-        append_number (panel->svg, get_y (panel, below[i - 1]));
-      }
-  g_string_append_printf (panel->svg, "Z\" class=\"%s\"/>\n", ebb_purpose_get_name (purpose));
+      append (panel->svg, "H@V@", panel->left + (i + 1) * unit,
+              get_y (panel, i + 1 == n_columns ? below[i] : above[i + 1]));
+  for (guint i = n_columns - 1; i > 0; i--)
+    if (below[i - 1] != below[i])
+      append (panel->svg, "H@V@", panel->left + i * unit, get_y (panel, below[i - 1]));
+  append (panel->svg, "H@Z\" class=\"$\"/>\n", panel->left, ebb_purpose_get_name (purpose));
 }
 
 static void
@@ -486,16 +472,11 @@ ebb_memory_timeline_save_svg (EbbMemoryTimeline **timelines,
                               const char *path,
                               GError **error)
 {
-  EbbTimelinePart part;
-  GString *svg;
-  gboolean ok;
+  g_autoptr (GString) svg = NULL;
 
   if (!EBB_MAY_BEGIN (error, path) || !ebb_timeline_check (timelines, n_timelines, error))
     return FALSE;
 
   svg = draw (timelines, n_timelines, budget);
-  part = (EbbTimelinePart){ svg->str, svg->len };
-  ok = ebb_timeline_write (path, &part, 1, error);
-  g_string_free (svg, TRUE);
-  return ok;
+  return ebb_atomic_file_save (path, svg->str, svg->len, error);
 }

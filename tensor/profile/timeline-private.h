@@ -126,20 +126,9 @@ char *ebb_memory_holder_to_string (const EbbMemoryHolder *holder);
 
 /* -- files --------------------------------------------------------------------------------------------------------- */
 
-typedef struct
-{
-  const char *text;
-  gsize size;
-} EbbTimelinePart;
-
 /* Whether there is something to save, and nothing of it runs. */
 gboolean ebb_timeline_check (EbbMemoryTimeline **timelines,
                              guint n_timelines,
-                             GError **error);
-/* The file appears as a whole or not at all. */
-gboolean ebb_timeline_write (const char *path,
-                             const EbbTimelinePart *parts,
-                             guint n_parts,
                              GError **error);
 
 G_END_DECLS

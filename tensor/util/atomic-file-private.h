@@ -29,6 +29,11 @@ gboolean ebb_atomic_file_write (EbbAtomicFile *self,
 /* Makes the file appear, or leaves nothing; either way @self is closed. */
 gboolean ebb_atomic_file_commit (EbbAtomicFile *self,
                                  GError **error);
+/* Writes a file of these bytes. */
+gboolean ebb_atomic_file_save (const char *path,
+                               const void *data,
+                               gsize size,
+                               GError **error);
 /* Leaves nothing. */
 void ebb_atomic_file_abort (EbbAtomicFile *self);
 /* Closes @self and leaves the unfinished file. */

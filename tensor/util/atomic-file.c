@@ -257,6 +257,22 @@ ebb_atomic_file_abort (EbbAtomicFile *self)
   ebb_atomic_file_leave (self);
 }
 
+gboolean
+ebb_atomic_file_save (const char *path,
+                      const void *data,
+                      gsize size,
+                      GError **error)
+{
+  EbbAtomicFile self;
+
+  if (!ebb_atomic_file_open (&self, path, error))
+    return FALSE;
+  if (ebb_atomic_file_write (&self, data, size, error))
+    return ebb_atomic_file_commit (&self, error);
+  ebb_atomic_file_abort (&self);
+  return FALSE;
+}
+
 void
 ebb_atomic_file_leave (EbbAtomicFile *self)
 {
