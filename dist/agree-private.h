@@ -24,6 +24,11 @@ gboolean ebb_agree_same_text (EbbProcessGroup *group,
 gboolean ebb_agree_no_failure (EbbProcessGroup *group,
                                GError *failure,
                                GError **error);
+/* The bytes of a contiguous tensor, which the host reads in place where it can (ebb_tensor_get_bytes () would pin the
+ * storage); @copy is to be freed. NULL with @error set, or for a tensor without elements. */
+const char *ebb_agree_read (EbbTensor *tensor,
+                            char **copy,
+                            GError **error);
 /* Of a tensor's values, by which ranks compare them without sending them. On a device they are copied to the host. */
 gboolean ebb_agree_checksum (EbbTensor *tensor,
                              guint64 *checksum,

@@ -139,17 +139,35 @@ ebb_agree_no_failure (EbbProcessGroup *group,
 
 /* -- values -------------------------------------------------------------------------------------------------------- */
 
-/* Reads in place where the host can: ebb_tensor_get_bytes () would pin the storage. */
+const char *
+ebb_agree_read (EbbTensor *tensor,
+                char **copy,
+                GError **error)
+{
+  const EbbDevice *device = tensor->storage->device;
+  const gsize size = ebb_tensor_get_n_bytes (tensor);
+
+  *copy = NULL;
+  if (device->backend->host_memory)
+    return tensor->view.data;
+  *copy = g_try_malloc (size);
+  if (*copy == NULL)
+    ebb_error_set (error, EBB_ERROR_NO_MEMORY, "no host memory for %" G_GSIZE_FORMAT " bytes to compare", size);
+  if (*copy != NULL && !device->backend->copy (device->index, *copy, tensor->view.data, size, TRUE, error))
+    g_clear_pointer (copy, g_free);
+  return *copy;
+}
+
 gboolean
 ebb_agree_checksum (EbbTensor *tensor,
                     guint64 *checksum,
                     GError **error)
 {
-  const EbbDevice *device = tensor->storage->device;
   const gsize size = ebb_tensor_get_n_bytes (tensor);
   g_autoptr (EbbTensor) alias = ebb_tensor_alias (tensor);
   g_autoptr (EbbTensor) dense = NULL;
-  g_autofree void *copy = NULL;
+  g_autofree char *copy = NULL;
+  const char *bytes;
 
   ebb_push_grad_enabled (FALSE);
   dense = ebb_contiguous (alias, error);
@@ -157,15 +175,12 @@ ebb_agree_checksum (EbbTensor *tensor,
   if (dense == NULL)
     return FALSE;
   *checksum = 0;
-  if (ebb_is_dry ())
+  if (ebb_is_dry () || size == 0)
     return TRUE;
-  if (size > 0 && !device->backend->host_memory)
-    {
-      copy = g_malloc (size);
-      if (!device->backend->copy (device->index, copy, dense->view.data, size, TRUE, error))
-        return FALSE;
-    }
-  *checksum = size > 0 ? ebb_checksum_of (copy != NULL ? copy : dense->view.data, size) : 0;
+  bytes = ebb_agree_read (dense, &copy, error);
+  if (bytes == NULL)
+    return FALSE;
+  *checksum = ebb_checksum_of (bytes, size);
   return TRUE;
 }
 

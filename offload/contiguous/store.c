@@ -162,17 +162,10 @@ ebb_contiguous_store_get_property (GObject *object,
   ebb_buffer_pool_get_counts (EBB_CONTIGUOUS_STORE (object)->pool, &counts);
   switch (id)
     {
-    case PROP_N_BUFFERS:
-      g_value_set_uint (value, counts.n_buffers);
-      break;
-    case PROP_N_PARTS:
-      g_value_set_uint (value, counts.n_used);
-      break;
-    case PROP_N_PARTS_PEAK:
-      g_value_set_uint (value, counts.n_peak);
-      break;
-    default:
-      ebb_setting_get_property (object, id, value, pspec);
+    case PROP_N_BUFFERS: g_value_set_uint (value, counts.n_buffers); break;
+    case PROP_N_PARTS: g_value_set_uint (value, counts.n_used); break;
+    case PROP_N_PARTS_PEAK: g_value_set_uint (value, counts.n_peak); break;
+    default: ebb_setting_get_property (object, id, value, pspec);
     }
 }
 

@@ -312,17 +312,10 @@ ebb_host_store_get_property (GObject *object,
 
   switch (id)
     {
-    case PROP_BYTE_LIMIT:
-      g_value_set_uint64 (value, get_limit (self).n_bytes);
-      break;
-    case PROP_WHEN_FULL:
-      g_value_set_enum (value, get_limit (self).when_full);
-      break;
-    case PROP_PATIENCE:
-      g_value_set_double (value, get_limit (self).patience);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    case PROP_BYTE_LIMIT: g_value_set_uint64 (value, get_limit (self).n_bytes); break;
+    case PROP_WHEN_FULL: g_value_set_enum (value, get_limit (self).when_full); break;
+    case PROP_PATIENCE: g_value_set_double (value, get_limit (self).patience); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
     }
 }
 
@@ -340,18 +333,13 @@ ebb_host_store_set_property (GObject *object,
   limit = before = get_limit (self);
   switch (id)
     {
-    case PROP_BYTE_LIMIT:
-      limit.n_bytes = g_value_get_uint64 (value);
-      break;
+    case PROP_BYTE_LIMIT: limit.n_bytes = g_value_get_uint64 (value); break;
     case PROP_WHEN_FULL:
       limit.when_full = g_value_get_enum (value);
       ebb_activation_store_set_spills (EBB_ACTIVATION_STORE (self), limit.when_full != EBB_WHEN_FULL_ERROR);
       break;
-    case PROP_PATIENCE:
-      limit.patience = g_value_get_double (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    case PROP_PATIENCE: limit.patience = g_value_get_double (value); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
     }
   ebb_host_pool_set_limit (self->pool, &limit);
   pthread_mutex_unlock (&setting);

@@ -62,26 +62,6 @@ ebb_partition_sample (const EbbView *view,
     }
 }
 
-/* The bytes of a contiguous tensor where the host can read them; @copy is to be freed. */
-static const char *
-read_bytes (EbbTensor *tensor,
-            char **copy,
-            GError **error)
-{
-  EbbDevice *device = tensor->storage->device;
-  const gsize size = ebb_tensor_get_n_bytes (tensor);
-
-  *copy = NULL;
-  if (device->backend->host_memory)
-    return tensor->view.data;
-  *copy = g_try_malloc (size);
-  if (*copy == NULL)
-    ebb_error_set (error, EBB_ERROR_NO_MEMORY, "no host memory for %" G_GSIZE_FORMAT " bytes to compare", size);
-  if (*copy != NULL && !ebb_transfer_to_host (device, *copy, tensor->view.data, size, error))
-    g_clear_pointer (copy, g_free);
-  return *copy;
-}
-
 /* "1", "1 and 3", "1, 2 and 3" */
 static char *
 join_ranks (const GArray *ranks)
@@ -109,7 +89,7 @@ ebb_partition_compare_samples (EbbTensor *samples,
 
   if (ebb_is_dry ())
     return TRUE;
-  bytes = read_bytes (samples, &copy, error);
+  bytes = ebb_agree_read (samples, &copy, error);
   if (bytes == NULL)
     return FALSE;
   for (guint r = 1; r < n_ranks; r++)
@@ -132,16 +112,11 @@ static char *
 sum_up (EbbTensor *tensor)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbTensor) contiguous = ebb_view_is_contiguous (&tensor->view)
-                                         ? ebb_tensor_ref (tensor)
-                                         : ebb_tensor_convert (tensor, tensor->view.dtype, &error);
-  g_autofree char *copy = NULL;
-  const char *bytes = contiguous != NULL ? read_bytes (contiguous, &copy, &error) : NULL;
+  guint64 checksum;
 
-  return bytes != NULL
-             ? g_strdup_printf ("values of checksum %016" G_GINT64_MODIFIER "x",
-                                ebb_checksum_of (bytes, ebb_tensor_get_n_bytes (contiguous)))
-             : g_strdup (error->message);
+  if (!ebb_agree_checksum (tensor, &checksum, &error))
+    return g_strdup (error->message);
+  return g_strdup_printf ("values of checksum %016" G_GINT64_MODIFIER "x", checksum);
 }
 
 gboolean

@@ -65,6 +65,16 @@ is_for_checkpoint (void)
   return ebb_modes.saving != NULL && g_str_equal (ebb_modes.saving->name, "checkpoint");
 }
 
+static gboolean
+check_group (const EbbPartitionState *self,
+             GError **error)
+{
+  if (self->group != NULL)
+    return TRUE;
+  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                   "partitioned store: group is missing; it must have the ranks that share tensors");
+}
+
 /* However small it is, so that no size decides whether a program works. */
 static gboolean
 check_apart (EbbPartitionedStore *self,
@@ -101,10 +111,7 @@ ebb_partitioned_store_pack (EbbSavedTensorHooks *hooks,
 {
   EbbPartitionedStore *self = EBB_PARTITIONED_STORE (hooks);
 
-  if (self->partition.group == NULL)
-    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
-                          "partitioned store: group is missing; it must have the ranks that share tensors");
-  return check_apart (self, tensor, error)
+  return check_group (&self->partition, error) && check_apart (self, tensor, error)
              ? EBB_SAVED_TENSOR_HOOKS_CLASS (ebb_partitioned_store_parent_class)->pack (hooks, tensor, error)
              : NULL;
 }
@@ -129,12 +136,11 @@ is_smaller_in_shards (EbbTensor *tensor,
                       gboolean is_sampled)
 {
   const guint64 n = (guint64) tensor->n_elements;
-  guint64 n_sampled = is_sampled ? 1 : 0;
+  guint64 n_sampled;
   EbbView sample;
 
   ebb_partition_sample (&tensor->view, &sample);
-  for (int d = 0; d < sample.n_dims; d++)
-    n_sampled *= (guint64) sample.shape[d];
+  n_sampled = is_sampled ? (guint64) ebb_view_count_elements (&sample) : 0;
   return n / n_ranks + (n % n_ranks != 0) + n_sampled < n;
 }
 
@@ -174,9 +180,8 @@ ebb_partitioned_store_put (EbbActivationStore *store,
       ebb_save_has_hint (EBB_SAVE_HINT_COMPARE_VALUES) ? EBB_PARTITION_CHECK_VALUES : EBB_READ (self->check);
   EbbTensor *tensor;
 
-  if (self->partition.group == NULL)
-    return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
-                          "partitioned store: group is missing; it must have the ranks that share tensors");
+  if (!check_group (&self->partition, error))
+    return NULL;
   tensor = find_divisible (self, block, check);
   if (tensor != NULL && check == EBB_PARTITION_CHECK_VALUES
       && !ebb_partition_compare_values (self->partition.group, tensor, error))
@@ -217,9 +222,8 @@ ebb_partitioned_store_initable_init_instance (GInitable *initable,
 {
   EbbPartitionState *self = &EBB_PARTITIONED_STORE (initable)->partition;
 
-  if (self->group == NULL)
-    return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                     "partitioned store: group is missing; it must have the ranks that share tensors");
+  if (!check_group (self, error))
+    return FALSE;
   if (!EBB_IS_PARTITIONED_STORE (self->next))
     return TRUE;
   return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
