@@ -10,8 +10,13 @@ void ebb_error_set (GError **error,
                     EbbError code,
                     const char *format,
                     ...) G_GNUC_PRINTF (3, 4);
-/* The failure for a function to return, which sets its @error. */
-#define ebb_fail(...) (ebb_error_set (__VA_ARGS__), FALSE)
+/* The failure for a function to return, which sets its @error. A call, so that it may go unused. */
+static inline gboolean
+ebb_failed (void)
+{
+  return FALSE;
+}
+#define ebb_fail(...) (ebb_error_set (__VA_ARGS__), ebb_failed ())
 #define ebb_fail_null(...) (ebb_error_set (__VA_ARGS__), NULL)
 /* The same with an error that is there, which @error takes over. */
 #define ebb_fail_with(error, failure) (g_propagate_error (error, failure), FALSE)

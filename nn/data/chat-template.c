@@ -439,20 +439,7 @@ write_all (Writing *self, gboolean add_generation_prompt)
     g_string_append (self->text, "<think>\n\n</think>\n\n");
 }
 
-static gboolean
-refuse (GError **error, const char *format, ...) G_GNUC_PRINTF (2, 3);
-
-static gboolean
-refuse (GError **error, const char *format, ...)
-{
-  va_list args;
-  g_autofree char *message = NULL;
-
-  va_start (args, format);
-  message = g_strdup_vprintf (format, args);
-  va_end (args);
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "chat: %s", message);
-}
+#define refuse(error, ...) ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "chat: " __VA_ARGS__)
 
 static gboolean
 check_message (Writing *self, gsize i, GError **error)

@@ -36,24 +36,9 @@ typedef struct
   gint64 number;
 } Lines;
 
-static gboolean fail (Lines *self, GError **error, const char *format, ...) G_GNUC_PRINTF (3, 4);
-
-/* Always FALSE. */
-static gboolean
-fail (Lines *self,
-      GError **error,
-      const char *format,
-      ...)
-{
-  g_autofree char *name = ebb_escape_text (self->name);
-  g_autofree char *message = NULL;
-  va_list args;
-
-  va_start (args, format);
-  message = g_strdup_vprintf (format, args);
-  va_end (args);
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: line %" G_GINT64_FORMAT ": %s", name, self->number, message);
-}
+#define fail(self, error, format, ...)                                                                       \
+  ebb_fail (error, EBB_ERROR_FORMAT, "%s: line %" G_GINT64_FORMAT ": " format, ebb_show_text ((self)->name), \
+            (self)->number, ##__VA_ARGS__)
 
 /* -- one line ------------------------------------------------------------------------------------------------------ */
 

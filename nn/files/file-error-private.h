@@ -1,16 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/error.h"
+#include "tensor/error-private.h"
 
 /* Errors about what is in a file or a folder. */
 
-G_BEGIN_DECLS
-
 /* Sets an EBB_ERROR_FORMAT "PATH: ...", with the path as messages show it. Always FALSE. */
-gboolean ebb_file_fail (const char *path,
-                        GError **error,
-                        const char *format,
-                        ...) G_GNUC_PRINTF (3, 4);
-
-G_END_DECLS
+#define ebb_file_fail(path, error, format, ...) \
+  ebb_fail (error, EBB_ERROR_FORMAT, "%s: " format, ebb_show_text (path), ##__VA_ARGS__)

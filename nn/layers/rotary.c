@@ -209,18 +209,8 @@ ebb_rotary_config_get_limit (const EbbRotaryConfig *self, int context)
 
 /* -- checks -------------------------------------------------------------------------------------------------------- */
 
-G_GNUC_PRINTF (3, 4)
-static gboolean
-refuse (GError **error, const char *name, const char *format, ...)
-{
-  g_autofree char *text = NULL;
-  va_list arguments;
-
-  va_start (arguments, format);
-  text = g_strdup_vprintf (format, arguments);
-  va_end (arguments);
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: %s", name, text);
-}
+#define refuse(error, name, format, ...) \
+  ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "%s: " format, name, ##__VA_ARGS__)
 
 static gboolean
 is_positive (double value)

@@ -196,18 +196,7 @@ ebb_gpt_config_is_rotary_layer (const EbbGptConfig *self, guint layer)
 
 /* -- checks -------------------------------------------------------------------------------------------------------- */
 
-G_GNUC_PRINTF (2, 3)
-static gboolean
-refuse (GError **error, const char *format, ...)
-{
-  g_autofree char *text = NULL;
-  va_list arguments;
-
-  va_start (arguments, format);
-  text = g_strdup_vprintf (format, arguments);
-  va_end (arguments);
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "Gpt: %s", text);
-}
+#define refuse(error, ...) ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "Gpt: " __VA_ARGS__)
 
 static gboolean
 check_choices (const EbbGptConfig *self, GError **error)

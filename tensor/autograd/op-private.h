@@ -204,11 +204,8 @@ gboolean ebb_op_normalize_dim (EbbOpCall *call,
                                int *dim,
                                GError **error);
 /* Fails with @format..., gives up and returns FALSE. */
-gboolean ebb_op_fail (EbbOpCall *call,
-                      GError **error,
-                      EbbError code,
-                      const char *format,
-                      ...) G_GNUC_PRINTF (4, 5);
+#define ebb_op_fail(call, error, code, format, ...) \
+  (ebb_error_set (error, code, "%s: " format, (call)->op->name, ##__VA_ARGS__), ebb_op_clear (call))
 /* The same for a function that returns a pointer. */
 #define ebb_op_fail_null(...) (ebb_op_fail (__VA_ARGS__), NULL)
 

@@ -162,23 +162,6 @@ ebb_op_normalize_dim (EbbOpCall *call,
   return ebb_normalize_dim (call->op->name, dim, (guint) call->inputs[0]->view.n_dims, error) || ebb_op_clear (call);
 }
 
-gboolean
-ebb_op_fail (EbbOpCall *call,
-             GError **error,
-             EbbError code,
-             const char *format,
-             ...)
-{
-  va_list list;
-  g_autofree char *text = NULL;
-
-  va_start (list, format);
-  text = g_strdup_vprintf (format, list);
-  va_end (list);
-  ebb_error_set (error, (int) code, "%s: %s", call->op->name, text);
-  return ebb_op_clear (call);
-}
-
 /* -- standing in --------------------------------------------------------------------------------------------------- */
 
 static void

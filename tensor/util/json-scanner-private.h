@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tensor/error.h"
+#include "tensor/error-private.h"
 
 /* Reads the JSON of files that strangers wrote, strictly and token by token. The caller says what it expects and sees
  * every key, repeated ones too, which a parser that builds a tree would drop. */
@@ -27,10 +28,9 @@ gboolean ebb_json_scanner_init (EbbJsonScanner *self,
                                 const char *what,
                                 GError **error);
 /* Always FALSE, with an error that says where. */
-gboolean ebb_json_scanner_fail (EbbJsonScanner *self,
-                                GError **error,
-                                const char *format,
-                                ...) G_GNUC_PRINTF (3, 4);
+#define ebb_json_scanner_fail(self, error, format, ...)                                                     \
+  ebb_fail (error, EBB_ERROR_FORMAT, "%s: byte %" G_GSIZE_FORMAT ": " format, ebb_show_text ((self)->what), \
+            (self)->position, ##__VA_ARGS__)
 /* Skips white space; then takes @c if it is there. */
 gboolean ebb_json_scanner_try (EbbJsonScanner *self,
                                char c);

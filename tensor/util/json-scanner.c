@@ -23,22 +23,6 @@ ebb_json_scanner_init (EbbJsonScanner *self,
   return ebb_json_scanner_fail (self, error, "not UTF-8");
 }
 
-gboolean
-ebb_json_scanner_fail (EbbJsonScanner *self,
-                       GError **error,
-                       const char *format,
-                       ...)
-{
-  g_autofree char *message = NULL;
-  g_autofree char *what = ebb_escape_text (self->what);
-  va_list args;
-
-  va_start (args, format);
-  message = g_strdup_vprintf (format, args);
-  va_end (args);
-  return ebb_fail (error, EBB_ERROR_FORMAT, "%s: byte %" G_GSIZE_FORMAT ": %s", what, self->position, message);
-}
-
 static void
 skip_space (EbbJsonScanner *self)
 {

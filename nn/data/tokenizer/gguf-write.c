@@ -23,27 +23,10 @@ typedef struct
   GError **error;
 } Writing;
 
-/* Always FALSE. */
-static gboolean
-refuse (Writing *self,
-        const char *format,
-        ...) G_GNUC_PRINTF (2, 3);
-
-static gboolean
-refuse (Writing *self,
-        const char *format,
-        ...)
-{
-  g_autofree char *shown = ebb_escape_text (self->path);
-  g_autofree char *text = NULL;
-  va_list arguments;
-
-  va_start (arguments, format);
-  text = g_strdup_vprintf (format, arguments);
-  va_end (arguments);
-  return ebb_fail (self->error, EBB_ERROR_NOT_SUPPORTED,
-                   "the tokenizer of %s can't be saved as GGUF: %s; save the model as a folder", shown, text);
-}
+#define refuse(self, format, ...)                                                                 \
+  ebb_fail ((self)->error, EBB_ERROR_NOT_SUPPORTED,                                               \
+            "the tokenizer of %s can't be saved as GGUF: " format "; save the model as a folder", \
+            ebb_show_text ((self)->path), ##__VA_ARGS__)
 
 /* -- tokens -------------------------------------------------------------------------------------------------------- */
 
@@ -205,7 +188,7 @@ check_composes (const EbbJson *part,
                 GError **error)
 {
   return strcmp (type, "NFC") == 0
-         || refuse (data, "its normalizer is %s: a byte-level one must have NFC or none", type);
+         || refuse ((Writing *) data, "its normalizer is %s: a byte-level one must have NFC or none", type);
 }
 
 static gboolean

@@ -73,27 +73,10 @@ add_number (Writing *self,
   ebb_gguf_writer_add_f32 (self->writer, full, (float) value);
 }
 
-/* Always FALSE. */
-static gboolean
-refuse_writing (Writing *self,
-                const char *format,
-                ...) G_GNUC_PRINTF (2, 3);
-
-static gboolean
-refuse_writing (Writing *self,
-                const char *format,
-                ...)
-{
-  g_autofree char *text = NULL;
-  va_list arguments;
-
-  va_start (arguments, format);
-  text = g_strdup_vprintf (format, arguments);
-  va_end (arguments);
-  return ebb_fail (self->error, EBB_ERROR_NOT_SUPPORTED,
-                   "the model can't be saved as GGUF: llama.cpp's %s has %s; save it as a folder",
-                   self->architecture->gguf->name, text);
-}
+#define refuse_writing(self, format, ...)                                                           \
+  ebb_fail ((self)->error, EBB_ERROR_NOT_SUPPORTED,                                                 \
+            "the model can't be saved as GGUF: llama.cpp's %s has " format "; save it as a folder", \
+            (self)->architecture->gguf->name, ##__VA_ARGS__)
 
 static gboolean
 check_choices (Writing *self)
