@@ -206,7 +206,14 @@ gboolean ebb_slot_is_of (const EbbFrameSlot *slot,
 EbbTensor *ebb_slot_take (EbbFrameSlot *slot,
                           gboolean retain,
                           GError **error);
-void ebb_slot_clear (EbbFrameSlot *slot);
+static inline void
+ebb_slot_clear (EbbFrameSlot *slot)
+{
+  if (slot->value == NULL)
+    return;
+  ebb_storage_drop_saved (slot->value->storage);
+  g_clear_pointer (&slot->value, ebb_tensor_unref);
+}
 
 /* frame-saved.c: results that a policy saves */
 gboolean ebb_frame_save_results (EbbCheckpointFrame *self,

@@ -427,15 +427,6 @@ ebb_slot_take (EbbFrameSlot *slot,
   return value;
 }
 
-void
-ebb_slot_clear (EbbFrameSlot *slot)
-{
-  if (slot->value == NULL)
-    return;
-  ebb_storage_drop_saved (slot->value->storage);
-  g_clear_pointer (&slot->value, ebb_tensor_unref);
-}
-
 /* -- results that a policy saves, in the forward ------------------------------------------------------------------- */
 
 /* A recompute restores saved results instead of running their ops. Many of them nothing will read then, such as results
