@@ -255,14 +255,11 @@ class Methods(TestCase):
         attend = Ebb.scaled_dot_product_attention
         self.assertTrue(attend(q, q, q, is_causal=True, scale=None).allclose(
             attend(q, q, q, attn_mask=Ebb.ones(4, 4).tril().bool()), 1e-5))
+        self.assertEqual(Ebb.checkpoint(Ebb.Linear(5, 2), x, use_reentrant=False).shape, (4, 2))
         for call, error, words in (
                 (lambda: x.split([1, 2], 1), ValueError, r"parts of \[1, 2\] for a dimension of size 5"),
-                (lambda: x.norm(3), ValueError, "p is 3: it must be 2 or 1"),
-                (lambda: x % 2, TypeError, r"write ebb.tensor\(t.numpy\(\) % n\)"),
-                (lambda: next(Ebb.Linear(2, 2).parameters()), TypeError, r"write model.parameters\(\)"),
-                (lambda: Ebb.ReLU(inplace=True), TypeError, "'inplace': leave it out"),
-                (lambda: Ebb.checkpoint(Ebb.Linear(5, 2), x, use_reentrant=False), TypeError,
-                 "leave use_reentrant out")):
+                (lambda: x.norm("nuc"), ValueError, "p is 'nuc': it must be 2 or 1"),
+                (lambda: next(Ebb.ReLU().parameters()), StopIteration, r"write list\(model.parameters\(\)\)")):
             with self.assertRaisesRegex(error, words):
                 call()
 
@@ -276,11 +273,10 @@ class Methods(TestCase):
         self.assertEqual(Ebb.one_hot(indices).shape, (2, 5))
         self.assertEqual(Ebb.multinomial(Ebb.ones(3), num_samples=9, replacement=True).shape, (9,))
         for call, error, words in (
-                (lambda: Ebb.multinomial(Ebb.ones(3), 2, replacement=False), ValueError, "drawn with replacement"),
+                (lambda: Ebb.multinomial(Ebb.ones(3), 4, replacement=False), ValueError, "write replacement=True"),
                 (lambda: Ebb.layer_norm(weight, (2,)), TypeError, "leave the shape out"),
-                (lambda: Ebb.Sequential({"a": Ebb.ReLU()}), TypeError, r"ebb.Sequential\(\*modules.values\(\)\)"),
-                (lambda: Ebb.SGD([weight.requires_grad_()], lr=1).param_groups[0]["momentum"], KeyError,
-                 "a group has params, lr, weight_decay")):
+                (lambda: Ebb.SGD([weight.requires_grad_()], lr=1).param_groups[0]["nesterof"], KeyError,
+                 "a group has params, lr, weight_decay, momentum")):
             with self.assertRaisesRegex(error, words):
                 call()
 
@@ -374,7 +370,7 @@ class Methods(TestCase):
                                     "targets": Ebb.zeros(3, dtype="i64"), "model": Ebb.Linear(2, 2),
                                     "optimizer": Ebb.SGD(Ebb.Linear(2, 2))})
                         n_run += 1
-        self.assertGreaterEqual(n_run, 40)
+        self.assertGreaterEqual(n_run, 30)
 
     def test_gradients_flow_through_them(self):
         x = Ebb.tensor(arrays((3, 4))[0], requires_grad=True)
@@ -386,14 +382,13 @@ class Methods(TestCase):
 
     def test_what_is_not_there_says_what_to_use(self):
         x, module = Ebb.ones(2), Ebb.Linear(2, 2)
-        for owner, name, words in ((x, "cumsum", "ebb.tril"), (x, "register_hook", "ebb.grad"),
+        for owner, name, words in ((x, "register_hook", "ebb.grad"),
                                    (x, "grad_fn", "is_leaf"), (module, "double", "no 64-bit"),
-                                   (module, "half", "bfloat16()"),
                                    (module, "register_full_backward_hook", "ebb.grad")):
             with self.assertRaisesRegex(AttributeError, f"{name}'?: .*{re.escape(words)}"):
                 getattr(owner, name)
         self.assertFalse(hasattr(x, "no_such_name"))
-        for owner, name, words in ((ebb, "cumsum", "ebb.tril"), (ebb, "tolist", "write t.tolist"),
+        for owner, name, words in ((ebb, "tolist", "write t.tolist"),
                                    (x, "gelu", r"write ebb.gelu\(\)"), (x, "mse_loss", r"write ebb.mse_loss\(\)")):
             with self.assertRaisesRegex(AttributeError, words):
                 getattr(owner, name)
@@ -415,7 +410,7 @@ class Methods(TestCase):
         modules = Ebb.ModuleList([Ebb.Linear(2, 2)])
         modules += [Ebb.Linear(2, 3), Ebb.Linear(3, 4)]
         modules[0], modules[-1] = Ebb.Tanh(), Ebb.ReLU()
-        self.assertEqual([type(one).__name__ for one in modules], ["Tanh", "Linear", "Relu"])
+        self.assertEqual([type(one).__name__ for one in modules], ["Tanh", "Linear", "ReLU"])
         with self.assertRaisesRegex(IndexError, "module 3 of 3"):
             modules[3] = Ebb.Tanh()
         self.assertIsNone(Ebb.Linear(2, 2, bias=False).bias)

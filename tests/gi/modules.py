@@ -153,7 +153,7 @@ class Classes(TestCase):
         x = Ebb.randn(2, 3)
         self.assert_same(seq(x), Ebb.tanh(a(x)))
         modules = Ebb.ModuleList([a, b])
-        self.assertEqual(modules[:1], [a])
+        self.assertEqual(list(modules[:1]), [a])
         self.assertEqual(len(modules.append(Ebb.Tanh())), 3)
 
     def test_training_mode_reaches_below(self):

@@ -5,6 +5,8 @@ where Ebb is installed CMake has written down where, and a source tree has them 
 folder of GI_TYPELIB_PATH that has Ebb goes first.
 """
 import ctypes
+import importlib
+import math
 import os
 import sys
 
@@ -79,22 +81,13 @@ from gi.overrides._ebb_compose import advise_on_tensor  # noqa: E402
 __version__ = _Ebb.get_version_string()
 
 # Names of PyTorch that are not here: the code to write instead. A name may stand for several.
-_OWN = ("layers, optimizers and functions are ebb's own, as ebb.Linear, ebb.AdamW and ebb.gelu(): write "
-        "`import ebb as {}`")
-_BATCHES = ("batches come from any iterable of numpy arrays, by `for x, y in ebb.batches(loader):`, a torch DataLoader "
-            "too, or from ebb.TextDataset")
 _MEMORY = "write ebb.memory_stats(\"cuda\")"
-_SCHEDULE = "write ebb.CosineSchedule(warmup, total), whose apply(optimizer) sets the rate, or optimizer.lr = rate"
 _NO_LAYER = "there are no convolutions, poolings and recurrent layers: compose ebb.Linear and functions in forward()"
 _ADVICE = {
-    **{name: _OWN.format(name) for name in ("nn", "functional", "F", "optim")},
-    **dict.fromkeys(("DataLoader", "TensorDataset", "IterableDataset"), _BATCHES),
-    **dict.fromkeys(("lr_scheduler", "LambdaLR", "StepLR", "CosineAnnealingLR", "OneCycleLR", "LinearLR",
-                     "ExponentialLR", "ReduceLROnPlateau", "get_cosine_schedule_with_warmup"), _SCHEDULE),
     **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "LSTM", "LSTMCell",
                      "GRU", "GRUCell", "RNN"), _NO_LAYER),
-    **dict.fromkeys(("BatchNorm2d", "GroupNorm", "InstanceNorm1d"),
-                    "there are ebb.LayerNorm, ebb.RMSNorm and ebb.BatchNorm1d"),
+    "get_cosine_schedule_with_warmup": "write ebb.CosineSchedule(10, 100).apply(optimizer) for each step",
+    **dict.fromkeys(("BatchNorm2d", "InstanceNorm1d"), "write ebb.LayerNorm, ebb.nn.GroupNorm, or ebb.BatchNorm1d"),
     "memory_allocated": _MEMORY + "[\"total\"][\"current\"]",
     "memory_summary": _MEMORY,
     **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated"),
@@ -108,86 +101,24 @@ _ADVICE = {
                     "write ebb.TrainingState(model, optimizer), which saves and loads all of a training"),
     **dict.fromkeys(("RMSprop", "Adagrad", "LBFGS", "Adadelta"), "there are ebb.AdamW, ebb.Adam and ebb.SGD"),
     **dict.fromkeys(("float64", "double", "DoubleTensor"), "there are no 64-bit floats: write ebb.float32"),
-    **dict.fromkeys(("concat", "concatenate", "hstack"), "write ebb.cat()"),
-    **dict.fromkeys(("inf", "nan", "pi", "e"), "write math.inf, math.nan, math.pi, math.e"),
     **dict.fromkeys(("FullyShardedDataParallel", "FSDP"), "write ebb.fully_shard(model)"),
-    **dict.fromkeys(("DistributedDataParallel", "DataParallel", "DDP", "parallel"), "write ebb.replicate(model)"),
-    **dict.fromkeys(("MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder", "Transformer"),
+    **dict.fromkeys(("DataParallel", "DDP"), "write ebb.replicate(model)"),
+    **dict.fromkeys(("TransformerEncoderLayer", "TransformerEncoder", "Transformer"),
                     "write ebb.MultiHeadAttention(width, heads) or ebb.TransformerBlock(width, heads), batch first"),
-    **dict.fromkeys(("vmap", "func", "Function", "jit", "onnx", "fx", "hub", "quantization", "sparse"),
-                    "it is not there, and nothing stands for it"),
-    **dict.fromkeys(("set_default_dtype", "get_default_dtype"),
-                    "layers have f32: write `with ebb.parameter_dtype(\"bf16\"):` for bf16"),
-    **dict.fromkeys(("finfo", "iinfo"), "write -math.inf for what is masked"),
-    **dict.fromkeys(("get_rng_state", "set_rng_state"),
-                    "an ebb.TrainingState saves generators; to have one of your own, write ebb.Generator()"),
-    "utils": "write ebb.checkpoint() for torch.utils.checkpoint; " + _BATCHES,
-    "amp": "write `with ebb.autocast():`; bf16 needs no GradScaler",
-    "GradScaler": "bf16 needs none: write loss.backward() and optimizer.step()",
-    "distributed": "write ebb.init_process_group(), whose groups have rank, size, all_reduce() and the others, and "
-                   "ebb.fully_shard(model) for FSDP",
+    **dict.fromkeys(("vmap", "func", "jit", "onnx", "fx", "hub", "quantization", "sparse"),
+                    "nothing stands for it: write modules and ops instead"),
     "save": "write ebb.save_safetensors(model.state_dict(), path), or pickle.dump(); an ebb.TrainingState saves all of "
             "a training",
     "load": "write model.load_state_dict(ebb.load_safetensors(path)), or pickle.load()",
-    "inference_mode": "write `with ebb.no_grad():`",
-    "set_grad_enabled": "write `with ebb.no_grad():` or `with ebb.enable_grad():`",
-    "compile": "models run as they are; ebb.plan_memory() chooses what they keep",
-    "use_deterministic_algorithms": "the same program gives the same bits as it is",
-    "backends": "ebb.list_device_kinds() names the devices",
-    **dict.fromkeys(("huber_loss", "smooth_l1_loss", "kl_div", "cosine_similarity", "cdist", "logsigmoid", "mish",
-                     "glu", "hardtanh"),
-                    "compose it of ops, as x.softmax(-1), ebb.where() and sums, which gradients flow through"),
-    **dict.fromkeys(("diag", "trace", "diagonal"), "write ebb.einsum(\"ii->i\", t), or \"ii->\" for its sum"),
-    **dict.fromkeys(("quantile", "histc", "searchsorted", "bucketize"), "write numpy's of t.numpy()"),
-    "vstack": "write ebb.cat(tensors, 0)",
-    "normal": "write mean + std * ebb.randn(*shape)",
-    "bernoulli": "write (ebb.rand_like(p) < p).float()",
-    "clip": "write ebb.clamp()",
-    "pad": "write ebb.cat() with ebb.zeros()",
-    "normalize": "write x / x.norm(dim=-1, keepdim=True)",
-    "leaky_relu": "write ebb.where(x > 0, x, slope * x)",
-    "elu": "write ebb.where(x > 0, x, x.exp() - 1)",
-    "nll_loss": "write ebb.cross_entropy(logits, targets), without log_softmax()",
-    "l1_loss": "write abs(a - b).mean()",
-    "remainder": "write ebb.tensor(t.numpy() % n)",
-    "bincount": "write numpy.bincount(t.numpy())",
-    "meshgrid": "give each tensor its dimension: a[:, None] and b[None, :] are broadcast",
-    "broadcast_to": "write t.expand(*shape)",
-    "baddbmm": "write c + a @ b",
-    "linalg": "write t.norm(); for decompositions, numpy.linalg of t.numpy()",
-    "init": "write weight.normal_(0, 0.02) or weight.uniform_(-a, a) in `with ebb.no_grad():`",
-    "trunc_normal_": "write weight.normal_(0, 0.02).clamp_(-2, 2) in `with ebb.no_grad():`",
-    "xavier_uniform_": "write weight.uniform_(-a, a) in `with ebb.no_grad():`, a = math.sqrt(6 / sum(weight.shape))",
-    "xavier_normal_": "write weight.normal_(0, s) in `with ebb.no_grad():`, s = math.sqrt(2 / sum(weight.shape))",
-    "kaiming_uniform_": "write weight.uniform_(-a, a) in `with ebb.no_grad():`, a = math.sqrt(6 / weight.shape[1])",
-    "kaiming_normal_": "write weight.normal_(0, s) in `with ebb.no_grad():`, s = math.sqrt(2 / weight.shape[1])",
-    "constant_": "write weight.fill_(value) in `with ebb.no_grad():`",
     "max_memory_allocated": _MEMORY + "[\"total\"][\"peak\"]",
     "mem_get_info": "write ebb.memory_get_available(\"cuda\")",
     "empty_cache": "write ebb.memory_trim(\"cuda\")",
     "synchronize": "write ebb.device(\"cuda\").synchronize()",
     "device_count": "ebb.list_device_kinds() names the devices",
     "set_seed": "write ebb.manual_seed()",
-    "NLLLoss": "write ebb.CrossEntropyLoss() of logits, without log_softmax()",
-    "L1Loss": "write abs(a - b).mean()",
-    "LogSoftmax": "write x.log_softmax(-1) in forward()",
-    "clip_grad_value_": "write ebb.clip_grad_norm()",
-    "ModuleDict": "assign modules as attributes, or write ebb.ModuleList",
-    "ParameterList": "write self.a = ebb.Parameter(tensor) for each",
-    "Identity": "write ebb.Sequential()",
-    "Flatten": "write x.flatten(1) in forward()",
-    "Softmax": "write x.softmax(-1) in forward()",
-    "LeakyReLU": "write ebb.where(x > 0, x, slope * x) in forward()",
-    "Softplus": "write x.relu() + (1 + (-abs(x)).exp()).log() in forward()",
     "profiler": "write `with ebb.profile() as p:`",
-    "random": "write ebb.manual_seed()",
-    "seed": "write ebb.manual_seed()",
-    "Size": "a shape is a tuple of ints",
-    "dtype": "a dtype is an ebb.DType",
-    "FloatTensor": "write ebb.Tensor(values)",
-    "LongTensor": "write ebb.tensor(values)",
-    "autograd": "write ebb.grad(outputs, inputs), or loss.backward(); functions of your own have no backward of their "
-                "own",
+    **dict.fromkeys(("set_printoptions", "printoptions"), "write repr() of t.numpy() with numpy.printoptions()"),
+    "cumulative_trapezoid": "write (t[1:] + t[:-1]).cumsum(0) / 2",
 }
 
 
@@ -197,15 +128,30 @@ class _Finder:
     @staticmethod
     def find_spec(name, path=None, target=None):
         package, _, rest = name.partition(".")
-        if package == "ebb" and rest.partition(".")[0] in _ADVICE:
-            raise ImportError(_explain(rest.partition(".")[0]))
+        first = rest.partition(".")[0]
+        if package != "ebb" or not first or first in _SPACES or first.startswith("_"):
+            return
+        from ebb._advice import find_space
+        if first in _ADVICE or find_space(first):
+            raise ImportError(_explain(first))
 
 
 sys.meta_path.append(_Finder)
 
 
+# Modules of the package that are there before they are imported.
+_SPACES = ("nn", "optim", "utils", "distributed", "autograd", "amp", "random", "linalg", "backends", "testing",
+           "compat")
+
+
+def _find_advice(name):
+    return _ADVICE.get(name) or advise_on_tensor(name) or suggest_attribute(name, _list_names())
+
+
 def _explain(name):
-    advice = _ADVICE.get(name) or advise_on_tensor(name) or suggest_attribute(name, _list_names())
+    from ebb._advice import find_space
+    found = find_space(name)
+    advice = f"write {found}" if found else _find_advice(name)
     return f"ebb has no {name!r}" + (f": {advice}" if advice else "")
 
 
@@ -218,6 +164,8 @@ def _list_names():
 
 # PyTorch's short names of dtypes, which `from ebb import *` leaves out, as they are Python's own.
 _DTYPES = {"long": "I64", "int": "I32", "float": "F32", "half": "F16", "bool": "BOOL"}
+_CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi, "e": math.e, "newaxis": None, "Size": tuple,
+              "dtype": _Ebb.DType}
 
 
 def __getattr__(name):
@@ -225,6 +173,10 @@ def __getattr__(name):
         return _list_names()
     if name in _DTYPES:
         return getattr(_Ebb.DType, _DTYPES[name])
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
+    if name in _SPACES:
+        return importlib.import_module(f"ebb.{name}")
     try:
         value = globals()[name] = getattr(_Ebb, name)
     except AttributeError:

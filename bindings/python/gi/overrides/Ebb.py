@@ -11,9 +11,9 @@ from gi._gi import Direction, EnumInfo, FunctionInfo, ObjectInfo, Repository, St
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
 from gi.overrides import (_ebb_budget, _ebb_checkpointing, _ebb_compose, _ebb_dlpack, _ebb_estimate, _ebb_functions,
-                          _ebb_generation, _ebb_lora, _ebb_models, _ebb_options, _ebb_parallel, _ebb_plan,
-                          _ebb_profile, _ebb_ranks, _ebb_show, _ebb_state, _ebb_stores, _ebb_tensor_ranks,
-                          _ebb_timeline, _ebb_tokenizers, _ebb_trainer, _ebb_wrap)
+                          _ebb_generation, _ebb_layers, _ebb_lora, _ebb_models, _ebb_options, _ebb_parallel,
+                          _ebb_plan, _ebb_profile, _ebb_ranks, _ebb_show, _ebb_state, _ebb_stores,
+                          _ebb_tensor_ranks, _ebb_timeline, _ebb_tokenizers, _ebb_torch, _ebb_trainer, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show, visible_arguments
 from gi.overrides._ebb_construct import add_fields, add_init
@@ -154,6 +154,7 @@ for _info in Repository.get_default().get_infos("Ebb"):
 
 
 adapt_base(_Ebb.Optimizer)
+_ebb_layers.adapt_layers()
 _ebb_tokenizers.adapt_tokenizer(_Ebb.Tokenizer)
 
 _save_safetensors = globals()["save_safetensors"]
@@ -180,7 +181,7 @@ for _name, _class in _overridden.items():
     _export(_name, _class)
 for _name in _ebb_functions.__all__:
     _export(_name, getattr(_ebb_functions, _name))
-for _name, _value in _ebb_compose.exports.items():
+for _name, _value in (*_ebb_compose.exports.items(), *_ebb_torch.exports.items()):
     _export(_name, _value)
 _export("_rebuild_tensor", _ebb_state.rebuild_tensor)
 for _name in _ebb_tokenizers.__all__:
@@ -225,6 +226,7 @@ _export("Error", Error)
 for _name, _value in (("ReLU", _Ebb.Relu), ("GELU", _Ebb.Gelu), ("SiLU", _Ebb.Silu), ("SGD", _Ebb.Sgd),
                       ("RMSNorm", _Ebb.RmsNorm), ("clip_grad_norm_", clip_grad_norm)):
     _export(_name, _value)  # as PyTorch has them
+    _value.__name__ = _value.__qualname__ = _name
 _export("checkpointing", types.SimpleNamespace(**{
     _name.removeprefix("checkpointing_"): globals().get(_name) or getattr(_Ebb, _name)
     for _name in ("checkpointing_configure", "checkpointing_checkpoint", "checkpointing_is_configured",

@@ -8,6 +8,7 @@ import enum
 import warnings
 
 from gi.module import get_introspection_module
+from gi.overrides._ebb_errors import unify
 from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
@@ -123,7 +124,7 @@ _GETTERS = {
     Ebb.ValueKind.INT: _Args.get_int,
     Ebb.ValueKind.DOUBLE: _Args.get_double,
     Ebb.ValueKind.STRING: _Args.get_string,
-    Ebb.ValueKind.TENSOR: _Args.get_tensor,
+    Ebb.ValueKind.TENSOR: lambda args, index: unify(args.get_tensor(index)),
     Ebb.ValueKind.ARGS: lambda args, index: _unpack_container(args.get_args(index)),
     Ebb.ValueKind.OBJECT: _get_object,
 }

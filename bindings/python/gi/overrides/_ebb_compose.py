@@ -197,10 +197,9 @@ def is_tensor(value):
     return isinstance(value, Tensor)
 
 
-def eye(n, dtype=DType.F32, device=None):
-    """The identity matrix [n, n]."""
-    steps = arange(n, device=device)
-    return (steps.reshape(n, 1) == steps).to(to_dtype(dtype))
+def eye(n, m=None, *, dtype=DType.F32, device=None):
+    """The identity matrix [n, n], or the first n rows and m columns of a larger one."""
+    return (arange(n, device=device).reshape(n, 1) == arange(n if m is None else m, device=device)).to(to_dtype(dtype))
 
 
 def linspace(start, end, steps, dtype=DType.F32, device=None):
@@ -552,48 +551,15 @@ class _More:
 
 # Names that tensors of PyTorch have and these lack: the code to write instead.
 _ADVICE = {
-    "cumsum": "write ebb.tril(ebb.ones(n, n)) @ t",
-    "prod": "write t.log().sum().exp() where elements are above 0",
-    "logsumexp": "write (t - t.log_softmax(-1))[..., 0]",
-    "scatter": "write ebb.one_hot(), ebb.scatter_add(), or t[:, indices] = values",
-    "scatter_": "write ebb.one_hot(), ebb.scatter_add(), or t[:, indices] = values",
-    "scatter_add_": "write ebb.scatter_add(), which gives a new tensor",
     "register_hook": "write ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
     "retain_grad": "write ebb.grad(outputs, [tensor]) for the gradient of a tensor that is no leaf",
-    "grad_fn": "is_leaf says whether an op has made the tensor",
-    "type": "write t.dtype, or t.to(\"bf16\")",
-    "byte": "write t.to(\"uint8\")",
-    "clamp_min": "write t.clamp(min=0)",
-    "clamp_max": "write t.clamp(max=1)",
-    "new_tensor": "write ebb.tensor(values, device=t.device)",
-    "sign": "write (t > 0).float() - (t < 0).float()",
-    "median": "write t.sort().values[(t.numel() - 1) // 2] of a vector",
-    "unique": "write numpy.unique(t.numpy())",
-    "bernoulli_": "write t = (ebb.rand_like(p) < p).float()",
-    "random_": "write ebb.randint()",
-    "softplus": "write t.relu() + (1 + (-abs(t)).exp()).log()",
+    "grad_fn": "write `not t.is_leaf`, which says whether an op has made the tensor",
     "mode": "write numpy.bincount(t.numpy()).argmax()",
-    "lerp": "write t + weight * (other - t)",
-    "ravel": "write t.flatten()",
-    "tile": "write t.repeat(2, 1)",
-    "reciprocal": "write 1 / t",
-    "detach_": "write t = t.detach()",
-    "movedim": "write t.permute(1, 0)",
-    "diagonal": "write ebb.einsum(\"ii->i\", t)",
-    "index_add": "write ebb.scatter_add(), or t[indices] += values in `with ebb.no_grad():`",
-    "index_fill": "write t[indices] = 0.5",
-    "index_copy_": "write t[indices] = values",
     "pin_memory": "memory of the host is pinned by itself where a GPU copies from it",
     "storage": "write t.numpy(), which shares the memory",
     "untyped_storage": "write t.numpy(), which shares the memory",
-    "log1p": "write (1 + t).log()",
-    "erf": "write ebb.gelu() for the activation",
     "permute_": "write t.permute()",
-    "roll": "write ebb.cat((t[-n:], t[:-n]))",
-    "floor": "write ebb.tensor(numpy.floor(t.numpy()))",
-    "round": "write ebb.tensor(numpy.round(t.numpy()))",
     "is_contiguous_": "write t.is_contiguous()",
-    "data_ptr": "write t.get_address()",
     "names": "dimensions have no names",
 }
 

@@ -52,13 +52,13 @@ _RENAMED = {
 }
 
 
-def _find_renamed(name, names):
+def find_renamed(name, names):
     return next((other for other in _RENAMED.get(name, ()) if other in names), None)
 
 
 def refuse_argument(cls, name, names):
     """Raises the error for an argument that a class does not have: what to write, and the arguments that there are."""
-    renamed = _find_renamed(name, names)
+    renamed = find_renamed(name, names)
     advice = f"write {renamed}=" if renamed else _ADVICE.get(name)
     taken = f"its arguments are {', '.join(names)}" if names else "it takes none"
     raise TypeError(f"{cls.__name__}() has no argument {name!r}: "
@@ -71,7 +71,7 @@ _specs = {}  # of properties that were set, by class, which GObject keeps for ev
 
 
 def is_library_class(cls):
-    return cls.__module__.startswith("gi.") or cls.__module__ in ("gobject", "builtins")
+    return cls.__module__.startswith("gi.") or cls.__module__ == "gobject" or not hasattr(cls, "__gtype__")
 
 
 def c_class(cls):
@@ -99,9 +99,55 @@ def name_arguments(cls, names, args, kwargs):
     return kwargs
 
 
+# Arguments of PyTorch's classes that change nothing where they have one of these values; () stands for all values.
+_HARMLESS = {
+    **dict.fromkeys(("fused", "foreach", "capturable", "differentiable", "inplace", "device", "dtype"), ()),
+    **dict.fromkeys(("maximize", "amsgrad", "scale_grad_by_freq", "sparse", "add_bias_kv", "add_zero_attn"), (False,)),
+    **dict.fromkeys(("batch_first", "elementwise_affine", "affine", "track_running_stats", "bias"), (True,)),
+    "eps": (None,), "padding_idx": (None,), "max_norm": (None,), "norm_type": (2.0,),
+}
+
+
+def is_harmless(cls, name, value):
+    """Whether an argument of PyTorch's, which a class lacks, says what is so anyhow."""
+    values = _HARMLESS.get(name)
+    return values is not None and (values == () or value in values) and (value is None or not has_property(cls, name))
+
+
+def _take_layers_arguments(cls, kwargs):
+    """Arguments of layers that PyTorch has and a class of C lacks: what they stand for; and what is done with the layer
+    afterwards."""
+    after = []
+    for name in ("normalized_shape", "width"):
+        shape = kwargs.get(name)
+        if name in kwargs and has_property(cls, "width"):
+            kwargs["width"] = kwargs.pop(name)[0] if isinstance(shape, (tuple, list)) and len(shape) == 1 else \
+                kwargs.pop(name)
+    if "approximate" in kwargs and has_property(cls, "kind"):
+        kwargs["kind"] = {"none": "exact"}.get(kwargs["approximate"], kwargs["approximate"])
+        del kwargs["approximate"]
+    targets = [kwargs.pop(name) for name in ("device", "dtype") if not has_property(cls, name) and name in kwargs]
+    if any(target is not None for target in targets):
+        after.append(lambda layer: layer.to(*(target for target in targets if target is not None)))
+    for name, gone in (("elementwise_affine", ("weight", "bias")), ("affine", ("weight", "bias")), ("bias", ("bias",))):
+        if kwargs.get(name) is False and not has_property(cls, name) and has_property(cls, "width"):
+            del kwargs[name]
+            after.append(lambda layer, gone=gone: [layer.register_parameter(part, None) for part in gone
+                                                   if part in layer.get_parameter_names(False)])
+    index = kwargs.get("padding_idx")
+    if isinstance(index, int) and has_property(cls, "num-embeddings"):
+        from gi.overrides._ebb_layers import keep_padding
+        del kwargs["padding_idx"]
+        after.append(lambda layer: keep_padding(layer, index))
+    for name in [name for name, value in kwargs.items() if is_harmless(cls, name, value)]:
+        del kwargs[name]
+    return after
+
+
 def construct(self, initialize, args, kwargs):
     """Calls initialize with all arguments as properties, then what may fail."""
     kwargs = name_arguments(type(self), _positional_names(type(self)), args, kwargs)
+    after = _take_layers_arguments(type(self), kwargs) if isinstance(self, Ebb.Module) and kwargs else ()
     others = {}
     for name, value in kwargs.items():
         if name in OTHER_SETTINGS and hasattr(self, OTHER_SETTINGS[name]):
@@ -114,6 +160,8 @@ def construct(self, initialize, args, kwargs):
         _initialize(self, kwargs)
     for name, value in others.items():
         getattr(self, OTHER_SETTINGS[name])(value)
+    for change in after:
+        change(self)
 
 
 def _initialize(self, given):
@@ -177,7 +225,7 @@ def _get_attribute(self, name):
     found = _property_name(type(self), name)
     if found is None:
         names = {} if name.startswith("_") else list_attributes(self)
-        renamed = _find_renamed(name, names)
+        renamed = find_renamed(name, names)
         advice = f"write {renamed}" if renamed else suggest(name, names)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}" + (advice and f": {advice}"))
     return self.get_property(found)

@@ -8,6 +8,7 @@ for KeyboardInterrupt.
 import itertools
 import re
 import threading
+import weakref
 
 from gi.overrides._ebb_check import check_texts, explain, takes_text
 from gi.repository import GLib
@@ -34,6 +35,65 @@ class Error(GLib.Error):
 
     def __repr__(self):
         return f"ebb.Error({self.message!r})"
+
+
+# -- one object of Python for each tensor -----------------------------------------------------------------------------
+
+class _Tensors:
+    """Weak references to the tensors that Python has, by their addresses."""
+
+    kind = None  # the class of tensors, once it is there
+    seen = {}
+    most = 4096  # references after which those to dead tensors are dropped
+
+
+def know_tensors(kind):
+    """Names the class whose objects unify() looks at."""
+    _Tensors.kind = kind
+
+
+def unify(value):
+    """The object that Python has for a tensor already, or the value itself: PyGObject makes one for each result."""
+    kind = type(value)
+    if kind is _Tensors.kind:
+        key, seen = hash(value), _Tensors.seen
+        reference = seen.get(key)
+        known = reference and reference()
+        if known is not None:
+            return known
+        seen[key] = weakref.ref(value)
+        if len(seen) > _Tensors.most:
+            _drop_dead()
+    elif kind is list and value and type(value[0]) is _Tensors.kind:
+        return [unify(tensor) for tensor in value]
+    return value
+
+
+def _drop_dead():
+    for key, reference in list(_Tensors.seen.items()):
+        if reference() is None:
+            _Tensors.seen.pop(key, None)
+    _Tensors.most = max(4096, 2 * len(_Tensors.seen))
+
+
+# -- exceptions -------------------------------------------------------------------------------------------------------
+
+class NotFound(Error, FileNotFoundError):
+    """An Error about a file that is not there."""
+
+    __module__ = "gi.repository.Ebb"
+
+
+class BadValue(Error, ValueError):
+    """An Error about a value that C was given."""
+
+    __module__ = "gi.repository.Ebb"
+
+
+def _as_error(error):
+    kind = (NotFound if error.message.endswith("No such file or directory") else
+            BadValue if ": it must be " in error.message else Error)
+    return kind(error.message, error.domain, error.code)
 
 
 def _keep(exception):
@@ -84,7 +144,7 @@ def guard(function):
         except GLib.Error as error:
             exception = _recall(error)
             if exception is error and not isinstance(error, Error):
-                exception = Error(error.message, error.domain, error.code)
+                exception = _as_error(error)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             if not _is_refusal(error):
                 raise
@@ -92,7 +152,7 @@ def guard(function):
         else:
             if _kept:
                 _settle()
-            return result
+            return unify(result)
         try:
             if _kept:
                 _settle()
@@ -113,7 +173,7 @@ def check(function):
         if has_text:
             check_texts(function, args, kwargs)
         try:
-            return function(*args, **kwargs)
+            return unify(function(*args, **kwargs))
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             if not _is_refusal(error):
                 raise
@@ -189,7 +249,7 @@ def guard_virtual_functions(cls, *names):
 
 def _as_virtual_function(function):
     def call(*args):
-        return call_back(function, *args)
+        return call_back(function, *map(unify, args))
 
     return call
 

@@ -99,7 +99,7 @@ def arange(start, end=None, step=1, dtype=None, device=None):
 
 
 def _flatten(data, shape, depth, out):
-    if isinstance(data, (list, tuple)):
+    if isinstance(data, (list, tuple, range)):
         if depth == len(shape):
             shape.append(len(data))
         elif shape[depth] != len(data):
@@ -114,7 +114,7 @@ def _flatten(data, shape, depth, out):
 
 def _leading_shape(data):
     shape = []
-    while isinstance(data, (list, tuple)):
+    while isinstance(data, (list, tuple, range)):
         shape.append(len(data))
         data = data[0] if data else None
     return shape
@@ -186,8 +186,12 @@ def from_method(name):
     """The function that is a method of tensors."""
     method = getattr(Tensor, name)
 
-    def function(x, *args, **kwargs):
-        return method(x, *args, **kwargs)
+    def function(*args, **kwargs):
+        if "input" in kwargs:
+            args = (kwargs.pop("input"), *args)
+        out = kwargs.pop("out", None)
+        result = method(*args, **kwargs)
+        return result if out is None else out.copy_(result)
 
     function.__name__ = function.__qualname__ = name
     function.__wrapped__, function.__doc__ = method, method.__doc__
@@ -218,8 +222,11 @@ def stack(tensors, dim=0):
     return _stack(list(tensors), dim)
 
 
-def where(condition, a, b):
-    """Elements of a where the condition holds, else of b; both may be numbers."""
+def where(condition, a=None, b=None):
+    """Elements of a where the condition holds, else of b; both may be numbers. Without both, the indices of what is
+    not 0, a tensor for each dimension."""
+    if a is None and b is None:
+        return condition.nonzero(as_tuple=True)
     values = [v for v in (a, b) if not isinstance(v, Tensor)]
     for value in values:
         if not isinstance(value, numbers.Real):
@@ -411,11 +418,11 @@ def memory_stats(device="cpu"):
 
 # -- devices -----------------------------------------------------------------------------------------------------------
 
-def device(device):
-    """A device by its name, as "cpu" or "cuda:0"; an ebb.Device stays itself."""
+def device(device, index=None):
+    """A device by its name, as "cpu" or "cuda:0", or by its name and number; an ebb.Device stays itself."""
     if device is None:
         raise TypeError("device(): device is None: it must be a name, as \"cpu\"")
-    return to_device(device)
+    return to_device(device if index is None else f"{device}:{index}" if index else device)
 
 
 def _is_cuda_available():
@@ -428,15 +435,25 @@ def _is_cuda_available():
 
 class _Cuda(types.SimpleNamespace):
     def __getattr__(self, name):
-        raise AttributeError(f"ebb.cuda has no {name!r}: it has {', '.join(vars(self))}; see also "
-                             "ebb.memory_stats(\"cuda\") and ebb.device(\"cuda\")")
+        raise AttributeError(f"ebb.cuda has no {name!r}: it has {', '.join(vars(self))}; write "
+                             "ebb.memory_stats(\"cuda\") or ebb.device(\"cuda\") for more")
+
+
+def _ask_cuda(question, otherwise=0):
+    """A question about a GPU's memory; without one, no byte is used."""
+    def ask(device="cuda"):
+        return otherwise if device == "cuda" and not _is_cuda_available() else question(to_device(device))
+
+    return ask
 
 
 # What PyTorch's programs ask of torch.cuda.
 cuda = _Cuda(
-    is_available=_is_cuda_available, manual_seed_all=Ebb.manual_seed,
-    empty_cache=lambda device="cuda": Ebb.memory_trim(to_device(device)),
-    synchronize=lambda device="cuda": to_device(device).synchronize(),
-    memory_allocated=lambda device="cuda": memory_stats(device)["total"]["current"],
-    max_memory_allocated=lambda device="cuda": memory_stats(device)["total"]["peak"],
-    reset_peak_memory_stats=lambda device="cuda": Ebb.memory_reset_peaks(to_device(device)))
+    is_available=_is_cuda_available, manual_seed=Ebb.manual_seed, manual_seed_all=Ebb.manual_seed,
+    device_count=lambda: len([kind for kind in Ebb.list_device_kinds() if kind == "cuda"]),
+    is_bf16_supported=_is_cuda_available,
+    empty_cache=_ask_cuda(Ebb.memory_trim, None), synchronize=_ask_cuda(lambda device: device.synchronize(), None),
+    memory_allocated=_ask_cuda(lambda device: memory_stats(device)["total"]["current"]),
+    max_memory_allocated=_ask_cuda(lambda device: memory_stats(device)["total"]["peak"]),
+    memory_reserved=_ask_cuda(lambda device: memory_stats(device)["reserved"]),
+    reset_peak_memory_stats=_ask_cuda(Ebb.memory_reset_peaks, None))

@@ -3,6 +3,7 @@ import collections
 import functools
 import gc
 import itertools
+import operator
 import re
 import warnings
 import weakref
@@ -11,55 +12,64 @@ from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
 from gi.overrides._ebb_check import show, suggest_attribute
-from gi.overrides._ebb_construct import c_class, construct, is_library_class
+from gi.overrides._ebb_construct import c_class, construct, find_renamed, is_library_class
 from gi.overrides._ebb_cycles import watch
-from gi.overrides._ebb_errors import Error, call_back, guard, guard_virtual_functions
+from gi.overrides._ebb_errors import Error, call_back, guard, guard_virtual_functions, unify
 from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
 
-class _ParameterType(type):
-    """Has isinstance() tell the parameters of modules, which are tensors."""
+class _MarkType(type):
+    """Has isinstance() tell the parameters, or the buffers, of modules, which are tensors, and those that are to be."""
 
     def __instancecheck__(cls, value):
-        return type.__instancecheck__(cls, value) or isinstance(value, Tensor) and value.is_parameter()
+        return isinstance(value, Tensor) and (cls.is_made(value) or value.__dict__.get("_mark") is cls)
 
 
-class Parameter(metaclass=_ParameterType):
-    """Marks a tensor that is to become a parameter: `self.weight = ebb.Parameter(tensor)`."""
-
-    __slots__ = ("tensor", "requires_grad")
-
-    def __init__(self, tensor, requires_grad=True):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"a parameter is a tensor, not a {type(tensor).__name__}")
-        self.tensor = tensor if tensor.is_leaf else tensor.detach()
-        self.requires_grad = requires_grad
+def _make_mark(cls, name, data):
+    if not isinstance(data, Tensor):
+        raise TypeError(f"a {name} is a tensor, not a {type(data).__name__}")
+    tensor = data if cls.is_made(data) else data.detach()
+    tensor.__dict__["_mark"] = cls
+    return tensor
 
 
-class _BufferType(type):
-    """Has isinstance() tell the buffers of modules, which are tensors."""
+class Parameter(metaclass=_MarkType):
+    """A tensor over the memory of another that becomes a parameter of the module that it is assigned to:
+    `self.weight = ebb.Parameter(tensor)`."""
 
-    def __instancecheck__(cls, value):
-        return type.__instancecheck__(cls, value) or isinstance(value, Tensor) and value.is_buffer()
+    is_made = staticmethod(Ebb.Tensor.is_parameter)
+
+    def __new__(cls, data, requires_grad=True):
+        tensor = _make_mark(cls, "parameter", data)
+        if requires_grad:
+            tensor.set_requires_grad(True)
+        return tensor
 
 
-class Buffer(metaclass=_BufferType):
-    """Marks a tensor that is to become a buffer: it is saved with the module and moves with it, but is not trained."""
+class Buffer(metaclass=_MarkType):
+    """A tensor over the memory of another that becomes a buffer of the module that it is assigned to: it is saved with
+    the module and moves with it, but is not trained."""
 
-    __slots__ = ("tensor", "persistent")
+    is_made = staticmethod(Ebb.Tensor.is_buffer)
 
-    def __init__(self, tensor, persistent=True):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"a buffer is a tensor, not a {type(tensor).__name__}")
-        self.tensor = tensor if tensor.is_leaf else tensor.detach()
-        self.persistent = persistent
+    def __new__(cls, data, persistent=True):
+        tensor = _make_mark(cls, "buffer", data)
+        tensor.__dict__["_persistent"] = persistent
+        return tensor
+
+
+def _get_mark(value):
+    """Parameter or Buffer for a tensor that is to become one; None for any other value."""
+    return value.__dict__.get("_mark") if isinstance(value, Tensor) else None
 
 
 _register_parameter, _register_buffer, _register_child = (
     guard(Ebb.Module.register_parameter), guard(Ebb.Module.register_buffer), guard(Ebb.Module.register_child))
-_GETTERS = {"parameter": Ebb.Module.get_parameter, "buffer": Ebb.Module.get_buffer, "child": Ebb.Module.get_child}
+_GETTERS = {"parameter": lambda module, name: unify(_get_parameter(module, name)),
+            "buffer": lambda module, name: unify(_get_buffer(module, name)), "child": Ebb.Module.get_child}
+_get_parameter, _get_buffer = Ebb.Module.get_parameter, Ebb.Module.get_buffer
 _REMOVERS = {"parameter": lambda module, name: _register_parameter(module, name, None),
              "buffer": lambda module, name: _register_buffer(module, name, None, False),
              "child": lambda module, name: _register_child(module, name, None)}
@@ -75,13 +85,15 @@ _OTHER_NAMES = {
     "num_parameters": "write count_parameters()",
     "device": "write parameters()[0].device",
     "dtype": "write parameters()[0].dtype",
-    "half": "write bfloat16()",
     "double": "there are no 64-bit floats",
-    "type": "write to(\"bf16\")",
     "compile": "modules run as they are",
     "share_memory": "ranks that are threads share memory: write ebb.run_ranks()",
     "register_full_backward_hook": "write ebb.grad(), or look at grad after backward()",
     "register_backward_hook": "write ebb.grad(), or look at grad after backward()",
+    "num_batches_tracked": "write a buffer of your own that counts batches",
+    "set_requires_gradient_sync": "write `with ebb.no_sync():` around backward passes whose gradients wait",
+    "unshard": "write `with ebb.summon_full_params(module):`, parameters are gathered where they are needed anyhow",
+    "reshard": "write `with ebb.summon_full_params(module):`, parameters are freed by themselves",
     "get_parameter_or_buffer": "write get_parameter(name) or get_buffer(name)",
     "to_empty": "make the module in `with ebb.default_device(device), ebb.skip_initialization():`",
 }
@@ -206,11 +218,23 @@ def _call_hooks(module, args, result):
         _hand_over(module, pack_result(value))
 
 
-class _Parameters(list):
-    """A list that says so to who takes it for an iterator."""
+class _Listed(list):
+    """A list of which next() takes one after the other, as PyTorch's programs do."""
 
     def __next__(self):
-        raise TypeError("next(): parameters() is a list: write model.parameters()[0]")
+        at = self.__dict__["_at"] = self.__dict__.get("_at", -1) + 1
+        if at >= len(self):
+            raise StopIteration(f"next(): there are {len(self)}: write list(model.parameters())")
+        return self[at]
+
+
+def _swapped(recurse, prefix):
+    """Both, where PyTorch's order, prefix first, was given."""
+    return (True if prefix == "" else prefix, recurse) if isinstance(recurse, str) else (recurse, prefix)
+
+
+def _prefixed(prefix, pairs):
+    return _Listed((f"{prefix}.{name}".rstrip(".") if prefix else name, value) for name, value in pairs)
 
 
 class _Config:
@@ -288,6 +312,10 @@ class Module(Ebb.Module):
             if self.find_property(name.replace("_", "-")) is not None:
                 value = self.get_property(name.replace("_", "-"))
                 return None if name == "bias" and value is False else value  # as PyTorch has it
+            renamed = find_renamed(name, [spec.name for spec in self.list_properties()])
+            if renamed is not None:
+                value = self.get_property(renamed)
+                return (value,) if name == "normalized_shape" else value
             if name == "config":  # OneFlow's, where a module has none of its own
                 return _Config(self)
         advice = _OTHER_NAMES.get(name) or suggest_attribute(name, dir(self))
@@ -295,7 +323,7 @@ class Module(Ebb.Module):
                              + (advice and f": {advice}"))
 
     def __setattr__(self, name, value):
-        if type(value) in (Parameter, Buffer) or isinstance(value, Ebb.Module):
+        if _get_mark(value) is not None or isinstance(value, Ebb.Module):
             self._register(name, value)
         elif name in self.__dict__ or _is_property(type(self), name):
             super().__setattr__(name, value)
@@ -307,14 +335,15 @@ class Module(Ebb.Module):
     def _register(self, name, value):
         _refuse_name(type(self), name, True)
         kind, _ = _find(self, name)
-        wanted = "parameter" if type(value) is Parameter else "buffer" if type(value) is Buffer else "child"
+        wanted = {Parameter: "parameter", Buffer: "buffer", None: "child"}[_get_mark(value)]
         if kind is not None and kind != wanted:
             _REMOVERS[kind](self, name)
         if wanted == "parameter":
-            _register_parameter(self, name, value.tensor)
-            value.tensor.set_requires_grad(value.requires_grad)
+            requires_grad = value.get_requires_grad()
+            _register_parameter(self, name, value)
+            value.set_requires_grad(requires_grad)
         elif wanted == "buffer":
-            _register_buffer(self, name, value.tensor, value.persistent)
+            _register_buffer(self, name, value, value.__dict__["_persistent"])
         else:
             _register_child(self, name, value)
         _last_kind[name] = wanted
@@ -344,24 +373,24 @@ class Module(Ebb.Module):
 
     def register_parameter(self, name, parameter):
         """The same as an attribute: an ebb.Parameter, another module's parameter, or None to remove it."""
-        if parameter is not None and not isinstance(parameter, (Parameter, Tensor)):
+        if parameter is not None and not isinstance(parameter, Tensor):
             raise TypeError(f"register_parameter(): {name} is {show(parameter)}: it must be an ebb.Parameter, a "
                             "tensor or None")
         if isinstance(parameter, Tensor) and not (parameter.is_leaf and parameter.get_requires_grad()):
             parameter = Parameter(parameter)
-        if type(parameter) is Parameter:
+        if _get_mark(parameter) is Parameter:
             self._register(name, parameter)
         else:
             _register_parameter(self, name, parameter)
 
     def register_buffer(self, name, tensor, persistent=True):
         """The same as an attribute that is an ebb.Buffer; None removes it."""
-        if tensor is not None and not isinstance(tensor, (Buffer, Tensor)):
+        if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(f"register_buffer(): {name} is {show(tensor)}: it must be a tensor or None")
         if tensor is None:
             _register_buffer(self, name, None, False)
         else:
-            self._register(name, tensor if type(tensor) is Buffer else Buffer(tensor, persistent))
+            self._register(name, tensor if _get_mark(tensor) is Buffer else Buffer(tensor, persistent))
 
     def register_child(self, name, module):
         """The same as an attribute that is a module; None removes it."""
@@ -387,40 +416,45 @@ class Module(Ebb.Module):
 
     # traversal
     def parameters(self, recurse=True):
-        return _Parameters(self.get_parameters(recurse))
+        return _Listed(self.get_parameters(recurse))
 
-    def named_parameters(self, recurse=True):
+    def named_parameters(self, recurse=True, prefix="", remove_duplicate=True):
         """Names, as "h.0.weight", and parameters; those of the module alone without recurse."""
-        return list(zip(self.get_parameter_names(recurse), self.get_parameters(recurse)))
+        recurse, prefix = _swapped(recurse, prefix)
+        return _prefixed(prefix, zip(self.get_parameter_names(recurse), self.get_parameters(recurse)))
 
     def buffers(self, recurse=True):
-        return self.get_buffers(recurse)
+        return _Listed(self.get_buffers(recurse))
 
-    def named_buffers(self, recurse=True):
+    def named_buffers(self, recurse=True, prefix="", remove_duplicate=True):
         """Names and buffers, as named_parameters() does."""
-        return list(zip(self.get_buffer_names(recurse), self.get_buffers(recurse)))
+        recurse, prefix = _swapped(recurse, prefix)
+        return _prefixed(prefix, zip(self.get_buffer_names(recurse), self.get_buffers(recurse)))
 
     def children(self):
-        return self.get_children()
+        return _Listed(self.get_children())
 
     def named_children(self):
         """Names and children."""
-        return list(zip(self.get_child_names(), self.get_children()))
+        return _Listed(zip(self.get_child_names(), self.get_children()))
 
     def modules(self):
-        return self.get_modules()
+        return _Listed(self.get_modules())
 
-    def named_modules(self):
+    def named_modules(self, memo=None, prefix="", remove_duplicate=True):
         """Paths and modules: the module itself, as "", and all below it."""
-        return list(zip(self.get_module_names(), self.get_modules()))
+        return _prefixed(prefix, zip(self.get_module_names(), self.get_modules()))
 
     # state
-    def state_dict(self):
-        return self.get_state_dict()
+    def state_dict(self, *, prefix="", keep_vars=True):
+        """Names, behind a prefix, and the parameters and persistent buffers."""
+        state = self.get_state_dict()
+        return {prefix + name: tensor for name, tensor in state.items()} if prefix else state
 
-    def load_state_dict(self, state, strict=True):
+    def load_state_dict(self, state, strict=True, assign=False):
         """Copies a state into the parameters and buffers; returns `missing_keys`, names that the state lacks, and
-        `unexpected_keys`, names that the module lacks, which are errors unless strict is False."""
+        `unexpected_keys`, names that the module lacks, which are errors unless strict is False. assign: taken, and
+        values are copied all the same."""
         if not hasattr(state, "keys"):
             raise TypeError(f"load_state_dict(): state is {show(state)}: it must be a dict of tensors, as state_dict() "
                             "gives")
@@ -482,7 +516,7 @@ class Module(Ebb.Module):
         return blocks
 
     # types and places
-    def to(self, *targets, dtype=None, device=None):
+    def to(self, *targets, dtype=None, device=None, non_blocking=False, memory_format=None):
         """Moves all parameters and buffers to another dtype or device, each an object or a name; returns the module."""
         dtype, device = split_targets(targets, dtype, device)
         if device is not None:
@@ -494,6 +528,17 @@ class Module(Ebb.Module):
     def float(self):
         """Converts parameters and buffers to f32; returns the module."""
         return self.to(DType.F32)
+
+    def half(self):
+        """Converts parameters and buffers to f16, which is for storage; returns the module."""
+        return self.to(DType.F16)
+
+    def type(self, dtype):
+        """The same as to(dtype)."""
+        return self.to(to_dtype(dtype))
+
+    def _get_name(self):
+        return type(self).__name__
 
     def bfloat16(self):
         """Converts parameters and buffers to bf16; returns the module."""
@@ -530,6 +575,22 @@ class Module(Ebb.Module):
             module = child
         return module
 
+    def get_parameter(self, path):
+        """The parameter at a path, as "h.0.weight"."""
+        return self._get_at("parameter", path)
+
+    def get_buffer(self, path):
+        """The buffer at a path."""
+        return self._get_at("buffer", path)
+
+    def _get_at(self, kind, path):
+        above, _, name = path.rpartition(".")
+        module = self.get_submodule(above)
+        value = _GETTERS[kind](module, name)
+        if value is None and above:
+            raise AttributeError(f"{type(module).__name__} has no {kind} {name!r}, which {path!r} names")
+        return value
+
     # hooks
     def register_forward_pre_hook(self, hook):
         """Calls hook(module, args) before each forward, a recompute included; an exception makes the call fail.
@@ -552,8 +613,17 @@ class Module(Ebb.Module):
 
 
 _load_state_dict, _compare = guard(Ebb.Module.load_state_dict), guard(Ebb.Module.compare_state_dict)
-# Names of the module that a state dict lacks, and names of the state dict that the module lacks.
-IncompatibleKeys = collections.namedtuple("IncompatibleKeys", "missing_keys unexpected_keys")
+
+
+class IncompatibleKeys(collections.namedtuple("IncompatibleKeys", "missing_keys unexpected_keys")):
+    """Names of the module that a state dict lacks, and names of the state dict that the module lacks."""
+
+    __slots__ = ()
+
+    def __repr__(self):
+        return "<All keys matched successfully>" if not any(self) else super().__repr__()
+
+    __str__ = __repr__
 
 
 def find_differences(module, state, function):
@@ -586,13 +656,17 @@ class _Container:
 
     def __getitem__(self, index):
         if isinstance(index, slice):
-            return [self.get(i) for i in range(len(self))[index]]
+            return type(self)._of([self.get(i) for i in range(len(self))[index]])
+        index = operator.index(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"module {index} of {len(self)}")
         return self.get(index % len(self))
 
     def __iter__(self):
         return (self.get(i) for i in range(len(self)))
+
+    def __reversed__(self):
+        return (self.get(i) for i in range(len(self) - 1, -1, -1))
 
     def __setitem__(self, index, module):
         if not -len(self) <= index < len(self):
@@ -613,13 +687,20 @@ class Sequential(_Container, Ebb.Sequential):
     __module__ = "gi.overrides.Ebb"
 
     def __init__(self, *modules):
-        if len(modules) == 1 and isinstance(modules[0], (list, tuple, dict)):
-            values = ".values()" if isinstance(modules[0], dict) else ""
+        named = modules[0] if len(modules) == 1 and isinstance(modules[0], dict) else None
+        if named is None and len(modules) == 1 and isinstance(modules[0], (list, tuple)):
             raise TypeError(f"Sequential(): a {type(modules[0]).__name__} is no module: write "
-                            f"ebb.Sequential(*modules{values})")
+                            "ebb.Sequential(*modules)")
         super().__init__()
-        for module in modules:
-            self.append(module)
+        for name, module in named.items() if named is not None else enumerate(modules):
+            if named is not None:
+                self.register_child(name, module)
+            else:
+                self.append(module)
+
+    @classmethod
+    def _of(cls, modules):
+        return Sequential(*modules)
 
     def append(self, module):
         _append_to_sequential(self, module)
@@ -636,6 +717,10 @@ class ModuleList(_Container, Ebb.ModuleList):
         super().__init__()
         for module in modules:
             self.append(module)
+
+    @classmethod
+    def _of(cls, modules):
+        return ModuleList(modules)
 
     def append(self, module):
         _append_to_list(self, module)

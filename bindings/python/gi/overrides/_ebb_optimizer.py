@@ -4,17 +4,17 @@ import numbers
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
-from gi.overrides._ebb_construct import (add_attributes, c_class, construct, has_property, name_arguments,
-                                         refuse_argument)
+from gi.overrides._ebb_construct import (add_attributes, c_class, construct, has_property, is_harmless,
+                                         name_arguments, refuse_argument)
 from gi.overrides._ebb_docs import describe_constructor
-from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_errors import BadValue, guard
 from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
 
 _ADAM = ("params", "lr", "betas", "eps", "weight_decay")
 _NAMES = {"AdamW": _ADAM, "Adam": _ADAM,
-          "Sgd": ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov")}
+          "SGD": ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov")}
 _GROUP_KEYS = ("params", "lr", "weight_decay")
 
 _add_parameters = guard(Ebb.Optimizer.add_parameters)
@@ -70,6 +70,10 @@ def _split_betas(name, kwargs):
         kwargs[key] = value
 
 
+def _read_option(optimizer, name):
+    return (optimizer.beta1, optimizer.beta2) if name == "betas" else getattr(optimizer, name)
+
+
 class _Group:
     """One of optimizer.param_groups: its "params", "lr" and "weight_decay", of which the last two can be set."""
 
@@ -79,20 +83,37 @@ class _Group:
     def __getitem__(self, key):
         if key == "params":
             return self._optimizer.get_group_parameters(self._index)
-        if key not in _GROUP_KEYS:
-            raise KeyError(f"{key!r}: a group has {', '.join(_GROUP_KEYS)}; the rest is the optimizer's")
-        return getattr(self._optimizer, f"get_group_{key}")(self._index)
+        if key in _GROUP_KEYS:
+            return getattr(self._optimizer, f"get_group_{key}")(self._index)
+        if key == "initial_lr":
+            return self._optimizer.__dict__.get("_first_rates", {}).get(self._index, self["lr"])
+        if key not in self.keys():
+            raise KeyError(f"{key!r}: a group has {', '.join(self.keys())}: write one of these")
+        return _read_option(self._optimizer, key)
 
     def __setitem__(self, key, value):
         if key not in ("lr", "weight_decay"):
-            raise KeyError(f"{key!r}: a group's lr and weight_decay can be set")
+            raise KeyError(f"{key!r}: a group's lr and weight_decay can be set: write optimizer.{key} for all groups")
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
             raise ValueError(f"{type(self._optimizer).__name__}: {key} of a group is {show(value)}: must be a number "
                              "of 0 or more")
         getattr(self._optimizer, f"set_group_{key}")(self._index, value)
 
     def keys(self):
-        return list(_GROUP_KEYS)
+        return [*_GROUP_KEYS, *(name for name in _NAMES.get(c_class(type(self._optimizer)).__name__, ())
+                                if name not in _GROUP_KEYS)]
+
+    def __contains__(self, key):
+        return key in self.keys()
+
+    def __iter__(self):
+        return iter(self.keys())
+
+    def get(self, key, default=None):
+        return self[key] if key in self else default
+
+    def items(self):
+        return [(key, self[key]) for key in self.keys()]
 
     def __repr__(self):
         return (f"{{'params': {len(self['params'])} tensors, 'lr': {self['lr']}, "
@@ -103,6 +124,8 @@ def _make(self, args, kwargs):
     cls = type(self)
     positional = _NAMES.get(c_class(cls).__name__, ("params", "lr"))
     kwargs = name_arguments(cls, positional, args, kwargs)
+    for name in [name for name, value in kwargs.items() if is_harmless(cls, name, value)]:
+        del kwargs[name]
     for name in kwargs:
         if name not in positional and not has_property(cls, name):
             others = [spec.name.replace("-", "_") for spec in cls.list_properties()]
@@ -119,6 +142,8 @@ def _make(self, args, kwargs):
                         f"{cls.__name__}(model.parameters(), lr=1e-3)")
     if not isinstance(given, Ebb.Module):
         values = _list_parameters(label, kwargs.pop("module"))
+        if not values:
+            raise BadValue(f"{cls.__name__}: the list of parameters is empty: write model.parameters()", "ebb-error-quark", 0)
         if values and all(isinstance(value, dict) for value in values):
             groups = [_check_group(f"{label}[{i}]", group) for i, group in enumerate(values)]
             values = groups[0][0]
@@ -167,14 +192,61 @@ def clip_grad_norm(self, max_norm, norm_type=2):
     return _clip(self, max_norm, float(norm_type))
 
 
+# What get_state() has for all groups, and where state_dict() keeps it: in its first group.
+_SHARED = ("kind", "n_steps", "lr", "lr_scale", "weight_decay", "options")
+
+
 def state_dict(self):
-    """The state as a dict of tensors by the names of parameters: moments, and the number of steps."""
-    return self.get_state()
+    """The state as PyTorch has it: "state", the moments and the "step" of each parameter by its number, and
+    "param_groups" with the numbers in "params", the rates, and the "name" of each parameter in "names"."""
+    given, numbers_, groups = self.get_state(), {}, []
+    for index, group in enumerate(self.param_groups):
+        names = given["groups"][index]["parameters"]
+        numbers_.update({name: len(numbers_) + i for i, name in enumerate(names)})
+        groups.append({**{key: value for key, value in group.items() if key != "params"},
+                       "params": [numbers_[name] for name in names], "names": list(names)})
+    if groups:
+        groups[0]["ebb"] = {**{key: given[key] for key in _SHARED}, "groups": given["groups"]}
+    state = {numbers_[name]: {"step": Ebb.scalar(value["n_steps"], Ebb.DType.F32, None),
+                              **{key: item for key, item in value.items() if key != "n_steps"}}
+             for name, value in given["state"].items()}
+    return {"state": state, "param_groups": groups}
 
 
 def load_state_dict(self, state):
-    """Takes a state that state_dict() gave."""
+    """Takes a state that state_dict() or get_state() gave."""
+    if "param_groups" in state:
+        state = _to_own_state(self, state)
     self.load_state(state)
+
+
+def _to_own_state(self, state):
+    groups = state["param_groups"]
+    shared = groups[0].get("ebb") if groups else None
+    if shared is None:
+        raise ValueError(f"{type(self).__name__}: load_state_dict(): the state is not one of ebb's: write "
+                         "optimizer.state_dict() of an optimizer of ebb")
+    names = dict(pair for group in groups for pair in zip(group["params"], group["names"]))
+    return {**shared, "state": {names[number]: {"n_steps": int(value["step"]),
+                                                **{key: item for key, item in value.items() if key != "step"}}
+                                for number, value in state["state"].items()}}
+
+
+def _read_states(self):
+    given = self.get_state()
+    names = [name for group in given["groups"] for name in group["parameters"]]
+    tensors = [tensor for group in self.param_groups for tensor in group["params"]]
+    return {tensor: {"step": Ebb.scalar(given["state"][name]["n_steps"], Ebb.DType.F32, None),
+                     **{key: item for key, item in given["state"][name].items() if key != "n_steps"}}
+            for name, tensor in zip(names, tensors) if name in given["state"]}
+
+
+def _show(self):
+    lines = [f"{type(self).__name__} ("]
+    for index, group in enumerate(self.param_groups):
+        lines += [f"Parameter Group {index}", *(f"    {key}: {value}" for key, value in sorted(group.items())
+                                                if key != "params")]
+    return "\n".join([*lines, ")"])
 
 
 def adapt_optimizer(cls):
@@ -184,7 +256,7 @@ def adapt_optimizer(cls):
 
     cls.__init__ = __init__
     add_attributes(cls)
-    names = _NAMES.get(cls.__name__)
+    names = _NAMES.get({"Sgd": "SGD"}.get(cls.__name__, cls.__name__))
     if names is not None:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         others = {"params": inspect.Parameter("params", kind, annotation="Any"),
@@ -201,3 +273,8 @@ def adapt_base(base):
     base.param_groups = property(lambda self: [_Group(self, index) for index in range(self.get_n_groups())],
                                  doc="The groups, whose \"lr\" and \"weight_decay\" can be set.")
     base.state_dict, base.load_state_dict = state_dict, load_state_dict
+    base.state = property(_read_states, doc="The moments and the step of each parameter that has been moved.")
+    base.defaults = property(lambda self: {key: _read_option(self, key) for key in (
+        "lr", "weight_decay", *(name for name in _NAMES.get(c_class(type(self)).__name__, ())
+                                if name not in _GROUP_KEYS))}, doc="The options that groups have by default.")
+    base.__repr__ = _show

@@ -79,7 +79,7 @@ def _check(root):
                       "belong to the module that was wrapped", stacklevel=4)
 
 
-def _read_properties(module):
+def read_properties(module):
     return {spec.name.replace("-", "_"): module.get_property(spec.name) for spec in type(module).list_properties()
             if spec.owner_type.name not in ("EbbModule", "GObject")
             and spec.flags & GObject.ParamFlags.WRITABLE and spec.flags & GObject.ParamFlags.READABLE}
@@ -95,7 +95,7 @@ def _make_like(module):
     Ebb.push_initialization_skipped()
     try:
         construct(result, lambda **properties: GObject.Object.__init__(result, **properties), (),
-                  _read_properties(module))
+                  read_properties(module))
     finally:
         Ebb.pop_initialization_skipped()
         Ebb.set_default_device(before)

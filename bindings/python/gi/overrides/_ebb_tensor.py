@@ -3,12 +3,13 @@ import collections
 import math
 import numbers
 import operator
+import threading
 
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_dlpack import TYPESTRS, make_capsule
-from gi.overrides._ebb_errors import Error, guard
+from gi.overrides._ebb_errors import Error, guard, know_tensors, unify
 from gi.overrides._ebb_indexing import read_at, write_at
 from gi.repository import GLib
 
@@ -90,6 +91,16 @@ class Device(Ebb.Device):
     def __hash__(self):
         return hash(self.get_name())
 
+    def __enter__(self):
+        _entered.__dict__.setdefault("devices", []).append(Ebb.get_default_device())
+        Ebb.set_default_device(self)
+        return self
+
+    def __exit__(self, *_):
+        Ebb.set_default_device(_entered.devices.pop())
+
+
+_entered = threading.local()  # its devices: the default ones before each with statement
 
 # What max(), min(), topk() and sort() find along a dimension.
 Found = collections.namedtuple("Found", "values indices")
@@ -196,6 +207,7 @@ def _binary(name, scalar_name=None, swapped=False):
 _fill, _copy_from, _add_scaled, _fill_normal, _fill_uniform, _get_item, _get_item_int = (
     guard(getattr(Ebb.Tensor, name)) for name in
     ("fill", "copy_from", "add_scaled", "fill_normal", "fill_uniform", "get_item", "get_item_int"))
+_get_grad, _detach = Ebb.Tensor.get_grad, Ebb.Tensor.detach
 _is_grad_enabled, _requires_grad, _is_leaf = Ebb.is_grad_enabled, Ebb.Tensor.get_requires_grad, Ebb.Tensor.is_leaf
 
 
@@ -212,7 +224,7 @@ def _in_place(name):
     """add_() and its kin: changes self, and returns it."""
     between = guard(getattr(Ebb.Tensor, f"{name}_in_place"))
     scalar = guard(getattr(Ebb.Tensor, f"{name}_scalar_in_place"))
-    by_copy = _by_copy(f"{name}_", _binary(name))
+    copying = by_copy(f"{name}_", _binary(name))
 
     def method(self, other):
         if isinstance(other, Ebb.Tensor):
@@ -220,7 +232,7 @@ def _in_place(name):
         elif isinstance(other, numbers.Real) and self.get_dtype() in _FLOATING:
             scalar(self, float(other))
         elif isinstance(other, numbers.Real):
-            by_copy(self, other)
+            copying(self, other)
         else:
             raise TypeError(f"{name}_(): other is {show(other)}: it must be a tensor or a number")
         return self
@@ -249,7 +261,7 @@ def _in_place_with_alpha(name, sign):
     return method
 
 
-def _by_copy(name, function):
+def by_copy(name, function):
     """What has no change in place of its own is computed apart and copied."""
 
     def method(self, *args, **kwargs):
@@ -391,6 +403,10 @@ class Tensor(Ebb.Tensor):
     def requires_grad(self, value):
         self.set_requires_grad(bool(value))
 
+    def detach(self):
+        """The tensor without its graph, over the same memory."""
+        return unify(_detach(self))
+
     @property
     def is_leaf(self):
         """Whether no op has made the tensor, or none that a graph records."""
@@ -400,6 +416,10 @@ class Tensor(Ebb.Tensor):
         """Sets requires_grad; returns the tensor."""
         self.set_requires_grad(requires_grad)
         return self
+
+    def get_grad(self):
+        """The gradient, or None."""
+        return unify(_get_grad(self))
 
     @property
     def grad(self):
@@ -512,16 +532,8 @@ class Tensor(Ebb.Tensor):
         dtype = promote(self.get_dtype(), base)
         return _pow(make_scalar("pow", base, dtype, self.get_device()), _cast(self, dtype))
 
-    def __mod__(self, other):
-        raise TypeError("tensors have neither % nor //: write ebb.tensor(t.numpy() % n)")
-
-    __floordiv__ = __mod__
-
     def __iter__(self):
         return (_select(self, 0, i) for i in range(len(self)))
-
-    def __contains__(self, value):
-        raise TypeError("\"in\" is not defined for tensors; compare by == and ask any element")
 
     def __getitem__(self, key):
         return read_at(self, key)
@@ -544,11 +556,11 @@ class Tensor(Ebb.Tensor):
     mul_, div_ = _in_place("mul"), _in_place("div")
     __iadd__, __isub__ = _assign(_in_place("add"), __add__), _assign(_in_place("sub"), __sub__)
     __imul__, __itruediv__ = _assign(mul_, __mul__), _assign(div_, __truediv__)
-    pow_ = _by_copy("pow_", __pow__)
-    __ipow__ = _assign(_by_copy("**=", __pow__), __pow__)
-    __imatmul__ = _assign(_by_copy("@=", __matmul__), __matmul__)
-    __iand__ = _assign(_by_copy("&=", __and__), __and__)
-    __ior__ = _assign(_by_copy("|=", __or__), __or__)
+    pow_ = by_copy("pow_", __pow__)
+    __ipow__ = _assign(by_copy("**=", __pow__), __pow__)
+    __imatmul__ = _assign(by_copy("@=", __matmul__), __matmul__)
+    __iand__ = _assign(by_copy("&=", __and__), __and__)
+    __ior__ = _assign(by_copy("|=", __or__), __or__)
 
     def fill_(self, value):
         """Writes one number to all elements; returns the tensor."""
@@ -652,10 +664,11 @@ class Tensor(Ebb.Tensor):
         return tuple(_chunk(self, n_chunks, dim))
 
     # types and places
-    def to(self, *targets, dtype=None, device=None):
-        """The tensor in another dtype or on another device, each an object or a name, in any order."""
+    def to(self, *targets, dtype=None, device=None, non_blocking=False, copy=False, memory_format=None):
+        """The tensor in another dtype or on another device, each an object or a name, in any order; copy: never the
+        tensor itself. non_blocking: taken, copies are in the order of the device's queue."""
         dtype, device = split_targets(targets, dtype, device)
-        result = self
+        result = self.clone() if copy else self
         if device is not None:
             result = _to_device(result, to_device(device))
         return result if dtype is None else _cast(result, to_dtype(dtype))
@@ -765,6 +778,7 @@ class Tensor(Ebb.Tensor):
         return _gather(self, dim, indices)
 
 
+know_tensors(Tensor)
 _matmul, _logical_and, _logical_or = map(_function, ("matmul", "logical_and", "logical_or"))
 _view, _permute, _expand, _transpose, _squeeze, _flatten, _narrow, _split, _chunk = map(
     _function, ("view", "permute", "expand", "transpose", "squeeze", "flatten", "narrow", "split", "chunk"))
@@ -772,7 +786,7 @@ _to_device, _var, _max, _min, _max_along, _argmax, _topk, _clamp, _softmax, _log
     _function, ("to_device", "var", "max", "min", "max_along", "argmax", "topk", "clamp", "softmax", "log_softmax",
                 "gather", "backward"))
 _soft_cap, _norm, _maximum, _minimum = map(_function, ("soft_cap", "norm", "maximum", "minimum"))
-_clamp_in_place = _by_copy("clamp_", Tensor.clamp)
+_clamp_in_place = by_copy("clamp_", Tensor.clamp)
 
 
 def _nest_empty(shape):

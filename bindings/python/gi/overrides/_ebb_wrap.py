@@ -273,11 +273,9 @@ def call_checkpointed(function, options, func, args, kwargs):
     return unpack_result(_checkpoint(lambda packed, *_: call_back(run, packed), None, pack_call(args, kwargs), options))
 
 
-def checkpoint(func, /, *args, **kwargs):
-    """Calls func(*args, **kwargs) so that what it computes is recomputed in backward; see checkpoint_with()."""
-    if "use_reentrant" in kwargs:
-        raise TypeError("checkpoint(): keywords are those of the function, so leave use_reentrant out: checkpoints do "
-                        "what PyTorch's do with use_reentrant=False")
+def checkpoint(func, /, *args, use_reentrant=None, **kwargs):
+    """Calls func(*args, **kwargs) so that what it computes is recomputed in backward; see checkpoint_with().
+    use_reentrant: taken, and all checkpoints do what PyTorch's do with use_reentrant=False."""
     return call_checkpointed("checkpoint", None, func, args, kwargs)
 
 

@@ -1,0 +1,39 @@
+"""The error for a name that a namespace lacks: what to write, as the package's own names have it."""
+import importlib
+from types import ModuleType
+from typing import Any
+
+# Where a name of PyTorch may be that a program looks for in another namespace.
+SPACES = ("nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "utils.data",
+          "utils.checkpoint", "distributed", "autograd", "amp", "linalg", "random", "compat")
+
+
+def find_space(name: str) -> str:
+    """The namespace that has a name; "" if there is none."""
+    if name == "F":
+        return "ebb.nn.functional"
+    for space in SPACES:
+        value = vars(importlib.import_module(f"ebb.{space}")).get(name)
+        home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+        if not name.startswith("_") and home.startswith("ebb."):
+            return f"ebb.{space}.{name}"
+    return ""
+
+
+def advise_in(space: str, name: str) -> Any:
+    """Raises the AttributeError for a name that a namespace does not have."""
+    import ebb
+    if name.startswith("__"):
+        raise AttributeError(name)
+    found = find_space(name)
+    advice = f"write {found}" if found else ebb._find_advice(name)
+    if not advice and hasattr(ebb, name):
+        advice = f"write ebb.{name}"
+    raise AttributeError(f"ebb.{space} has no {name!r}: " + (advice or _NOTHING.get(space, _NOTHING[""])))
+
+
+# What to do where nothing stands for a name.
+_NOTHING = {"": "there is nothing like it: compose ops instead",
+            "nn": "there is no such layer: compose ebb.Linear and functions in a forward() instead",
+            "optim": "there is no such optimizer: write ebb.optim.AdamW, Adam, or SGD",
+            "optim.lr_scheduler": "there is no such schedule: write LambdaLR(optimizer, function)"}

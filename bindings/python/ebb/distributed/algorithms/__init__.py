@@ -1,0 +1,1 @@
+"""The namespaces of torch.distributed.algorithms."""
