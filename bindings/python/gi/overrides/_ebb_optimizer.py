@@ -143,7 +143,8 @@ def _make(self, args, kwargs):
     if not isinstance(given, Ebb.Module):
         values = _list_parameters(label, kwargs.pop("module"))
         if not values:
-            raise BadValue(f"{cls.__name__}: the list of parameters is empty: write model.parameters()", "ebb-error-quark", 0)
+            raise BadValue(f"{cls.__name__}: the list of parameters is empty: write model.parameters()",
+                           "ebb-error-quark", Ebb.Error.INVALID_ARGUMENT)
         if values and all(isinstance(value, dict) for value in values):
             groups = [_check_group(f"{label}[{i}]", group) for i, group in enumerate(values)]
             values = groups[0][0]
