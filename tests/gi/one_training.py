@@ -1,4 +1,4 @@
-"""One training by the program train_gpt and by an EbbTrainer: equal losses, equal states, and either resumes the other."""
+"""One training by the program train_gpt and by an EbbTrainer: equal losses and states; each resumes the other."""
 import filecmp
 import json
 import os

@@ -17,6 +17,7 @@ typedef struct
   gint64 n_rows; /* of a batch */
   gint64 accumulate, micro_batch_size;
   guint n_ranks;
+  gint64 n_tensor; /* ranks that share a model; 0: none do */
 } Way;
 
 typedef struct
@@ -49,16 +50,35 @@ copy_weight (EbbModule *model)
   return ebb_to_device (weight, ebb_device_get_cpu (), NULL);
 }
 
+static EbbMesh *
+make_mesh (EbbProcessGroup *group, const Way *way, GError **error)
+{
+  static const char *const names[] = { "data", "tensor" };
+  const gint64 sizes[] = { -1, way->n_tensor };
+
+  return way->n_ranks > 1 ? ebb_mesh_new (group, names, sizes, way->n_tensor > 0 ? 2 : 1, error) : NULL;
+}
+
+static gboolean
+wrap (EbbModule *model, EbbMesh *mesh, const Way *way, GError **error)
+{
+  g_autoptr (EbbModule) parallel = way->n_tensor > 0
+                                       ? ebb_parallelize (model, ebb_mesh_get_group (mesh, "tensor"), NULL, error)
+                                       : g_object_ref (model);
+  g_autoptr (EbbModule) sharded =
+      mesh != NULL && parallel != NULL ? ebb_fully_shard (model, ebb_mesh_get_group (mesh, "data"), NULL, error) : NULL;
+
+  return mesh == NULL || sharded != NULL;
+}
+
 static gboolean
 train_way (EbbProcessGroup *group, gpointer user_data, GError **error)
 {
-  static const char *const names[] = { "data" };
-  static const gint64 sizes[] = { -1 };
   WayRun *run = user_data;
   const Way *way = run->way;
-  g_autoptr (EbbMesh) mesh = way->n_ranks > 1 ? ebb_mesh_new (group, names, sizes, 1, error) : NULL;
+  g_autoptr (EbbMesh) mesh = make_mesh (group, way, error);
   g_autoptr (EbbModule) model = test_trainer_model (0);
-  g_autoptr (EbbModule) same = mesh != NULL ? ebb_fully_shard (model, group, NULL, error) : NULL;
+  const gboolean is_wrapped = wrap (model, mesh, way, error);
   g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (model, 0.5, error);
   g_autoptr (EbbTrainerOptions) options =
       test_trainer_options ("accumulate", way->accumulate, "micro-batch-size", way->micro_batch_size, "steps",
@@ -68,7 +88,7 @@ train_way (EbbProcessGroup *group, gpointer user_data, GError **error)
   g_autoptr (EbbTensor) weight = NULL;
   g_autofree char *report = NULL;
 
-  if (trainer == NULL)
+  if (!is_wrapped || trainer == NULL)
     return FALSE;
   ebb_trainer_set_batch_func (trainer, give_batch, (gpointer) &way->n_rows, NULL);
   g_signal_connect (trainer, "stepped", G_CALLBACK (note_loss), losses);
@@ -85,13 +105,14 @@ train_way (EbbProcessGroup *group, gpointer user_data, GError **error)
   return TRUE;
 }
 
-/* A batch of 4 rows, 4 batches of a row, and parts of a row train alike, on one rank and on two, though rows predict
- * different numbers of tokens, and one row none. */
+/* A batch of 4 rows, 4 batches of a row, and parts of a row train alike, on one rank and on several, of which some
+ * share a model, though rows predict different numbers of tokens, and one row none. */
 static void
 ways_of_a_batch (void)
 {
-  static const Way ways[] = { { 4, 1, 0, 1 }, { 1, 4, 0, 1 }, { 4, 1, 1, 1 }, { 4, 1, 3, 1 },
-                              { 4, 1, 0, 2 }, { 1, 4, 0, 2 }, { 4, 1, 1, 2 }, { 2, 2, 0, 2 } };
+  static const Way ways[] = { { 4, 1, 0, 1, 0 }, { 1, 4, 0, 1, 0 }, { 4, 1, 1, 1, 0 }, { 4, 1, 3, 1, 0 },
+                              { 4, 1, 0, 2, 0 }, { 1, 4, 0, 2, 0 }, { 4, 1, 1, 2, 0 }, { 2, 2, 0, 2, 0 },
+                              { 4, 1, 1, 2, 2 }, { 4, 1, 0, 4, 2 } };
   WayRun first = { .way = &ways[0] };
 
   test_ranks_run (1, train_way, &first);

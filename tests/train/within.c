@@ -213,6 +213,83 @@ over_a_model (void)
   test_assert_error (error, EBB_ERROR_STATE, "plan of another training");
 }
 
+/* -- ranks --------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  guint64 budget; /* of each rank; 0: none */
+  double losses[N_STEPS];
+} RanksRun;
+
+typedef struct
+{
+  EbbProcessGroup *group;
+} RankMaking;
+
+static EbbTrainer *
+make_on_rank (EbbConcessions taken, gpointer user_data, GError **error)
+{
+  static const char *const names[] = { "data" };
+  static const gint64 sizes[] = { -1 };
+  RankMaking *self = user_data;
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (self->group, names, sizes, 1, error);
+  g_autoptr (EbbModule) model = test_trainer_model (0);
+  g_autoptr (EbbModule) same = mesh != NULL ? ebb_fully_shard (model, self->group, NULL, error) : NULL;
+  g_autoptr (EbbOptimizer) optimizer = same != NULL ? ebb_adamw_new (model, 1e-2, error) : NULL;
+  g_autoptr (EbbDataset) data = test_trainer_text ();
+  g_autoptr (EbbTrainerOptions) options =
+      test_trainer_options ("steps", (gint64) N_STEPS, "batch-size", (gint64) 8, "mesh", mesh, NULL);
+
+  return optimizer != NULL ? ebb_trainer_new (model, optimizer, data, options, error) : NULL;
+}
+
+static gboolean
+train_rank (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  RanksRun *run = user_data;
+  RankMaking making = { .group = group };
+  g_autoptr (EbbMemoryBudget) budget = run->budget > 0 ? make_budget (run->budget, EBB_CONCESSIONS_NONE) : NULL;
+  g_autoptr (EbbTrainer) trainer = budget != NULL ? ebb_trainer_new_within (budget, make_on_rank, &making, error)
+                                                  : make_on_rank (EBB_CONCESSIONS_NONE, &making, error);
+  double losses[N_STEPS];
+
+  if (trainer == NULL)
+    return FALSE;
+  g_signal_connect (trainer, "stepped", G_CALLBACK (note_loss), losses);
+  if (!ebb_trainer_run (trainer, NULL, error))
+    return FALSE;
+  if (ebb_process_group_get_rank (group) == 0)
+    memcpy (run->losses, losses, sizeof losses);
+  return TRUE;
+}
+
+static gboolean
+find_least (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  RankMaking making = { .group = group };
+  g_autoptr (EbbMemoryBudget) budget = make_budget (1, EBB_CONCESSIONS_NONE);
+  g_autoptr (GError) failure = NULL;
+
+  g_assert_null (ebb_trainer_new_within (budget, make_on_rank, &making, &failure));
+  g_assert_error (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY);
+  g_object_get (budget, "least-bytes", user_data, NULL);
+  return TRUE;
+}
+
+/* Ranks plan together; each keeps the least budget, and computes the bits that it computes without one. */
+static void
+ranks (void)
+{
+  RanksRun plain = { 0 }, within = { 0 };
+
+  test_ranks_run (2, find_least, &within.budget);
+  g_assert_cmpuint (within.budget, >, 0);
+  test_ranks_run (2, train_rank, &plain);
+  test_ranks_run (2, train_rank, &within);
+  for (guint i = 0; i < N_STEPS; i++)
+    g_assert_true (plain.losses[i] == within.losses[i]);
+}
+
 /* The maker's trainer has no other budget, and a maker that returns nothing is an error. */
 static EbbTrainer *
 make_nothing (EbbConcessions taken, gpointer user_data, GError **error)
@@ -244,6 +321,7 @@ main (int argc, char **argv)
   g_test_add_func ("/trainer/within/too-small-allocates-nothing", too_small);
   g_test_add_func ("/trainer/within/changes-that-are-allowed", changes);
   g_test_add_func ("/trainer/within/over-a-model", over_a_model);
+  g_test_add_func ("/trainer/within/ranks-plan-together", ranks);
   g_test_add_func ("/trainer/within/makers", makers);
   return g_test_run ();
 }
