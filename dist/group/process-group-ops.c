@@ -338,22 +338,24 @@ check_fits (EbbProcessGroup *self,
                    ebb_collective_get_name (which), full_shape, n, shard_shape);
 }
 
-/* Returns @result, with the caller's reference, or NULL. */
+/* Returns a new tensor like @input, with @first as its first dimension: what a gather puts together, what is a shard of
+ * the result elsewhere. */
 static EbbTensor *
-run_to (EbbProcessGroup *self,
-        EbbCollective which,
-        EbbReduceOp op,
-        EbbTensor *full,
-        EbbTensor *shard,
-        EbbTensor *result,
-        GError **error)
+run_to_new (EbbProcessGroup *self,
+            EbbCollective which,
+            EbbReduceOp op,
+            EbbTensor *input,
+            gint64 first,
+            GError **error)
 {
-  const EbbCollectivePart part = { .full = full, .shard = shard };
+  g_autoptr (EbbTensor) given = as_contiguous (input, error);
+  g_autoptr (EbbTensor) result = given != NULL ? make_result (given, first, error) : NULL;
+  const gboolean gathers = which == EBB_COLLECTIVE_ALL_GATHER;
+  const EbbCollectivePart part = { .full = gathers ? result : given, .shard = gathers ? given : result };
 
-  if (ebb_process_group_run (self, which, op, &part, 1, 0, NULL, error))
-    return result;
-  ebb_tensor_unref (result);
-  return NULL;
+  return result != NULL && ebb_process_group_run (self, which, op, &part, 1, 0, NULL, error)
+             ? g_steal_pointer (&result)
+             : NULL;
 }
 
 /**
@@ -371,16 +373,10 @@ ebb_process_group_all_gather (EbbProcessGroup *self,
                               EbbTensor *input,
                               GError **error)
 {
-  g_autoptr (EbbTensor) shard = NULL;
-  EbbTensor *full;
-
   if (!is_ready (self, input, error) || !check_has_dims (input, EBB_COLLECTIVE_ALL_GATHER, error))
     return NULL;
-  shard = as_contiguous (input, error);
-  full = shard ? make_result (shard, shard->view.shape[0] * ebb_process_group_get_size (self), error) : NULL;
-  if (full == NULL)
-    return NULL;
-  return run_to (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, full, shard, full, error);
+  return run_to_new (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, input,
+                     input->view.shape[0] * ebb_process_group_get_size (self), error);
 }
 
 /**
@@ -426,16 +422,10 @@ ebb_process_group_reduce_scatter (EbbProcessGroup *self,
                                   EbbReduceOp op,
                                   GError **error)
 {
-  g_autoptr (EbbTensor) full = NULL;
-  EbbTensor *shard;
-
   if (!is_ready (self, input, error) || !check_divides (self, input, EBB_COLLECTIVE_REDUCE_SCATTER, error))
     return NULL;
-  full = as_contiguous (input, error);
-  shard = full ? make_result (full, full->view.shape[0] / ebb_process_group_get_size (self), error) : NULL;
-  if (shard == NULL)
-    return NULL;
-  return run_to (self, EBB_COLLECTIVE_REDUCE_SCATTER, op, full, shard, shard, error);
+  return run_to_new (self, EBB_COLLECTIVE_REDUCE_SCATTER, op, input,
+                     input->view.shape[0] / ebb_process_group_get_size (self), error);
 }
 
 /**
@@ -481,16 +471,9 @@ ebb_process_group_all_to_all (EbbProcessGroup *self,
                               EbbTensor *input,
                               GError **error)
 {
-  g_autoptr (EbbTensor) full = NULL;
-  EbbTensor *result;
-
   if (!is_ready (self, input, error) || !check_divides (self, input, EBB_COLLECTIVE_ALL_TO_ALL, error))
     return NULL;
-  full = as_contiguous (input, error);
-  result = full ? make_result (full, full->view.shape[0], error) : NULL;
-  if (result == NULL)
-    return NULL;
-  return run_to (self, EBB_COLLECTIVE_ALL_TO_ALL, EBB_REDUCE_OP_SUM, full, result, result, error);
+  return run_to_new (self, EBB_COLLECTIVE_ALL_TO_ALL, EBB_REDUCE_OP_SUM, input, input->view.shape[0], error);
 }
 
 /* -- norms --------------------------------------------------------------------------------------------------------- */

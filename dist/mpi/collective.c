@@ -454,15 +454,6 @@ all_reduce (Run *run,
 }
 
 static gboolean
-start_broadcast (Run *run,
-                 EbbMpiRequests *requests,
-                 const EbbCollectiveBuffer *buffer,
-                 GError **error)
-{
-  return start (run, requests, BROADCAST, buffer, buffer->full, buffer->n_elements, run->call->peer, error);
-}
-
-static gboolean
 start_all_to_all (Run *run,
                   EbbMpiRequests *requests,
                   const EbbCollectiveBuffer *buffer,
@@ -483,14 +474,19 @@ start_all_to_all (Run *run,
   return good;
 }
 
+/* Of a broadcast, or to or from one rank. */
 static gboolean
-start_pair (Run *run,
+start_full (Run *run,
             EbbMpiRequests *requests,
             const EbbCollectiveBuffer *buffer,
             GError **error)
 {
-  return start (run, requests, run->call->which == EBB_COLLECTIVE_SEND ? SEND : RECEIVE, buffer, buffer->full,
-                buffer->n_elements, run->call->peer, error);
+  static const Way ways[EBB_N_COLLECTIVES] = { [EBB_COLLECTIVE_BROADCAST] = BROADCAST,
+                                               [EBB_COLLECTIVE_SEND] = SEND,
+                                               [EBB_COLLECTIVE_RECV] = RECEIVE };
+
+  return start (run, requests, ways[run->call->which], buffer, buffer->full, buffer->n_elements, run->call->peer,
+                error);
 }
 
 static gboolean
@@ -519,10 +515,10 @@ run_collective (Run *run,
     case EBB_COLLECTIVE_ALL_REDUCE: return all_reduce (run, error);
     case EBB_COLLECTIVE_REDUCE_SCATTER: return exchange (run, NULL, error);
     case EBB_COLLECTIVE_ALL_GATHER: return run_parts (run, start_gather, NULL, error);
-    case EBB_COLLECTIVE_BROADCAST: return run_parts (run, start_broadcast, NULL, error);
-    case EBB_COLLECTIVE_ALL_TO_ALL: return run_parts (run, start_all_to_all, NULL, error);
+    case EBB_COLLECTIVE_BROADCAST:
     case EBB_COLLECTIVE_SEND:
-    case EBB_COLLECTIVE_RECV: return run_parts (run, start_pair, NULL, error);
+    case EBB_COLLECTIVE_RECV: return run_parts (run, start_full, NULL, error);
+    case EBB_COLLECTIVE_ALL_TO_ALL: return run_parts (run, start_all_to_all, NULL, error);
     case EBB_COLLECTIVE_BARRIER:
     default: return barrier (run, error);
     }

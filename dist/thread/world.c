@@ -25,13 +25,6 @@ world_new (guint n_members)
   return self;
 }
 
-static EbbThreadWorld *
-world_ref (EbbThreadWorld *self)
-{
-  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
-  return self;
-}
-
 static void
 world_unref (EbbThreadWorld *self)
 {
@@ -89,7 +82,8 @@ team_new_locked (EbbThreadWorld *world,
   EbbThreadTeam *self = g_new0 (EbbThreadTeam, 1);
 
   self->ref_count = 1;
-  self->world = world_ref (world);
+  self->world = world;
+  __atomic_add_fetch (&world->ref_count, 1, __ATOMIC_RELAXED);
   self->size = size;
   self->members = g_memdup2 (members, sizeof (guint) * size);
   self->slots = g_new0 (EbbSlot, size);
