@@ -301,8 +301,7 @@ ebb_mesh_find_group (EbbMesh *self,
   const Dim *dim;
   GString *names;
 
-  if (!EBB_MAY_BEGIN (error, self, name))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, name);
   g_return_val_if_fail (EBB_IS_MESH (self), NULL);
 
   dim = find (self, name);
@@ -399,8 +398,7 @@ ebb_mesh_set_model_dim (EbbMesh *self,
                         const char *name,
                         GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self, name))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, name);
   g_return_val_if_fail (EBB_IS_MESH (self), FALSE);
 
   if (ebb_mesh_find_group (self, name, error) == NULL)

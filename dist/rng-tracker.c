@@ -166,8 +166,7 @@ ebb_generator_tracker_add (EbbGeneratorTracker *self,
 
   g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
 
-  if (!EBB_MAY_BEGIN (error, name))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, name);
   entry = find (self, name);
   if (entry != NULL && !entry->is_implied)
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
@@ -276,8 +275,7 @@ ebb_generator_tracker_fork (EbbGeneratorTracker *self,
 
   g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
 
-  if (!EBB_MAY_BEGIN (error, name))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, name);
   entry = ebb_modes.recomputing > 0 ? find_any (self, name) : find (self, name);
   if (entry == NULL)
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
@@ -399,8 +397,7 @@ ebb_generator_tracker_set_states (EbbGeneratorTracker *self,
 
   g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
 
-  if (!EBB_MAY_BEGIN (error, states))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, states);
   for (guint i = 0; i < ebb_args_get_length (states); i++)
     if (!read_state (states, i, &first_seed, &seed, &offset, error))
       return FALSE;

@@ -845,12 +845,12 @@ check_fallback (EbbActivationStore *self,
 {
   g_autoptr (GPtrArray) chain = ebb_activation_store_get_chain (fallback);
 
-  if (!g_ptr_array_find (chain, self, NULL))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "fallback of %s: this %s leads back to this store itself, by its own fallback or its next store; it "
-                   "must be a store that does not",
-                   G_OBJECT_TYPE_NAME (self), G_OBJECT_TYPE_NAME (fallback));
+  return !g_ptr_array_find (chain, self, NULL)
+         || ebb_fail (
+             error, EBB_ERROR_INVALID_ARGUMENT,
+             "fallback of %s: this %s leads back to this store itself, by its own fallback or its next store; it "
+             "must be a store that does not",
+             G_OBJECT_TYPE_NAME (self), G_OBJECT_TYPE_NAME (fallback));
 }
 
 /**
@@ -879,8 +879,7 @@ ebb_activation_store_set_fallback (EbbActivationStore *self,
 
   g_return_val_if_fail (fallback == NULL || EBB_IS_ACTIVATION_STORE (fallback), FALSE);
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   pthread_mutex_lock (&setting);
   ok = fallback == NULL || check_fallback (self, fallback, error);
   if (ok)

@@ -215,8 +215,7 @@ ebb_activation_store_put_block (EbbActivationStore *self,
   EbbHandle *handle;
   EbbStoredBlock *stored;
 
-  if (!EBB_MAY_BEGIN (error, self, block))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, block);
   if (block->view.n_dims != 1 || !ebb_view_is_contiguous (&block->view))
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (block);
@@ -296,8 +295,7 @@ ebb_activation_store_get_block (EbbActivationStore *self,
   EbbStoredBlock *block;
   EbbTensor *tensor;
 
-  if (!EBB_MAY_BEGIN (error, self, handle))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, handle);
   counters = &ebb_activation_store_peek (self)->counters;
   block = check_handle (self, handle, FALSE, error);
   if (block == NULL || (error != NULL && !ebb_activation_store_return_failure (self, error)))
@@ -401,8 +399,7 @@ ebb_activation_store_reserve (EbbActivationStore *self,
   GError *local = NULL;
   EbbHandle *room;
 
-  if (!EBB_MAY_BEGIN (error, self, device))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, device);
   room = EBB_ACTIVATION_STORE_GET_CLASS (self)->reserve (self, device, n_bytes, &local);
   if (local != NULL)
     g_clear_pointer (&room, ebb_handle_unref);
@@ -435,8 +432,7 @@ ebb_activation_store_put_at (EbbActivationStore *self,
   EbbHandle *handle;
   gsize n_bytes;
 
-  if (!EBB_MAY_BEGIN (error, self, room, block))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self, room, block);
   reserved = check_handle (self, room, TRUE, error);
   n_bytes = ebb_tensor_get_n_bytes (block);
   if (reserved == NULL || !ebb_activation_store_begin_put (self, error))
@@ -474,8 +470,7 @@ ebb_activation_store_synchronize (EbbActivationStore *self,
   GError *local = NULL;
   gboolean ok;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   klass = EBB_ACTIVATION_STORE_GET_CLASS (self);
   ok = klass->synchronize == NULL || klass->synchronize (self, error != NULL ? &local : NULL);
   if (!ok && error != NULL && local == NULL)

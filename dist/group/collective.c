@@ -97,10 +97,9 @@ check_op (EbbCollective which,
           EbbDType dtype,
           GError **error)
 {
-  if (!ebb_collective_reduces (which) || op != EBB_REDUCE_OP_MEAN || dtype != EBB_DTYPE_BOOL)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_DTYPE, "%s: there is no mean of bool; sum is the logical or",
-                   ebb_collective_get_name (which));
+  return !ebb_collective_reduces (which) || op != EBB_REDUCE_OP_MEAN || dtype != EBB_DTYPE_BOOL
+         || ebb_fail (error, EBB_ERROR_DTYPE, "%s: there is no mean of bool; sum is the logical or",
+                      ebb_collective_get_name (which));
 }
 
 /* A peer must be a rank of the group. */

@@ -37,8 +37,7 @@ ebb_process_group_split (EbbProcessGroup *self,
   EbbProcessGroup *part;
   guint size, n_members = 0, rank = 0;
 
-  if (!EBB_MAY_BEGIN (error, self))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, self);
   if (ebb_is_stopped ())
     return ebb_fail_null (error, EBB_ERROR_STOP, "split: a recompute that has all it needs makes no groups");
   size = ebb_process_group_get_size (self);
@@ -291,10 +290,9 @@ check_has_dims (EbbTensor *input,
                 EbbCollective which,
                 GError **error)
 {
-  if (input->view.n_dims > 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no first dimension",
-                   ebb_collective_get_name (which));
+  return input->view.n_dims > 0
+         || ebb_fail (error, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no first dimension",
+                      ebb_collective_get_name (which));
 }
 
 static gboolean

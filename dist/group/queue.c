@@ -69,11 +69,10 @@ ebb_group_queue_check (EbbGroupQueue *self,
                        gboolean is_alone,
                        GError **error)
 {
-  if (self->owner == getpid () || (is_alone && !self->has_thread))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
-                   "the process group belongs to process %d, of which this one is a child: make a group here",
-                   (int) self->owner);
+  return (self->owner == getpid () || (is_alone && !self->has_thread))
+         || ebb_fail (error, EBB_ERROR_PROCESS_GROUP,
+                      "the process group belongs to process %d, of which this one is a child: make a group here",
+                      (int) self->owner);
 }
 
 static EbbWork *
@@ -164,9 +163,8 @@ check_enqueued (EbbGroupQueue *self,
   __atomic_load (&self->state->timeout, &timeout, __ATOMIC_RELAXED);
   if (funcs->check != NULL && !funcs->check (group, error))
     return FALSE;
-  if ((double) (g_get_monotonic_time () - began) * 1e-6 < timeout)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "not all ranks did their part within %g s", timeout);
+  return (double) (g_get_monotonic_time () - began) * 1e-6 < timeout
+         || ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "not all ranks did their part within %g s", timeout);
 }
 
 /* With the lock, which it releases while it looks at the oldest work; FALSE if there is nothing more to look at now. */
@@ -523,8 +521,7 @@ ebb_work_wait (EbbWork *work,
 {
   gboolean is_joined = TRUE;
 
-  if (!EBB_MAY_BEGIN (error, work))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, work);
   if (work->queue != NULL && ebb_group_queue_is_lost (work->queue))
     {
       if (!work->done)

@@ -63,9 +63,8 @@ static gboolean
 draw_number (guint8 number[NUMBER_SIZE],
              GError **error)
 {
-  if (getrandom (number, NUMBER_SIZE, 0) == NUMBER_SIZE)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "the system gives no random numbers");
+  return getrandom (number, NUMBER_SIZE, 0) == NUMBER_SIZE
+         || ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "the system gives no random numbers");
 }
 
 /* @answer: NULL for the guest's. */
@@ -339,10 +338,9 @@ listen_at_all (Host *self,
       else if (g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_ADDRESS_IN_USE))
         break;
     }
-  if (self->listeners->len > 0 && !g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_ADDRESS_IN_USE))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "rank 0 can't listen at %s:%u (MASTER_ADDR, MASTER_PORT): %s",
-                   self->job->name, self->job->port, failure->message);
+  return (self->listeners->len > 0 && !g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_ADDRESS_IN_USE))
+         || ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "rank 0 can't listen at %s:%u (MASTER_ADDR, MASTER_PORT): %s",
+                      self->job->name, self->job->port, failure->message);
 }
 
 static gboolean
@@ -617,9 +615,9 @@ ebb_rendezvous_find_rank (guint *rank,
     return TRUE;
   if (!get_number ("WORLD_SIZE", MAX_RANKS, size, error) || !get_number ("RANK", MAX_RANKS, rank, error))
     return FALSE;
-  if (*rank < *size)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "RANK is %u; with a WORLD_SIZE of %u it must be less", *rank, *size);
+  return *rank < *size
+         || ebb_fail (error, EBB_ERROR_PROCESS_GROUP, "RANK is %u; with a WORLD_SIZE of %u it must be less", *rank,
+                      *size);
 }
 
 /* Between machines a stranger could connect, so the token is required there. */

@@ -123,9 +123,8 @@ check_process (EbbMpiGroup *self,
                guint rank,
                GError **error)
 {
-  if (rank == self->rank || ebb_mpi_is_alive (self->world_ranks[rank]))
-    return TRUE;
-  return ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "rank %u has died: its process has ended", rank);
+  return rank == self->rank || ebb_mpi_is_alive (self->world_ranks[rank])
+         || ebb_mpi_fail (error, EBB_ERROR_PROCESS_GROUP, "rank %u has died: its process has ended", rank);
 }
 
 gboolean

@@ -367,10 +367,9 @@ find_device (const Place *place,
     return ebb_nccl_fail (error, EBB_ERROR_DEVICE, "there is no GPU here");
   /* A launcher may show each process a GPU of its own. */
   *device = n_devices == 1 ? 0 : (int) place->local_rank;
-  if (*device < n_devices)
-    return TRUE;
-  return ebb_nccl_fail (error, EBB_ERROR_DEVICE, "this is rank %u of its machine, which has %d GPUs", *device,
-                        n_devices);
+  return *device < n_devices
+         || ebb_nccl_fail (error, EBB_ERROR_DEVICE, "this is rank %u of its machine, which has %d GPUs", *device,
+                           n_devices);
 }
 
 static gboolean

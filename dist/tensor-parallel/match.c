@@ -59,10 +59,9 @@ ebb_parallel_check_no_graph (EbbModule *root, const char *what, GError **error)
         first = i;
       ebb_tensor_unref (parameters[i]);
     }
-  if (first == n)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_STATE, "%s: a graph holds the parameter %s: run its backward or drop it first",
-                   what, names[first]);
+  return first == n
+         || ebb_fail (error, EBB_ERROR_STATE, "%s: a graph holds the parameter %s: run its backward or drop it first",
+                      what, names[first]);
 }
 
 /* -- the tree ------------------------------------------------------------------------------------------------------ */

@@ -270,8 +270,7 @@ ebb_parallel_copy (EbbTensor *x,
 {
   EbbTensor *copy = NULL;
 
-  if (!EBB_MAY_BEGIN (error, x))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, x);
   group = group_or_default (group);
   if (is_alone (group))
     return pass (x, error);
@@ -356,8 +355,7 @@ reduce (EbbTensor *x,
 {
   EbbOpCall call;
 
-  if (!EBB_MAY_BEGIN (error, x))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, x);
   group = group_or_default (group);
   if (is_alone (group))
     return pass (x, error);

@@ -194,9 +194,8 @@ keep_state (EbbParallelJob *job)
 static gboolean
 check_once (EbbModule *module, GError **error)
 {
-  if (!ebb_parallel_is_parallelized (module))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_STATE, "%s is parallelized already", ebb_module_get_type_name (module));
+  return !ebb_parallel_is_parallelized (module)
+         || ebb_fail (error, EBB_ERROR_STATE, "%s is parallelized already", ebb_module_get_type_name (module));
 }
 
 /**
@@ -259,8 +258,7 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
   g_autoptr (EbbParallelJob) job = NULL;
   GError *failure = NULL;
 
-  if (!EBB_MAY_BEGIN (error, module))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, module);
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   options = options != NULL ? options : defaults;
@@ -346,8 +344,7 @@ ebb_parallel_set_sequence_parallel (EbbModule *module, gboolean on, GError **err
 {
   EbbParallelModel *model;
 
-  if (!EBB_MAY_BEGIN (error, module))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, module);
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
   model = find_model (module);

@@ -92,10 +92,9 @@ check_pattern (const char *pattern, GError **error)
       return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
                        "the pattern \"%s\": \"%s\" is no part of a path; it must be a name, or \"*\" for any", pattern,
                        parts[i]);
-  if (parts[0] != NULL)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "the pattern is empty; it must be the path of a module, as in \"h.*.attn.c_proj\"");
+  return parts[0] != NULL
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "the pattern is empty; it must be the path of a module, as in \"h.*.attn.c_proj\"");
 }
 
 /**
@@ -117,8 +116,7 @@ ebb_parallel_plan_add (EbbParallelPlan *self, const char *pattern, EbbParallelSt
 {
   EbbParallelRule rule = { NULL, style };
 
-  if (!EBB_MAY_BEGIN (error, self, pattern))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self, pattern);
   if ((guint) style >= N_STYLES)
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "the pattern \"%s\": %d is no style", pattern, (int) style);
   if (!check_pattern (pattern, error))
@@ -316,8 +314,7 @@ ebb_parallel_plan_new_for (EbbModule *module, GError **error)
   g_autoptr (EbbParallelPlan) plan = NULL;
   GError *failure = NULL;
 
-  if (!EBB_MAY_BEGIN (error, module))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, module);
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   plan = ebb_parallel_plan_new ();

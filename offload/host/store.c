@@ -468,7 +468,6 @@ gboolean
 ebb_host_store_trim (EbbHostStore *self,
                      GError **error)
 {
-  if (!EBB_MAY_BEGIN (error, self))
-    return FALSE;
+  EBB_RETURN_UNLESS_BEGUN (FALSE, error, self);
   return ebb_host_pool_trim (self->pool, error);
 }

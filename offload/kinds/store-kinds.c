@@ -340,8 +340,7 @@ ebb_store_kind_make (const char *kind,
   EbbSavedTensorHooks *store = NULL;
   const Kind *found;
 
-  if (!EBB_MAY_BEGIN (error, kind))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, kind);
   found = find_kind (kind);
   if (found == NULL)
     {

@@ -69,10 +69,9 @@ static gboolean
 check_group (const EbbPartitionState *self,
              GError **error)
 {
-  if (self->group != NULL)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
-                   "partitioned store: group is missing; it must have the ranks that share tensors");
+  return self->group != NULL
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "partitioned store: group is missing; it must have the ranks that share tensors");
 }
 
 /* However small it is, so that no size decides whether a program works. */
@@ -224,11 +223,10 @@ ebb_partitioned_store_initable_init_instance (GInitable *initable,
 
   if (!check_group (self, error))
     return FALSE;
-  if (!EBB_IS_PARTITIONED_STORE (self->next))
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
-                   "partitioned store: next is an EbbPartitionedStore, which would divide shards once more, but "
-                   "these differ among its ranks; it must be a store of another kind, or null");
+  return !EBB_IS_PARTITIONED_STORE (self->next)
+         || ebb_fail (error, EBB_ERROR_NOT_SUPPORTED,
+                      "partitioned store: next is an EbbPartitionedStore, which would divide shards once more, but "
+                      "these differ among its ranks; it must be a store of another kind, or null");
 }
 
 static void
@@ -381,7 +379,6 @@ ebb_partitioned_store_new (EbbProcessGroup *group,
 {
   g_return_val_if_fail (next == NULL || EBB_IS_ACTIVATION_STORE (next), NULL);
 
-  if (!EBB_MAY_BEGIN (error, group))
-    return NULL;
+  EBB_RETURN_UNLESS_BEGUN (NULL, error, group);
   return g_initable_new (EBB_TYPE_PARTITIONED_STORE, NULL, error, "group", group, "next", next, NULL);
 }

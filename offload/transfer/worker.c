@@ -162,9 +162,9 @@ ebb_worker_start (EbbWorker *self,
     reason = create_thread (self);
   self->has_thread = reason == 0;
   pthread_mutex_unlock (&self->lock);
-  if (reason == 0)
-    return TRUE;
-  return ebb_fail (error, EBB_ERROR_NO_MEMORY, "%s: can't start its thread: %s", self->owner_name, g_strerror (reason));
+  return reason == 0
+         || ebb_fail (error, EBB_ERROR_NO_MEMORY, "%s: can't start its thread: %s", self->owner_name,
+                      g_strerror (reason));
 }
 
 void
