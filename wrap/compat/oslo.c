@@ -60,8 +60,7 @@ make_mesh (const EbbInitializeConfig *config,
   return ebb_fail_null (error, EBB_ERROR_INVALID_ARGUMENT,
                         "model_parallelism: tensor_parallel_size is %u and the process group \"%s\" has %u rank%s: "
                         "their number must be a multiple of it",
-                        config->n_tensor_ranks,
-                        ebb_process_group_get_name (group), n_ranks, n_ranks == 1 ? "" : "s");
+                        config->n_tensor_ranks, ebb_process_group_get_name (group), n_ranks, n_ranks == 1 ? "" : "s");
 }
 
 /* -- the model ----------------------------------------------------------------------------------------------------- */
