@@ -378,7 +378,7 @@ choose (const Finetuning *self,
 
   if (!choose_context (self, model, settings, error) || !choose_steps (self, settings, error))
     return NULL;
-  g_object_set (options, "dtype", get_dtype (self), NULL);
+  g_object_set (options, "dtype", get_dtype (self), "budget", NULL, NULL); /* make () is called within the budget */
   if (self->held_out != NULL)
     g_object_set (options, "evaluate", self->held_out, NULL);
   if (settings->evaluate != NULL && settings->evaluate_every == 0)
@@ -616,6 +616,7 @@ ebb_finetune_new (const char *model,
                   GError **error)
 {
   g_auto (Finetuning) self = { .folder = model, .out = out };
+  EbbMemoryBudget *budget;
 
   if (!EBB_MAY_BEGIN (error, model, data))
     return NULL;
@@ -623,7 +624,9 @@ ebb_finetune_new (const char *model,
 
   if (!finetuning_init (&self, data, options, error))
     return NULL;
-  return make (EBB_CONCESSIONS_BF16_WEIGHTS, &self, error);
+  budget = get_settings (self.options)->budget;
+  return budget != NULL ? ebb_trainer_new_within (budget, make, &self, error)
+                        : make (EBB_CONCESSIONS_BF16_WEIGHTS, &self, error);
 }
 
 /* Saves what a training that was cancelled has so far. Collective. */

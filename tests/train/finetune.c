@@ -332,6 +332,98 @@ refuse (const char *folder, const char *out, EbbFinetuneOptions *options, const 
   g_object_unref (options);
 }
 
+/* Takes @budget, which limits the tensors of the tested device. */
+static EbbFinetuneOptions *
+make_budgeted (EbbMemoryBudget *budget)
+{
+  EbbFinetuneOptions *options = make_options ("lora-rank", 4, "batch-size", (gint64) 8, "steps", (gint64) 3, "budget",
+                                              budget, NULL);
+
+  if (budget != NULL)
+    g_object_set (budget, "scope", EBB_MEMORY_SCOPE_DEVICE, NULL);
+  g_clear_object (&budget);
+  return options;
+}
+
+static guint64
+get_bytes (gboolean is_peak)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
+
+  return is_peak ? ebb_memory_stats_get_peak_total (stats) : ebb_memory_stats_get_total (stats);
+}
+
+/* Returns the most bytes of tensors once the training is prepared: planning measures the rates of copies. */
+static guint64
+train_budgeted (const char *out, guint64 n_bytes)
+{
+  const char *data[] = { chats, NULL };
+  g_autofree char *path = test_scratch_path (out);
+  g_autoptr (EbbFinetuneOptions) options = make_budgeted (ebb_memory_budget_new (n_bytes));
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTrainer) trainer = ebb_finetune_new (model, data, path, options, &error);
+
+  g_assert_no_error (error);
+  g_assert_true (ebb_trainer_prepare (trainer, NULL, &error));
+  ebb_memory_reset_peaks (test_device ());
+  g_assert_true (ebb_trainer_run (trainer, NULL, &error));
+  g_assert_no_error (error);
+  return get_bytes (TRUE);
+}
+
+static void
+a_budget_is_kept_with_the_same_bits (void)
+{
+  g_autofree char *out = test_scratch_path ("tight");
+  g_autoptr (EbbModule) plain = NULL;
+  g_autoptr (EbbModule) tight = NULL;
+  EbbMemoryBudget *small = ebb_memory_budget_new (1000);
+  const guint64 before = get_bytes (FALSE);
+  EbbFinetuneOptions *options = make_budgeted (g_object_ref (small));
+  g_autoptr (EbbMemoryStats) stats = NULL;
+  guint64 need, least;
+
+  ebb_memory_reset_peaks (test_device ());
+  g_object_unref (tune (model, "plain", make_budgeted (NULL)));
+  need = get_bytes (TRUE);
+  ebb_memory_reset_peaks (test_device ());
+  refuse (model, out, options, "");
+  stats = ebb_memory_get_stats (test_device ());
+  g_assert_cmpuint (ebb_memory_stats_get_peak (stats, EBB_PURPOSE_PARAMETER), ==, 0); /* no weight was there */
+  g_object_get (small, "least-bytes", &least, NULL);
+  g_object_unref (small);
+  g_assert_cmpuint (least, >, before);
+  g_assert_cmpuint (least, <, need);
+  g_assert_cmpuint (train_budgeted ("tight", least), <=, least);
+  plain = open_saved ("plain", TRUE);
+  tight = open_saved ("tight", TRUE);
+  test_assert_same_weights (plain, tight);
+}
+
+/* What a budget doesn't allow is not chosen either. */
+static void
+a_budget_allows_what_changes_values (void)
+{
+  g_autofree char *folder = test_scratch_path ("bf16-budget");
+  g_autoptr (EbbModule) f32 = test_model_open (model);
+  const EbbConcessions both = EBB_CONCESSIONS_BF16_WEIGHTS | EBB_CONCESSIONS_EIGHT_BIT_MOMENTS;
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (ebb_model_save_full (f32, folder, EBB_DTYPE_BF16, 0, &error));
+  g_assert_no_error (error);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbMemoryBudget) budget = ebb_memory_budget_new ((guint64) 1 << 30);
+      g_autoptr (EbbTrainer) trainer = NULL;
+
+      g_object_set (budget, "scope", EBB_MEMORY_SCOPE_DEVICE, "allow", i == 0 ? EBB_CONCESSIONS_NONE : both, NULL);
+      trainer = tune (folder, NULL, make_options ("steps", (gint64) 2, "budget", budget, NULL));
+      g_assert_cmpint (get_dtype (get_model (trainer)), ==, i == 0 ? EBB_DTYPE_F32 : EBB_DTYPE_BF16);
+      g_assert_cmpint (get_moment_format (trainer), ==,
+                       i == 0 ? EBB_MOMENT_FORMAT_F32 : EBB_MOMENT_FORMAT_EIGHT_BIT);
+    }
+}
+
 static void
 contradictions_are_refused (void)
 {
@@ -381,6 +473,8 @@ main (int argc, char **argv)
   g_test_add_func ("/finetune/what-is-left-open-is-chosen", what_is_left_open_is_chosen);
   g_test_add_func ("/finetune/a-cancelled-training-is-saved-and-goes-on", a_cancelled_training_is_saved_and_goes_on);
   g_test_add_func ("/finetune/another-seed-is-noted", another_seed_is_noted);
+  g_test_add_func ("/finetune/a-budget-is-kept-with-the-same-bits", a_budget_is_kept_with_the_same_bits);
+  g_test_add_func ("/finetune/a-budget-allows-what-changes-values", a_budget_allows_what_changes_values);
   g_test_add_func ("/finetune/contradictions-are-refused", contradictions_are_refused);
   status = g_test_run ();
   test_scratch_end ();
