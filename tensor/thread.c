@@ -333,40 +333,42 @@ make_mark (void)
                            .phase = ebb_thread.phase };
 }
 
-/* A call that doesn't say its phase has that of the call around it; @outermost if there is none. */
-static void
+/* The phase of a call that doesn't say it: that of the call around it; @outermost if there is none. */
+static guint8
 inherit_phase (EbbPhase outermost)
 {
-  if (ebb_thread.phase == 0)
-    ebb_thread.phase = (guint8) (outermost + 1);
+  return ebb_thread.phase != 0 ? ebb_thread.phase : (guint8) (outermost + 1);
+}
+
+static EbbProfileMark
+open_event (EbbEventKind kind,
+            const char *name,
+            const char *op_name,
+            GQuark path,
+            guint8 phase)
+{
+  EbbProfileMark mark = make_mark ();
+
+  ebb_thread.module_path = path;
+  ebb_thread.op_name = op_name;
+  ebb_thread.phase = phase;
+  if (ebb_thread.observer != NULL)
+    mark.event = ebb_thread.observer->open (ebb_thread.observer, kind, name);
+  return mark;
 }
 
 EbbProfileMark
 ebb_profile_open_range (const char *name,
                         EbbPhase phase)
 {
-  EbbProfileMark mark = make_mark ();
-
-  ebb_thread.module_path = 0;
-  ebb_thread.op_name = name;
-  ebb_thread.phase = (guint8) (phase + 1);
-  if (ebb_thread.observer != NULL)
-    mark.event = ebb_thread.observer->open (ebb_thread.observer, EBB_EVENT_RANGE, name);
-  return mark;
+  return open_event (EBB_EVENT_RANGE, name, name, 0, (guint8) (phase + 1));
 }
 
 EbbProfileMark
 ebb_profile_open_module (const char *type_name,
                          GQuark path)
 {
-  EbbProfileMark mark = make_mark ();
-
-  ebb_thread.module_path = path;
-  ebb_thread.op_name = NULL;
-  inherit_phase (EBB_PHASE_FORWARD);
-  if (ebb_thread.observer != NULL)
-    mark.event = ebb_thread.observer->open (ebb_thread.observer, EBB_EVENT_MODULE, type_name);
-  return mark;
+  return open_event (EBB_EVENT_MODULE, type_name, NULL, path, inherit_phase (EBB_PHASE_FORWARD));
 }
 
 EbbProfileMark
@@ -377,7 +379,7 @@ ebb_profile_open_op (const char *name,
   EbbProfileMark mark = make_mark ();
 
   ebb_thread.op_name = name;
-  inherit_phase (needs_grad ? EBB_PHASE_FORWARD : EBB_PHASE_OTHER);
+  ebb_thread.phase = inherit_phase (needs_grad ? EBB_PHASE_FORWARD : EBB_PHASE_OTHER);
   if (ebb_thread.observer != NULL)
     mark.event = ebb_thread.observer->open_op (ebb_thread.observer, name, flop);
   return mark;
@@ -387,14 +389,7 @@ EbbProfileMark
 ebb_profile_open_backward (const char *op_name,
                            GQuark path)
 {
-  EbbProfileMark mark = make_mark ();
-
-  ebb_thread.module_path = path;
-  ebb_thread.op_name = op_name;
-  inherit_phase (EBB_PHASE_BACKWARD);
-  if (ebb_thread.observer != NULL)
-    mark.event = ebb_thread.observer->open (ebb_thread.observer, EBB_EVENT_OP, op_name);
-  return mark;
+  return open_event (EBB_EVENT_OP, op_name, op_name, path, inherit_phase (EBB_PHASE_BACKWARD));
 }
 
 void
