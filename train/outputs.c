@@ -10,7 +10,8 @@
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "tensor/random.h"
-#include "tensor/util/file.h"
+#include "tensor/util/atomic-file-private.h"
+#include "tensor/util/json-private.h"
 #include "wrap/lora/wrapper.h"
 #include "wrap/shard/state/state-dict.h"
 
@@ -19,6 +20,8 @@
 #include <glib/gstdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#define CONFIG_MAX_SIZE ((gsize) 1 << 24)
 
 /* -- states -------------------------------------------------------------------------------------------------------- */
 
@@ -138,28 +141,103 @@ check_writable (const char *name, const char *path, GError **error)
   return ebb_fail (error, EBB_ERROR_IO, "%s %s: %s is a file, not a folder", name, path, place);
 }
 
+/* Tells whether an index.json belongs to a state: other programs write files of this name, too. */
+static gboolean
+is_index (const char *folder, const char *name)
+{
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+  char start[64] = "";
+  gsize size;
+  const int fd = strcmp (name, "index.json") == 0 ? ebb_open_regular_file (path, &size, NULL) : -1;
+
+  if (fd < 0)
+    return FALSE;
+  ebb_read_file_part (fd, path, 0, start, MIN (size, sizeof start - 1), NULL);
+  close (fd);
+  return strstr (start, "\"ebb-sharded-state\"") != NULL;
+}
+
+/* What a training writes beside the model, if it is interrupted before it writes that. Hidden files are no model's. */
+static gboolean
+is_of_training (const char *folder, const char *name)
+{
+  guint found = 0;
+
+  note_file (name, &found);
+  return *name == '.' || (found != 0 && strcmp (name, "index.json") != 0) || is_index (folder, name)
+         || g_pattern_match_simple ("index-*.json", name) || strcmp (name, "steps.jsonl") == 0
+         || g_str_has_prefix (name, "events.out.");
+}
+
+/* Checks that a folder has no files except those of a training. */
+static gboolean
+is_free (const char *path)
+{
+  g_autoptr (GDir) folder = g_dir_open (path, 0, NULL);
+  const char *name;
+
+  while (folder != NULL && (name = g_dir_read_name (folder)) != NULL)
+    if (!is_of_training (path, name))
+      return FALSE;
+  return TRUE;
+}
+
+/* Tells whether each key of the saved configuration has the adapter's value. A later version may write more keys. */
+static gboolean
+is_own_adapter (EbbModule *model, const char *file)
+{
+  static const char *const needed[] = { "peft_type", "r", "target_modules" };
+  g_autofree char *text = ebb_lora_make_config (model, NULL, NULL);
+  g_autoptr (EbbJson) ours = text != NULL ? ebb_json_parse (text, strlen (text), "adapter", NULL) : NULL;
+  g_autoptr (EbbJson) there = ebb_json_read_file (file, CONFIG_MAX_SIZE, NULL);
+
+  for (guint i = 0; i < G_N_ELEMENTS (needed); i++)
+    if (ebb_json_get (there, needed[i]) == NULL)
+      return FALSE;
+  for (gsize i = 0; i < there->n_items; i++)
+    {
+      const EbbJson *value = ebb_json_get (ours, there->items[i].key);
+      g_autofree char *theirs = ebb_json_to_line (&there->items[i]);
+      g_autofree char *own = value != NULL ? ebb_json_to_line (value) : NULL;
+
+      if (g_strcmp0 (own, theirs) != 0)
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static gboolean
+is_own_model (EbbModule *model, int dtype, const char *file)
+{
+  gsize size;
+  g_autofree char *config = ebb_read_file (file, CONFIG_MAX_SIZE, &size, NULL);
+
+  return config != NULL && ebb_model_check_config (model, dtype, config, NULL);
+}
+
 gboolean
 ebb_train_check_output (const char *name, const char *path, EbbModule *model, int dtype, GError **error)
 {
-  g_autofree char *file = g_build_filename (path, "config.json", NULL);
-  g_autofree char *config = NULL;
-  gsize size;
+  const gboolean is_adapter = ebb_lora_is_wrapped (model);
+  const char *config = is_adapter ? "adapter_config.json" : "config.json";
+  g_autofree char *file = g_build_filename (path, config, NULL);
 
   if (!check_writable (name, path, error))
     return FALSE;
-  if (ebb_lora_is_wrapped (model))
+  if (is_adapter && !ebb_lora_check_save (model, path, NULL, error))
     {
-      if (ebb_lora_check_save (model, path, NULL, error))
-        return TRUE;
       g_prefix_error (error, "%s %s: ", name, path);
       return FALSE;
     }
-  if (!g_file_test (file, G_FILE_TEST_EXISTS) || g_str_has_suffix (path, ".safetensors"))
+  if (!g_file_test (path, G_FILE_TEST_IS_DIR) || is_free (path))
     return TRUE;
-  config = ebb_read_file (file, 1 << 24, &size, NULL);
-  return (config != NULL && ebb_model_check_config (model, dtype, config, NULL))
-         || ebb_fail (error, EBB_ERROR_IO,
-                      "%s %s: its config.json is not this model's: name a new or an empty folder", name, path);
+  if (!g_file_test (file, G_FILE_TEST_EXISTS))
+    return ebb_fail (error, EBB_ERROR_IO,
+                     "%s %s: it is a folder with files that are not %s's: name a new or an empty folder", name, path,
+                     is_adapter ? "an adapter" : "a model");
+  return (is_adapter ? is_own_adapter (model, file) : is_own_model (model, dtype, file))
+         || ebb_fail (error, EBB_ERROR_IO, "%s %s: its %s is not this %s's: name a new or an empty folder", name, path,
+                      config, is_adapter ? "adapter" : "model");
 }
 
 gboolean

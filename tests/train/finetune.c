@@ -3,6 +3,7 @@
 #include "support/model-folders.h"
 #include "support/tensors.h"
 
+#include <glib/gstdio.h>
 #include <json-glib/json-glib.h>
 #include <math.h>
 #include <string.h>
@@ -457,6 +458,35 @@ contradictions_are_refused (void)
   refuse (bert, NULL, make_options ("lora-rank", 3, NULL), "it has a masked language model");
 }
 
+static EbbFinetuneOptions *
+make_short (int rank)
+{
+  return make_options ("lora-rank", rank, "steps", (gint64) 1, NULL);
+}
+
+static void
+other_folders_are_not_replaced (void)
+{
+  g_autofree char *notes = test_scratch_path ("notes");
+  g_autofree char *state = test_scratch_path ("beside");
+  g_autofree char *adapter = test_scratch_path ("of-rank-2");
+  g_autofree char *other = test_model_copy ("qwen2");
+  EbbFinetuneOptions *beside = make_short (2);
+
+  g_mkdir (notes, 0777);
+  test_folder_write (notes, "model.safetensors", "mine");
+  refuse (model, notes, make_short (2), "it is a folder with files that are not an adapter's");
+  refuse (model, notes, make_short (0), "it is a folder with files that are not a model's");
+  g_object_unref (tune (model, "of-rank-2", make_short (2)));
+  refuse (model, adapter, make_short (3), "its adapter_config.json is not this adapter's");
+  g_object_unref (tune (model, "of-rank-2", make_short (2)));
+  refuse (model, other, make_short (0), "its config.json is not this model's");
+  /* What a training writes is in nobody's way. */
+  g_object_set (beside, "resume", state, "log", state, NULL);
+  g_object_unref (tune (model, "other-out", g_object_ref (beside)));
+  g_object_unref (tune (model, "beside", beside));
+}
+
 int
 main (int argc, char **argv)
 {
@@ -476,6 +506,7 @@ main (int argc, char **argv)
   g_test_add_func ("/finetune/a-budget-is-kept-with-the-same-bits", a_budget_is_kept_with_the_same_bits);
   g_test_add_func ("/finetune/a-budget-allows-what-changes-values", a_budget_allows_what_changes_values);
   g_test_add_func ("/finetune/contradictions-are-refused", contradictions_are_refused);
+  g_test_add_func ("/finetune/other-folders-are-not-replaced", other_folders_are_not_replaced);
   status = g_test_run ();
   test_scratch_end ();
   g_free (model);
