@@ -66,10 +66,11 @@ struct _EbbMemoryBudget
 
   /* The training. */
   EbbTrainingState *training;
-  EbbDevice *held;  /* the device whose limit the budget has set; NULL: none */
-  guint n_attempts; /* at the step that runs */
-  char *reason;     /* why the first one failed; NULL: it didn't */
-  guint n_watched;  /* steps that were compared with the plan that there is */
+  EbbDevice *held;     /* the device whose limit the budget has set; NULL: none */
+  guint64 peak_before; /* of the tensors of the device, before the training */
+  guint n_attempts;    /* at the step that runs */
+  char *reason;        /* why the first one failed; NULL: it didn't */
+  guint n_watched;     /* steps that were compared with the plan that there is */
   guint n_steps;
   gboolean is_corrected; /* it was planned again for less, which the first steps cause once */
   gboolean is_least;     /* it goes on with the plan that needs least, though that is too much */

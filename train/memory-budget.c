@@ -171,6 +171,14 @@ set_limit (EbbMemoryBudget *self)
     ebb_memory_set_limit (self->held, self->heap * self->n_here);
 }
 
+static guint64
+get_peak (EbbDevice *device)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
+
+  return ebb_memory_stats_get_peak_total (stats);
+}
+
 /* Puts the plan onto the model. From then on tensors have the limit. */
 static gboolean
 bind (EbbMemoryBudget *self,
@@ -192,6 +200,7 @@ bind (EbbMemoryBudget *self,
     return TRUE;
   if (!hold (self, subject->device, error))
     return FALSE;
+  self->peak_before = get_peak (subject->device);
   set_limit (self);
   ebb_memory_trim (subject->device); /* timing kernels and dry steps take some, too */
   return TRUE;
@@ -424,14 +433,12 @@ check_device (EbbMemoryBudget *self,
               const EbbBudgetSubject *subject,
               GError **error)
 {
-  g_autoptr (EbbMemoryStats) stats = NULL;
   guint64 peak;
 
   if (self->is_corrected || self->n_steps > EBB_BUDGET_N_WATCHED)
     return TRUE;
-  stats = ebb_memory_get_stats (subject->device);
-  peak = ebb_memory_stats_get_peak_total (stats);
-  if (peak <= self->limit)
+  peak = get_peak (subject->device);
+  if (peak <= MAX (self->limit, self->peak_before))
     return TRUE;
   self->is_corrected = TRUE;
   self->total = subtract (self->total, peak - self->limit);

@@ -20,7 +20,8 @@ typedef struct
   GArray *losses, *seconds;         /* double, of each step since the object was made */
   GArray *evaluations;              /* EbbEvaluation */
   guint64 rss_peak_before;
-  gint64 *rank_values; /* EBB_N_RANK_VALUES of each rank; NULL: there are no ranks, or the training goes on */
+  guint64 most_resident; /* bytes of the process after a step */
+  gint64 *rank_values;   /* EBB_N_RANK_VALUES of each rank; NULL: there are no ranks, or the training goes on */
   guint n_ranks;
 } EbbTrainRecord;
 

@@ -4,6 +4,7 @@
 
 #include "dist/init.h"
 #include "train/batch-private.h"
+#include "train/memory-budget-private.h"
 #include "train/progress-private.h"
 #include "wrap/lora/lora-private.h"
 
@@ -51,6 +52,7 @@ ebb_train_record_add_step (EbbTrainRecord *self, double seconds)
 {
   g_array_append_val (self->losses, self->loss);
   g_array_append_val (self->seconds, seconds);
+  self->most_resident = MAX (self->most_resident, ebb_budget_read_resident ());
 }
 
 gboolean
@@ -157,6 +159,19 @@ ebb_train_record_to_json (const EbbTrainRecord *self, EbbModule *model, EbbDevic
   return ebb_training_report_to_json (&report);
 }
 
+/* Bytes that count in the budget: a peak from before the training doesn't. */
+static guint64
+get_used_bytes (const EbbTrainRecord *self,
+                EbbDevice *device,
+                EbbMemoryStats *stats)
+{
+  const guint64 peak = ebb_training_report_get_rss_peak ();
+
+  if (device != ebb_device_get_cpu ())
+    return ebb_memory_stats_get_peak_total (stats);
+  return peak > self->rss_peak_before ? peak : self->most_resident;
+}
+
 char *
 ebb_train_record_get_progress (const EbbTrainRecord *self,
                                EbbDevice *device,
@@ -172,9 +187,7 @@ ebb_train_record_get_progress (const EbbTrainRecord *self,
                                  .seconds_left = (double) (MAX (n_steps, self->step) - self->step)
                                                  * ebb_progress_get_median (self->seconds, RECENT),
                                  .budget_bytes = budget,
-                                 .used_bytes = device == ebb_device_get_cpu ()
-                                                   ? ebb_training_report_get_rss_peak ()
-                                                   : ebb_memory_stats_get_peak_total (stats),
+                                 .used_bytes = budget > 0 ? get_used_bytes (self, device, stats) : 0,
                                  .stats = stats,
                                  .owner = "" };
 
