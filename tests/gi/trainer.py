@@ -4,8 +4,10 @@ import gc
 import io
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -41,7 +43,7 @@ def make_batches(n=5, rows=4):
 
 
 def weights(model):
-    return np.concatenate([parameter.detach().numpy().reshape(-1) for parameter in model.parameters()])
+    return np.concatenate([parameter.detach().cpu().numpy().reshape(-1) for parameter in model.parameters()])
 
 
 class Net(ebb.Module):
@@ -391,6 +393,133 @@ class Ranks(Case):
         self.assertEqual(found[0][0], found[1][0])
         np.testing.assert_allclose(found[0][0], alone.losses, rtol=1e-5)
         np.testing.assert_allclose(found[0][1], weights(alone.model), rtol=0, atol=2e-4)
+
+
+# A program that holds arrays, and keeps a budget of the process.
+_PROGRAM = """
+import sys, ebb, numpy
+arrays = numpy.ones(1 << 21)
+ebb.manual_seed(1)
+model = ebb.Gpt(ebb.GptConfig("tiny", vocab=64, context=64, width=64, heads=4, layers=8))
+rows = numpy.random.default_rng(0).integers(0, 64, (16, 65))
+trainer = ebb.Trainer(model, [rows], steps=4, memory=sys.argv[1], progress=False)
+try:
+    trainer.run()
+    peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    print(peak * 1024, trainer.losses)
+except ebb.Error as error:
+    print(error)
+"""
+
+
+def run_program(memory):
+    return subprocess.run([sys.executable, "-c", _PROGRAM, memory], capture_output=True, text=True, check=True).stdout
+
+
+class Budgets(Case):
+    def make_larger(self, device="cpu", **options):
+        ebb.manual_seed(1)
+        with ebb.default_device(device):
+            model = ebb.Gpt(ebb.GptConfig("tiny", vocab=64, context=64, width=32, heads=2, layers=6, dropout=0.1))
+        rows = np.random.default_rng(0).integers(0, 64, (8, 65))
+        return ebb.Trainer(model, [rows], steps=3, progress=False, **options)
+
+    def test_a_budget_keeps_the_bits(self):
+        plain = self.make_larger("sim")
+        plain.run()
+        need, least, losses, expected = plain.report["peak_bytes"], [], plain.losses, weights(plain.model)
+        del plain  # whose tensors would count, too
+        gc.collect()
+        budget = ebb.MemoryBudget(int(0.7 * need))
+        trainer = self.make_larger("sim", memory=budget, on_step=lambda step: least.append(budget.least_bytes))
+        trainer.run()
+        self.assertEqual(trainer.losses, losses)
+        self.assertTrue(np.array_equal(weights(trainer.model), expected))
+        self.assertEqual(trainer.report["budget_bytes"], int(0.7 * need))
+        self.assertTrue(all(0 < one <= int(0.7 * need) for one in least), least)
+        self.assertEqual(trainer.run(steps=5)["last_step"], 5)
+
+    def test_one_that_is_too_small_names_the_least(self):
+        trainer = self.make_larger("sim", memory=1 << 16)
+        with self.assertRaisesRegex(ebb.Error, r"a budget of 0\.1 MiB is too .* needs at least [\d.]+ MiB") as caught:
+            trainer.run()
+        least = float(re.search(r"at least ([\d.]+) MiB", str(caught.exception))[1])
+        del trainer, caught
+        gc.collect()
+        trainer = self.make_larger("sim", memory=f"{least + 0.1}MiB")
+        self.assertEqual(trainer.run()["last_step"], 3)
+
+    def test_a_loop_of_ones_own_keeps_it(self):
+        def train(budget):
+            ebb.manual_seed(1)
+            trainer = self.make_larger("sim")
+            model, optimizer = trainer.model, trainer.optimizer
+            rows = ebb.tensor(np.random.default_rng(0).integers(0, 64, (8, 65)), device="sim")
+            tokens, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+            self.assertEqual(trainer.step, 0)
+
+            def step():
+                loss = model.loss(tokens, targets)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss
+
+            if budget is not None:
+                budget.plan(ebb.TrainingState(model, optimizer), step)
+            return [(step() if budget is None else budget.run_step(step)).item() for _ in range(4)]
+
+        budget = ebb.MemoryBudget("16MiB")
+        self.assertEqual(train(budget), train(None))
+        self.assertEqual(budget.as_dict()["budget_bytes"], 16 << 20)
+        budget.release()
+        for call, message in ((lambda: budget.plan(5, lambda: None), r"plan\(\): training is 5: it must be an ebb.T"),
+                              (lambda: budget.run_step(5), r"run_step\(\): step is 5: it must be a function"),
+                              (lambda: ebb.MemoryBudget("much"), "memory budget: .*much")):
+            with self.assertRaisesRegex((TypeError, ebb.Error), message):
+                call()
+
+    def test_exceptions_of_a_dry_step_come_back(self):
+        def fail(*_):
+            raise KeyError("mine")
+
+        def interrupt(model, batch):
+            os.kill(os.getpid(), signal.SIGINT)
+            return model.loss(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+
+        for loss, kind in ((fail, KeyError), (interrupt, KeyboardInterrupt)):
+            trainer = self.make_larger(memory="1GiB", loss=loss)
+            with self.assertRaises(kind):
+                trainer.run()
+            self.assertEqual(trainer.step, 0)
+
+    def test_a_trainer_is_made_within_a_budget(self):
+        taken, plain = [], self.make_larger()
+        plain.run()
+
+        def make(concessions):
+            taken.append(concessions)
+            return self.make_larger()
+
+        trainer = ebb.Trainer.new_within("1GiB", make)
+        self.assertGreater(len(taken), 1)
+        trainer.run()
+        self.assertEqual(trainer.losses, plain.losses)
+
+        def fail(concessions):
+            raise KeyError("mine")
+
+        with self.assertRaises(KeyError):
+            ebb.Trainer.new_within("1GiB", fail)
+
+    def test_a_process_keeps_it(self):
+        least = re.search(r"needs at least ([\d.]+) MiB", run_program("32MiB"))
+        self.assertIsNotNone(least)
+        peak, _, losses = run_program(f"{float(least[1]) + 4}MiB").partition(" ")
+        self.assertLessEqual(int(peak), (float(least[1]) + 4) * 2**20)
+        free_peak, _, free_losses = run_program("4GiB").partition(" ")
+        self.assertEqual(losses, free_losses)
+        self.assertGreater(int(free_peak), int(peak))
 
 
 class Finetuning(Case):

@@ -35,6 +35,11 @@ def _to_tensor(label, value):
     return value
 
 
+def _are_tokens(value):
+    """Whether a value looks like tokens, which the speed counts."""
+    return isinstance(value, Tensor) and value.ndim > 1 and not value.is_floating_point()
+
+
 class BatchReader:
     """Turns batches into dictionaries of tensors on the CPU, and back for a loss function.
 
@@ -65,16 +70,16 @@ class BatchReader:
         if isinstance(batch, dict):
             return batch
         if isinstance(batch, (list, tuple)) and len(batch) == 2:  # a batch counts by integers as targets
-            return {"inputs": batch[0], "targets": batch[1]}
-        return {"batch": tuple(batch) if isinstance(batch, tuple) else batch}
+            return {"tokens" if _are_tokens(batch[0]) else "inputs": batch[0], "targets": batch[1]}
+        return {"tokens" if _are_tokens(batch) else "batch": tuple(batch) if isinstance(batch, tuple) else batch}
 
     def restore(self, values):
         """The batch that a loss function reads, of a dictionary that read() gave."""
         if self._kind in (None, dict):
             return values
-        items = values["batch"] if "batch" in values else values.values()
         if not issubclass(self._kind, (list, tuple)):
-            return items
+            return next(iter(values.values()))
+        items = values["batch"] if "batch" in values else values.values()
         return self._kind(*items) if hasattr(self._kind, "_fields") else self._kind(items)
 
     def _read_tokens(self, batch):

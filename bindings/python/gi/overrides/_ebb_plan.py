@@ -19,9 +19,8 @@ _run_step = guard(Ebb.MemoryPlan.run_step)
 _check_step = guard(Ebb.MemoryPlan.check_step)
 
 
-def get_function(caller, training, step):
-    if not isinstance(training, Ebb.TrainingState):
-        raise TypeError(f"{caller}(): training is {show(training)}: it must be an ebb.TrainingState")
+def make_attempt(caller, step):
+    """The function of C for a step that may run again."""
 
     def attempt():
         try:
@@ -30,7 +29,14 @@ def get_function(caller, training, step):
             traceback.clear_frames(error.__traceback__)  # their tensors would be in memory while it runs again
             raise
 
-    return run_step(caller, training.props.module, attempt if callable(step) else step)
+    return make_step(caller, attempt if callable(step) else step)
+
+
+def get_function(caller, training, step):
+    """The same, where the state is checked that goes with it."""
+    if not isinstance(training, Ebb.TrainingState):
+        raise TypeError(f"{caller}(): training is {show(training)}: it must be an ebb.TrainingState")
+    return make_attempt(caller, step)
 
 
 @override

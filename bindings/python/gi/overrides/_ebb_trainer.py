@@ -164,9 +164,9 @@ class Evaluation(collections.namedtuple("Evaluation", "step loss is_best")):
                 + (", the best so far" if self.is_best else ""))
 
 
-_new, _prepare, _run_step, _finish, _run, _evaluate, _is_done, _finetune_new = map(guard, (
-    Ebb.Trainer.new, Ebb.Trainer.prepare, Ebb.Trainer.run_step, Ebb.Trainer.finish, Ebb.Trainer.run,
-    Ebb.Trainer.evaluate, Ebb.Trainer.is_done, Ebb.finetune_new))
+_new, _new_within, _prepare, _run_step, _finish, _run, _evaluate, _is_done, _finetune_new = map(guard, (
+    Ebb.Trainer.new, Ebb.Trainer.new_within, Ebb.Trainer.prepare, Ebb.Trainer.run_step, Ebb.Trainer.finish,
+    Ebb.Trainer.run, Ebb.Trainer.evaluate, Ebb.Trainer.is_done, Ebb.finetune_new))
 
 
 def _with_names(error):
@@ -227,6 +227,16 @@ class Trainer(Ebb.Trainer):
 
     def __init__(self, *args, **kwargs):
         pass  # all is done
+
+    @staticmethod
+    def new_within(budget, make):
+        """The trainer that make() returns, within a budget, as "2GiB".
+
+        make: a function of the ebb.Concessions that are taken, which makes the model, its optimizer, data, and an
+        ebb.Trainer. It is called in dry runs first, so a budget that is too small is refused before anything is
+        allocated.
+        """
+        return _new_within(_to_budget("new_within", budget, None), lambda taken, *_: call_back(make, taken))
 
     def __init_subclass__(cls, **_):
         raise TypeError(f"{cls.__name__} can't be derived from ebb.Trainer: give it functions, as on_step=, instead")
