@@ -298,6 +298,11 @@ ebb_safetensors_read_length (const char *path,
         size);
   memcpy (&value, data, 8);
   value = GUINT64_FROM_LE (value);
+  /* Files of torch.save () are ZIP archives, "PK\003\004", or pickles of protocol 2. */
+  if (value > EBB_SAFETENSORS_MAX_HEADER && ((value & G_MAXUINT32) == 0x04034b50 || (value & 0xffff) == 0x0280))
+    return ebb_file_fail (path, error,
+                          "a file of torch.save (), not of safetensors: write it in PyTorch by "
+                          "safetensors.torch.save_file ()");
   if (value > EBB_SAFETENSORS_MAX_HEADER)
     return ebb_file_fail (path, error,
                           "not a safetensors file, or a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most",

@@ -142,7 +142,8 @@ ebb_module_find (const char *prefix,
 
       if (g_file_test (path, G_FILE_TEST_IS_REGULAR))
         return g_steal_pointer (&path);
-      g_string_append_printf (tried, "%s%s", tried->len > 0 ? ", " : "", path);
+      if (tried != NULL)
+        g_string_append_printf (tried, "%s%s", tried->len > 0 ? ", " : "", path);
     }
   return NULL;
 }
@@ -191,22 +192,32 @@ open_module (const char *path,
   return backend;
 }
 
+/* The devices that a user may take instead of one that is not there: not the emulated ones, which are for tests. */
+static char *
+list_devices_of_users (void)
+{
+  g_auto (GStrv) names = ebb_backend_list_modules ();
+  GString *list = g_string_new ("cpu");
+
+  for (char **name = names; *name != NULL; name++)
+    if (strcmp (*name, "sim") != 0 && strcmp (*name, "cudaemu") != 0)
+      g_string_append_printf (list, ", %s", *name);
+  return g_string_free (list, FALSE);
+}
+
 const EbbBackend *
 ebb_backend_load (const char *name,
                   GError **error)
 {
-  g_autoptr (GString) tried = g_string_new (NULL);
-  g_autofree char *path = ebb_module_find (FILE_PREFIX, name, tried);
+  g_autofree char *path = ebb_module_find (FILE_PREFIX, name, NULL);
 
   if (path == NULL)
     {
-      g_auto (GStrv) names = ebb_backend_list_modules ();
-      g_autofree char *modules = g_strjoinv (", ", names);
+      g_autofree char *devices = list_devices_of_users ();
       g_autofree char *shown = ebb_escape_text (name);
 
-      return ebb_fail_null (error, EBB_ERROR_DEVICE, "no device \"%s\" here; there is cpu%s%s%s%s%s", shown,
-                            *modules != '\0' ? ", " : "", modules, tried->len > 0 ? " (there is no " : "", tried->str,
-                            tried->len > 0 ? ")" : "");
+      return ebb_fail_null (error, EBB_ERROR_DEVICE, "no device \"%s\" here; there is %s to use instead%s", shown,
+                            devices, strcmp (name, "cuda") == 0 ? "; the backend for GPUs is not installed" : "");
     }
   return open_module (path, name, error);
 }

@@ -239,6 +239,8 @@ static const BadFile bad_files[] = {
   { "{}", 3, 0, "truncated: the header has 3 bytes, but the file only 10" },
   { "{}", G_MAXINT64, 0, "a header of 9223372036854775807 bytes: it must have 100000000 at most" },
   { "{}", 100000001, 0, "a header of 100000001 bytes" },
+  { "{}", 0x0000001404034b50, 0, "a file of torch.save (), not of safetensors: write it in PyTorch by " },
+  { "{}", 0x46fc6c0a8a0280, 0, "a file of torch.save (), not of safetensors: write it in PyTorch by " },
   { "{}", 100000000, 0, "truncated" },
   { "{", -1, 0, "expected '\"', found the end" },
   { "{}}", -1, 0, "expected the end, found '}'" },

@@ -23,6 +23,10 @@ _NAMES = {"f32": DType.F32, "float32": DType.F32, "float": DType.F32, "bf16": DT
 _SHOWN = {DType.F32: "ebb.float32", DType.BF16: "ebb.bfloat16", DType.F16: "ebb.float16", DType.I32: "ebb.int32",
           DType.I64: "ebb.int64", DType.U8: "ebb.uint8", DType.BOOL: "ebb.bool"}
 DType.__repr__ = DType.__str__ = lambda self: _SHOWN[self]
+DType.is_floating_point = property(lambda self: self in _FLOATING, doc="Whether its numbers have fractions.")
+DType.is_complex = property(lambda self: False, doc="False: there are no complex numbers.")
+DType.is_signed = property(lambda self: self not in (DType.U8, DType.BOOL), doc="Whether it has negative numbers.")
+DType.itemsize = property(lambda self: Ebb.dtype_get_size(self), doc="The bytes of an element.")
 _FORMATS = {DType.F32: "f", DType.I32: "i", DType.I64: "q", DType.U8: "B", DType.BOOL: "?"}
 _FLOATING = (DType.F32, DType.BF16, DType.F16)
 
@@ -58,6 +62,9 @@ _OTHER_NAMES = (*_DOUBLES, "i8", "int8", "i16", "int16", "short", "u16", "uint16
 
 def to_device(value):
     """An ebb.Device from itself or a name; None stays None."""
+    if value == "meta":
+        raise TypeError("there is no device \"meta\": write `with ebb.dry_run():`, inside of which nothing is computed "
+                        "and memory costs next to nothing")
     if isinstance(value, str):
         return _get_device(value)
     if value is None or isinstance(value, Ebb.Device):
@@ -76,6 +83,12 @@ class Device(Ebb.Device):
     def type(self):
         """The name without a number, as "cuda"."""
         return self.get_name().partition(":")[0]
+
+    @property
+    def index(self):
+        """The number behind the name; None without one."""
+        number = self.get_name().partition(":")[2]
+        return int(number) if number else None
 
     def __str__(self):
         return self.get_name()
