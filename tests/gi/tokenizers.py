@@ -242,7 +242,7 @@ class Tokenizers(TestCase):
                 (lambda: self.tokenizer(["a", 3]), TypeError, "it must be a str or a list of str"),
                 (lambda: self.tokenizer("a", padding_side="top"), ValueError, "padding_side is 'top'"),
                 (lambda: Ebb.ByteTokenizer()(["a", "bc"], padding=True), ValueError, "pass one, as padding=0"),
-                (lambda: self.tokenizer("a", return_tensors="pt"), TypeError, "'return_tensors': leave it out, tok"),
+                (lambda: self.tokenizer("a", return_tensors="np"), TypeError, "'return_tensors': leave it out, tok"),
                 (lambda: self.tokenizer("a", add_special_tokens=False), TypeError, "write special_tokens"),
                 (lambda: self.tokenizer("a", stride=2), TypeError, "has no argument 'stride': its arguments are text"),
                 (lambda: self.tokenizer("a", truncation=True), ValueError, "truncation=True needs max_length"),

@@ -127,13 +127,17 @@ class _Finder:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        package, _, rest = name.partition(".")
-        first = rest.partition(".")[0]
-        if package != "ebb" or not first or first in _SPACES or first.startswith("_"):
+        space, _, last = name.rpartition(".")
+        if space.startswith("ebb.") and space in sys.modules and not last.startswith("_"):
+            try:
+                getattr(sys.modules[space], last)
+            except AttributeError as error:
+                raise ImportError(str(error)) from None
+        if space != "ebb" or last in _SPACES or last.startswith("_"):
             return
         from ebb._advice import find_space
-        if first in _ADVICE or find_space(first):
-            raise ImportError(_explain(first))
+        if last in _ADVICE or find_space(last) or advise_on_tensor(last):
+            raise ImportError(_explain(last))
 
 
 sys.meta_path.append(_Finder)

@@ -1,7 +1,11 @@
 """The error for a name that a namespace lacks: what to write, as the package's own names have it."""
 import importlib
+import sys
 from types import ModuleType
 from typing import Any
+
+from gi.overrides._ebb_check import suggest_attribute
+from gi.overrides._ebb_compose import advise_on_tensor
 
 # Where a name of PyTorch may be that a program looks for in another namespace.
 SPACES = ("nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "utils.data",
@@ -26,10 +30,12 @@ def advise_in(space: str, name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     found = find_space(name)
-    advice = f"write {found}" if found else ebb._find_advice(name)
+    advice = f"write {found}" if found else ebb._ADVICE.get(name) or advise_on_tensor(name)
     if not advice and hasattr(ebb, name):
         advice = f"write ebb.{name}"
-    raise AttributeError(f"ebb.{space} has no {name!r}: " + (advice or _NOTHING.get(space, _NOTHING[""])))
+    near = suggest_attribute(name, vars(sys.modules[f"ebb.{space}"]))
+    raise AttributeError(f"ebb.{space} has no {name!r}: " + (
+        advice or f"{near} {_NOTHING.get(space, _NOTHING[''])}".lstrip()))
 
 
 # What to do where nothing stands for a name.

@@ -41,5 +41,8 @@ class GradScaler:
         pass
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("amp", name)

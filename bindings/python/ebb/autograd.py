@@ -53,5 +53,8 @@ def Variable(data: Any, requires_grad: bool = False) -> Any:
     return data.requires_grad_(requires_grad)
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("autograd", name)

@@ -14,5 +14,8 @@ __all__ = ["checkpoint", "configure", "get_config", "get_options", "get_profile"
            "CheckpointFunction", "CudaRNGStatesTracker", "get_cuda_rng_tracker", "model_parallel_cuda_manual_seed"]
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("checkpointing", name)

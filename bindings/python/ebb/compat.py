@@ -115,5 +115,8 @@ class Graph(Module):
         return results
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("compat", name)

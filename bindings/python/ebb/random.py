@@ -18,5 +18,8 @@ def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
             set_rng_state(state)
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("random", name)

@@ -37,5 +37,8 @@ def init_device_mesh(device_type: str, mesh_shape: Any, *, mesh_dim_names: Any =
     return DeviceMesh(_group(), mesh_dim_names)
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("distributed.device_mesh", name)

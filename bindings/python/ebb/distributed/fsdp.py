@@ -38,5 +38,8 @@ def fully_shard(module: ebb.Module, *, mesh: Any = None, reshard_after_forward: 
     return ebb.fully_shard(module, group, **options)
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("distributed.fsdp", name)

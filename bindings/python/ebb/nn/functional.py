@@ -401,5 +401,8 @@ def unfold(*_: Any, **__: Any) -> Tensor:
     raise TypeError("there are no convolutions and their windows: write x.unfold(dim, size, step)")
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("nn.functional", name)

@@ -112,5 +112,8 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
     return tensor.copy_(ebb.where(order < math.ceil(sparsity * rows), 0.0, ebb.randn_like(tensor) * std))
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("nn.init", name)

@@ -28,5 +28,8 @@ class DistributedDataParallel(ebb.Module):
             yield
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("nn.parallel", name)

@@ -343,5 +343,8 @@ class ReduceLROnPlateau:
         self.__dict__.update(state_dict)
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("optim.lr_scheduler", name)

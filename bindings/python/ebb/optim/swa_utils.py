@@ -50,5 +50,8 @@ class AveragedModel(ebb.Module):
         self.n_averaged.copy_(ebb.tensor(n + 1))
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("optim.swa_utils", name)

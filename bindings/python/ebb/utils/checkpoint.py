@@ -50,5 +50,8 @@ def create_selective_checkpoint_contexts(*_: Any) -> None:
                     "ebb.checkpoint_with(policy=[\"matmul\"])(function, x)")
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("utils.checkpoint", name)

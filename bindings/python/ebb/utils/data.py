@@ -9,6 +9,9 @@ from ebb import Tensor
 from ebb._advice import advise_in
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("utils.data", name)
 

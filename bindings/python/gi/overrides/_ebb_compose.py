@@ -564,13 +564,34 @@ _ADVICE = {
 }
 
 
+# Names of PyTorch for which nothing stands.
+_MISSING = frozenset("""
+addbmm angle apply_ as_strided as_subclass cauchy_ char cholesky cholesky_inverse cholesky_solve coalesce corrcoef cov
+cross_ dequantize det diagonal_scatter digamma dim_order eig erfinv frexp gcd geometric_ geqrf histogram i0 igamma
+igammac imag index_copy index_put index_reduce inverse istft lcm ldexp lgamma log_normal_ logaddexp2 logdet lstsq lu
+lu_solve map_ matrix_exp matrix_power mvlgamma nanmedian nanquantile nextafter orgqr ormqr pinverse polygamma put put_
+qr record_stream register_post_accumulate_grad_hook reinforce resize_as_ retains_grad scatter_reduce scatter_reduce_
+select_scatter set_ share_memory_ short slice_scatter slogdet solve stft storage_offset svd to_dense to_sparse
+triangular_solve adaptive_avg_pool1d alpha_dropout avg_pool1d bartlett_window binomial blackman_window chain_matmul
+channel_shuffle combinations complex conv1d conv2d conv3d conv_transpose1d conv_transpose2d ctc_loss distributions
+embedding_bag fft futures gradient grid_sampler hamming_window hann_window kaiser_window lobpcg lstm max_pool1d
+max_pool2d masked matrix_rank mps multiprocessing nested package pca_lowrank pdist pixel_shuffle pixel_unshuffle poisson
+polar renorm_ set_anomaly_enabled set_default_tensor_type set_flush_denormal sparse_coo_tensor sparse_csr_tensor special
+svd_lowrank unravel_index vander view_as_complex view_as_real xpu export library accelerator Event Stream
+int8 int16 uint16 uint32 complex64 complex128 float8_e4m3fn float8_e5m2 strided layout contiguous_format channels_last
+preserve_format memory_format ShortTensor CharTensor Storage types version
+""".split())
+
+
 def advise_on_tensor(name):
     """What to write for a function that there is not; None if nothing is known."""
+    if name in _MISSING:
+        return "there is nothing like it: compose ops instead, or write numpy's of t.numpy()"
     return _ADVICE.get(name) or (f"write t.{name}" if not name.startswith("_") and hasattr(Tensor, name) else None)
 
 
 def _find_attribute(self, name):
-    advice = _ADVICE.get(name)
+    advice = _ADVICE.get(name) or (advise_on_tensor(name) if name in _MISSING else None)
     if advice is None and not name.startswith("_") and (name in exports or isinstance(
             getattr(Ebb, name, None), (types.BuiltinFunctionType, types.FunctionType, type(Ebb.gelu)))):
         advice = f"write ebb.{name}()"

@@ -1,13 +1,14 @@
 """What layers of C have in PyTorch beside their own: arguments, attributes, and methods."""
+import struct
 import types
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import c_class
-from gi.overrides._ebb_functions import cross_entropy, where
+from gi.overrides._ebb_functions import cross_entropy, tensor, where
 from gi.overrides._ebb_module import Module
 from gi.overrides._ebb_state import read_properties
-from gi.overrides._ebb_tensor import Tensor
+from gi.overrides._ebb_tensor import DType, Tensor
 
 Ebb = get_introspection_module("Ebb")
 
@@ -78,11 +79,27 @@ def initial_seed(self):
     return self.get_seed()
 
 
+_set_state = Ebb.Generator.set_state
+
+
+def get_state(self):
+    """The seed and the offset as 16 bytes."""
+    return tensor(list(struct.pack("<QQ", self.get_seed(), self.get_offset())), dtype=DType.U8, device="cpu")
+
+
+def set_state(self, seed, offset=0):
+    """Continues from what get_state() gave, or from a seed and an offset."""
+    if isinstance(seed, Tensor):
+        seed, offset = struct.unpack("<QQ", bytes(seed.tolist()))
+    _set_state(self, seed, offset)
+
+
 def adapt_layers():
     """Gives the classes of C what PyTorch's have."""
     Module.reset_parameters = reset_parameters
     Ebb.Embedding.from_pretrained = staticmethod(from_pretrained)
     Ebb.Gpt.__call__ = call_with_labels
+    Ebb.Generator.get_state, Ebb.Generator.set_state = get_state, set_state
     Ebb.Generator.manual_seed, Ebb.Generator.initial_seed = manual_seed, initial_seed
     if not hasattr(Ebb.CheckpointPolicy, "name"):
         Ebb.CheckpointPolicy.name = property(lambda self: self.value_nick.upper().replace("-", "_"),

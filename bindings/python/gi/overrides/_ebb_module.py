@@ -85,8 +85,8 @@ _OTHER_NAMES = {
     "num_parameters": "write count_parameters()",
     "device": "write parameters()[0].device",
     "dtype": "write parameters()[0].dtype",
-    "double": "there are no 64-bit floats",
-    "compile": "modules run as they are",
+    "double": "there are no 64-bit floats: write float()",
+    "compile": "write module(x), modules run as they are",
     "share_memory": "ranks that are threads share memory: write ebb.run_ranks()",
     "register_full_backward_hook": "write ebb.grad(), or look at grad after backward()",
     "register_backward_hook": "write ebb.grad(), or look at grad after backward()",
@@ -95,8 +95,14 @@ _OTHER_NAMES = {
     "unshard": "write `with ebb.summon_full_params(module):`, parameters are gathered where they are needed anyhow",
     "reshard": "write `with ebb.summon_full_params(module):`, parameters are freed by themselves",
     "get_parameter_or_buffer": "write get_parameter(name) or get_buffer(name)",
-    "to_empty": "make the module in `with ebb.default_device(device), ebb.skip_initialization():`",
+    "to_empty": "write `with ebb.default_device(device), ebb.skip_initialization():`",
 }
+
+
+def _advise_on_hook(name):
+    if name.startswith("register_") and name.endswith("hook"):
+        return "write register_forward_hook() or register_forward_pre_hook()"
+    return ""
 
 
 # How modules of C report a value that is not a tensor.
@@ -318,7 +324,7 @@ class Module(Ebb.Module):
                 return (value,) if name == "normalized_shape" else value
             if name == "config":  # OneFlow's, where a module has none of its own
                 return _Config(self)
-        advice = _OTHER_NAMES.get(name) or suggest_attribute(name, dir(self))
+        advice = _OTHER_NAMES.get(name) or _advise_on_hook(name) or suggest_attribute(name, dir(self))
         raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}"
                              + (advice and f": {advice}"))
 

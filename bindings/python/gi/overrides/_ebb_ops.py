@@ -183,7 +183,7 @@ def _running_sum(x):
     """Running sums along the last dimension, by products with triangles of ones."""
     n = x.shape[-1]
     if n <= _BLOCK:
-        return x @ tril(ones(n, n, device=x.device)).mT
+        return x @ tril(ones(n, n, device=x.device), 0).mT
     n_blocks = -(-n // _BLOCK)
     filled = cat([x, zeros(*x.shape[:-1], n_blocks * _BLOCK - n, device=x.device)], -1)
     blocks = _running_sum(filled.reshape(*x.shape[:-1], n_blocks, _BLOCK))

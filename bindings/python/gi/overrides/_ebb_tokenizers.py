@@ -72,8 +72,15 @@ _HINTS = {
 }
 
 
+# Arguments of other tokenizers that say what is so anyhow.
+_HARMLESS = {"return_tensors": ("pt", None), "return_attention_mask": (True, None),
+             "return_token_type_ids": (False, None)}
+
+
 def _refuse_others(function, others, known):
-    for name in others:
+    for name, value in others.items():
+        if function == "tokenizer" and name in _HARMLESS and value in _HARMLESS[name]:
+            continue
         raise TypeError(f"{function}() has no argument {name!r}: "
                         + _HINTS.get(name, f"its arguments are {', '.join(known)}"))
 

@@ -5,15 +5,15 @@ import inspect
 import math
 import numbers
 import operator
-import struct
 import types
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
+from gi.overrides._ebb_compose import as_tensor
 from gi.overrides._ebb_dlpack import from_numpy
-from gi.overrides._ebb_functions import cat, from_method, rand, randn, tensor
-from gi.overrides._ebb_ops import Ops, divide_on_host, finfo, iinfo, pair
-from gi.overrides._ebb_tensor import DType, Tensor, by_copy, dimensions, sizes, to_dtype
+from gi.overrides._ebb_functions import arange, cat, from_method, ones, rand, randn, stack, tensor, where, zeros
+from gi.overrides._ebb_ops import Ops, divide_on_host, finfo, iinfo, on_host, pair
+from gi.overrides._ebb_tensor import DType, Found, Tensor, by_copy, dimensions, sizes, to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
@@ -115,6 +115,169 @@ class _Wider:
         return self @ other.mT if other.ndim > 1 else self @ other
 
     ger = Tensor.outer
+    vdot = Tensor.dot
+
+    def addr(self, a, b, *, beta=1, alpha=1):
+        """beta * self + alpha * the products of all elements of two vectors."""
+        return self * beta + a.outer(b) * alpha
+
+    def dist(self, other, p=2):
+        """The norm of the difference."""
+        return (self - other).norm(p)
+
+    def rsub(self, other, *, alpha=1):
+        """other - alpha * self."""
+        return other - self * alpha
+
+    def float_power(self, exponent):
+        """There are no 64-bit floats."""
+        raise TypeError("float_power(): there are no 64-bit floats: write t ** exponent")
+
+    def xlogy(self, other):
+        """self * log(other), 0 where self is 0."""
+        other = other if isinstance(other, Tensor) else self * 0 + other
+        return where(self == 0, self * 0.0, self * where(self == 0, 1.0, other).log())
+
+    def sinc(self):
+        """sin(pi x) / (pi x), 1 for 0."""
+        x = self * math.pi
+        return where(x == 0, 1.0, x.sin() / where(x == 0, 1.0, x))
+
+    def heaviside(self, values):
+        """0 below 0, 1 above, and values for 0."""
+        return where(self == 0, values, (self > 0).to(self.dtype))
+
+    def signbit(self):
+        """Whether the sign is negative, that of -0 as well."""
+        return (self < 0) | ((self == 0) & (1 / self < 0))
+
+    def isposinf(self):
+        """True where elements are above all numbers."""
+        return self == math.inf
+
+    def isneginf(self):
+        """True where elements are below all numbers."""
+        return self == -math.inf
+
+    def positive(self):
+        """The tensor itself."""
+        return self
+
+    real = property(positive, doc="The tensor itself, as all are real.")
+    conj = resolve_conj = positive
+
+    def argwhere(self):
+        """The same as nonzero()."""
+        return self.nonzero()
+
+    def fliplr(self):
+        """The elements of the second dimension in reverse order."""
+        return self.flip(1)
+
+    def flipud(self):
+        """The elements of the first dimension in reverse order."""
+        return self.flip(0)
+
+    def diagflat(self, offset=0):
+        """All elements as the diagonal of a matrix."""
+        return self.reshape(-1).diag_embed(offset)
+
+    def msort(self):
+        """The elements of the first dimension in order."""
+        return self.sort(0)[0]
+
+    def kthvalue(self, k, dim=-1, keepdim=False):
+        """The k-th smallest elements along a dimension, and their indices."""
+        found = Found(*(part.narrow(dim, k - 1, 1) for part in self.sort(dim)))
+        return found if keepdim else Found(*(part.squeeze(dim) for part in found))
+
+    def logcumsumexp(self, dim):
+        """log of running sums of exp along a dimension."""
+        parts = list(self.unbind(dim))
+        for i in range(1, len(parts)):
+            parts[i] = parts[i - 1].logaddexp(parts[i])
+        return stack(parts, dim)
+
+    def split_with_sizes(self, sizes, dim=0):
+        """The same as split()."""
+        return self.split(sizes, dim)
+
+    def hsplit(self, sections):
+        """tensor_split() of the second dimension, of a vector's only one."""
+        return self.tensor_split(sections, 0 if self.ndim == 1 else 1)
+
+    def vsplit(self, sections):
+        """tensor_split() of the first dimension."""
+        return self.tensor_split(sections, 0)
+
+    def kron(self, other):
+        """The products of all elements of self with all of other, in blocks."""
+        n = max(self.ndim, other.ndim)
+        a, b = (x.reshape([1] * (n - x.ndim) + list(x.shape)) for x in (self, other))
+        pairs = zip(a.shape, b.shape)
+        a = a.reshape([size for extent in a.shape for size in (extent, 1)])
+        b = b.reshape([size for extent in b.shape for size in (1, extent)])
+        return (a * b).reshape([one * two for one, two in pairs])
+
+    def unique_consecutive(self):
+        """The elements without those that are equal to the one before."""
+        x = self.reshape(-1)
+        return x[cat([ones(min(1, x.numel()), device=x.device).bool(), x.narrow(0, 1, max(x.numel() - 1, 0))
+                      != x.narrow(0, 0, max(x.numel() - 1, 0))])] if x.numel() else x
+
+    def masked_scatter(self, mask, source):
+        """The elements, with those of source in order where a mask is true; computed on the host."""
+        def write(a, at, values):
+            a = a.copy()
+            a[at] = values.reshape(-1)[:at.sum()]
+            return a
+
+        return on_host(write, self, self, mask.expand(self.shape), source)
+
+    def index_put_(self, indices, values, accumulate=False):
+        """Writes values to the places that tensors of indices name, one for each dimension, or adds them; returns the
+        tensor."""
+        def write(a, new, *at):
+            import numpy
+            a = a.copy()
+            if accumulate:
+                numpy.add.at(a, at, new)
+            else:
+                a[at] = new
+            return a
+
+        return self.copy_(on_host(write, self, self, values, *indices))
+
+    def fill_diagonal_(self, value):
+        """Writes a number to the diagonal of a matrix; returns the tensor."""
+        n = min(self.shape)
+        for i in range(n):
+            self[i, i] = value
+        return self
+
+    def ndimension(self):
+        """How many dimensions it has."""
+        return self.ndim
+
+    def is_signed(self):
+        """Whether the dtype has negative numbers."""
+        return self.dtype not in (DType.U8, DType.BOOL)
+
+    def is_same_size(self, other):
+        """Whether the shapes are equal."""
+        return self.shape == other.shape
+
+    def is_pinned(self):
+        """False: memory that a GPU copies from is pinned by itself."""
+        return False
+
+    def pin_memory(self):
+        """The tensor itself: memory that a GPU copies from is pinned by itself."""
+        return self
+
+    def resize_(self, *_):
+        """There is no such change."""
+        raise RuntimeError("resize_(): a tensor keeps its size: write t.reshape(), or ebb.zeros() of the new size")
 
     def repeat_interleave(self, n, dim=None):
         """Each slice along a dimension n times, side by side; without dim, each element."""
@@ -194,6 +357,70 @@ def meshgrid(*tensors, indexing="ij"):
         grids[:2] = grids[1::-1]
         grids = [grid.transpose(0, 1) for grid in grids] if len(grids) < 2 else grids
     return tuple(grids)
+
+
+def atleast_3d(x):
+    """A tensor of three dimensions at least."""
+    return x.unsqueeze(-1) if x.ndim == 2 else x if x.ndim > 2 else atleast_2d(x).unsqueeze(-1)
+
+
+def dstack(tensors):
+    """Tensors one behind the other, along the third dimension."""
+    return cat(list(map(atleast_3d, tensors)), 2)
+
+
+def block_diag(*tensors):
+    """Matrices along the diagonal of one, with zeros elsewhere."""
+    matrices, rows = list(map(atleast_2d, tensors)), []
+    for i, matrix in enumerate(matrices):
+        rows.append(cat([matrix if i == j else zeros(matrix.shape[0], other.shape[1], dtype=matrix.dtype,
+                                                     device=matrix.device) for j, other in enumerate(matrices)], 1))
+    return cat(rows, 0)
+
+
+def cartesian_prod(*tensors):
+    """All combinations of the elements of vectors, as rows."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return stack([grid.reshape(-1) for grid in meshgrid(*tensors)], 1)
+
+
+def broadcast_shapes(*shapes):
+    """The shape that tensors of these shapes have together."""
+    return broadcast_tensors(*(Ebb.Tensor.new_empty(list(shape), DType.BOOL, None) for shape in shapes))[0].shape
+
+
+def logspace(start, end, steps, base=10.0, *, dtype=DType.F32, device=None):
+    """Powers of base whose exponents go from start to end at equal distances."""
+    count = max(steps - 1, 1)
+    return (base**(arange(steps, device=device).float() * ((end - start) / count) + start)).to(to_dtype(dtype))
+
+
+def scalar_tensor(value, *, dtype=DType.F32, device=None):
+    """A tensor of one number and no dimensions."""
+    return tensor(value, dtype=dtype, device=device)
+
+
+def asarray(data, *, dtype=None, device=None):
+    """The same as as_tensor()."""
+    return as_tensor(data, dtype, device)
+
+
+def can_cast(source, target):
+    """Whether results of one dtype may be written to tensors of another: floats to floats alone, numbers not to
+    bool."""
+    rank = [0 if dtype == DType.BOOL else 2 if dtype in _FLOATING else 1 for dtype in map(to_dtype, (source, target))]
+    return rank[0] <= rank[1]
+
+
+def trapezoid(y, x=None, *, dx=1.0, dim=-1):
+    """The areas below lines through points."""
+    n = y.shape[dim]
+    sides = y.narrow(dim, 1, n - 1) + y.narrow(dim, 0, n - 1)
+    return (sides * (dx if x is None else x.diff())).sum(dim) * 0.5
+
+
+trapz = trapezoid
 
 
 def broadcast_tensors(*tensors):
@@ -352,13 +579,12 @@ def initial_seed():
 
 def get_rng_state():
     """The seed and the offset of this thread's generator, as 16 bytes."""
-    generator = Ebb.Generator.get_default()
-    return tensor(list(struct.pack("<QQ", generator.get_seed(), generator.get_offset())), dtype=DType.U8, device="cpu")
+    return Ebb.Generator.get_default().get_state()
 
 
 def set_rng_state(state):
     """Continues this thread's generator from what get_rng_state() gave."""
-    Ebb.Generator.get_default().set_state(*struct.unpack("<QQ", bytes(state.tolist())))
+    Ebb.Generator.get_default().set_state(state)
 
 
 _manual_seed = Ebb.manual_seed
@@ -420,6 +646,21 @@ def FloatTensor(data):
     return tensor(data, dtype=DType.F32)
 
 
+def IntTensor(data):
+    """A tensor of i32."""
+    return tensor(data, dtype=DType.I32)
+
+
+def ByteTensor(data):
+    """A tensor of u8."""
+    return tensor(data, dtype=DType.U8)
+
+
+def HalfTensor(data):
+    """A tensor of f16."""
+    return tensor(data, dtype=DType.F16)
+
+
 def BoolTensor(data):
     """A tensor of bool."""
     return tensor(data, dtype=DType.BOOL)
@@ -431,7 +672,11 @@ _IN_PLACE = ("exp", "log", "sqrt", "rsqrt", "square", "sin", "cos", "tan", "tanh
              "floor", "ceil", "round", "trunc", "frac", "sign", "reciprocal", "exp2", "expm1", "log1p", "log2", "log10",
              "erf", "lerp", "addcmul", "addcdiv", "baddbmm", "remainder", "fmod", "floor_divide", "clip", "clamp_min",
              "clamp_max", "tril", "triu", "nan_to_num", "cumsum", "cumprod", "logical_not", "softmax", "index_add",
-             "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "addmm")
+             "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "addmm", "asin", "acos",
+             "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "logit", "atan2", "hypot", "copysign", "divide",
+             "multiply", "subtract", "negative", "absolute", "logical_and", "logical_or", "logical_xor", "deg2rad",
+             "rad2deg", "sgn", "fix", "xlogy", "sinc", "heaviside", "addr", "masked_scatter", "renorm", "greater",
+             "less", "true_divide", "bitwise_not", "addmv")
 
 
 def _refuse_ufunc(self, ufunc, method, *inputs, **kwargs):
@@ -489,7 +734,8 @@ def _refuse_view(name):
 _add_methods()
 _METHODS = (*(name for name, value in (*vars(Ops).items(), *vars(_Wider).items())
               if not name.startswith("_") and not name.endswith("_") and isinstance(value, types.FunctionType)
-              and not name.startswith(("new_", "is_")) and name not in ("type", "byte", "data_ptr", "tile", "view")),
+              and not name.startswith(("new_", "is_"))
+              and name not in ("type", "byte", "pin_memory", "ndimension", "data_ptr", "tile", "view")),
             "eq", "ne", "lt", "le", "gt", "ge", "gather", "index_select", "masked_fill", "swapaxes", "t", "tile",
             "clone", "repeat_interleave", "unflatten", "isclose", "logical_not", "addmm", "sum", "mean",
             "max", "min", "argmax", "softmax", "log_softmax", "clamp", "var", "norm", "std", "sort", "topk", "any",
@@ -502,5 +748,7 @@ exports = {
         promote_types, is_nonzero, get_default_dtype, set_default_dtype, use_deterministic_algorithms,
         are_deterministic_algorithms_enabled, set_float32_matmul_precision, compile, is_autocast_enabled, manual_seed,
         initial_seed, get_rng_state, set_rng_state, set_grad_enabled, inference_mode, LongTensor, FloatTensor,
-        BoolTensor, finfo, iinfo)},
+        BoolTensor, IntTensor, ByteTensor, HalfTensor, finfo, iinfo, atleast_3d, dstack, block_diag, cartesian_prod,
+        broadcast_shapes, logspace, scalar_tensor, asarray, can_cast, trapezoid)},
+    "trapz": trapz, "row_stack": vstack,
     "concatenate": concatenate, "tril_indices": tril_indices, "triu_indices": triu_indices}

@@ -33,5 +33,8 @@ def apply_activation_checkpointing(model: ebb.Module, checkpoint_wrapper_fn: Any
         checkpoint_wrapper_fn(module)
 
 
+__path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
+
+
 def __getattr__(name: str) -> Any:
     return advise_in("distributed.algorithms._checkpoint.checkpoint_wrapper", name)
