@@ -173,27 +173,22 @@ attempt (gpointer data, guint64 *needed, GError **error)
 
   *needed = 0;
   ebb_memory_budget_release (self->budget); /* of an earlier attempt */
-  if (self->funcs == NULL)                  /* outside: a dry run would forget what changes in it */
+  if (self->funcs == NULL)                  /* with what the process has beside the training */
+    {
+      begin (self->changes, parts);
+      apply (self->changes, parts);
+      return plan (self, parts, needed, error);
+    }
+  ebb_push_dry_run ();
+  parts = self->funcs->make (self->data, self->changes->taken, error);
+  if (parts != NULL)
     {
       begin (self->changes, parts);
       apply (self->changes, parts);
     }
-  ebb_push_dry_run ();
-  if (self->funcs != NULL)
-    {
-      parts = self->funcs->make (self->data, self->changes->taken, error);
-      if (parts != NULL)
-        {
-          begin (self->changes, parts);
-          apply (self->changes, parts);
-        }
-    }
   ok = parts != NULL && plan (self, parts, needed, error);
-  if (self->funcs != NULL)
-    {
-      g_object_set (self->budget, "group", NULL, NULL);
-      self->funcs->drop (self->data);
-    }
+  g_object_set (self->budget, "group", NULL, NULL);
+  self->funcs->drop (self->data);
   ebb_pop_dry_run ();
   return ok;
 }
@@ -250,14 +245,14 @@ ebb_train_within_begin (EbbTrainWithin *self, EbbTrainPoll poll, EbbTrainNote no
     return ebb_fail (error, EBB_ERROR_STATE,
                      "trainer: its budget has a plan of another training: ebb_memory_budget_release () takes it off");
   ebb_memory_budget_set_poll (self->budget, poll, data);
-  ok = self->is_planned
-       || ebb_train_within_search (self->budget, NULL, &self->parts, &self->changes, error);
-  if (ok)
+  if (self->is_planned)
     {
       apply (&self->changes, parts);
       set_group (self->budget, parts);
       ok = ebb_memory_budget_plan (self->budget, parts->state, parts->step, parts->data, error);
     }
+  else
+    ok = ebb_train_within_search (self->budget, NULL, &self->parts, &self->changes, error);
   ebb_memory_budget_set_poll (self->budget, NULL, NULL);
   self->is_planned = FALSE;
   self->is_bound = TRUE; /* or what a failure left */

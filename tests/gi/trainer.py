@@ -395,10 +395,10 @@ class Ranks(Case):
         np.testing.assert_allclose(found[0][1], weights(alone.model), rtol=0, atol=2e-4)
 
 
-# A program that holds arrays, and keeps a budget of the process.
+# A program that holds arrays and tensors, and keeps a budget of the process.
 _PROGRAM = """
 import sys, ebb, numpy
-arrays = numpy.ones(1 << 21)
+arrays, tensors = numpy.ones(1 << 21), ebb.ones(1 << 22)
 ebb.manual_seed(1)
 model = ebb.Gpt(ebb.GptConfig("tiny", vocab=64, context=64, width=64, heads=4, layers=8))
 rows = numpy.random.default_rng(0).integers(0, 64, (16, 65))
