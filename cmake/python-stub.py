@@ -39,7 +39,9 @@ SPECIAL = ("__call__", "__len__", "__getitem__", "__setitem__", "__iter__", "__c
            "__float__", "__int__", "__bool__", "__index__", "__format__", "__array__", "__array_interface__",
            "__dlpack__", "__dlpack_device__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__",
            "__truediv__", "__rtruediv__", "__pow__", "__rpow__", "__matmul__", "__neg__", "__abs__", "__invert__",
-           "__and__", "__rand__", "__or__", "__ror__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+           "__and__", "__rand__", "__xor__", "__rxor__", "__lshift__", "__rshift__", "__mod__", "__rmod__",
+           "__floordiv__", "__rfloordiv__",
+           "__or__", "__ror__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
            "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__imatmul__", "__iand__", "__ior__",
            "__delattr__")
 RESULTS = {"__len__": "int", "__bool__": "bool", "__int__": "int", "__float__": "float", "__index__": "int",
@@ -180,20 +182,25 @@ def show_class(name, cls):
     if issubclass(cls, int):
         members = [member for member in dir(cls) if member.isupper()]
         body = "".join(f"    {member}: ClassVar[{name}]\n" for member in members)
+        body += "".join(show_property(member, value, name) for member, value in sorted(cls.__dict__.items())
+                        if isinstance(value, property) and not member.startswith("_"))
         return f"class {name}(int):\n{docstring(cls, 1)}{body}    value_nick: str\n    value_name: str\n"
     bases = [base for base in cls.__mro__[1:] if getattr(ebb, base.__name__, None) is base]
     is_object = issubclass(cls, GObject.Object)
     base = bases[0].__name__ if bases else "_Object" if is_object else None
+    base = "Tensor" if name in ("Parameter", "Buffer") else base  # whose constructors make tensors
     text = f"class {name}({base}):\n" if base else f"class {name}:\n"
     if issubclass(cls, Exception):
         text = f"class {name}(Exception):\n"
     text += docstring(cls, 1)
     body, seen = "", set()
-    raws = [cls] + [raw for raw in cls.__mro__[1:] if raw.__name__ == name]  # the class of C below that of Python
+    # The class of C below that of Python, and what has no types of its own, as the base of containers.
+    raws = [cls] + [raw for raw in cls.__mro__[1:] if raw.__name__ == name or raw.__name__.startswith("_")]
     if issubclass(cls, Exception):
         body += "    message: str\n    code: int\n    domain: str\n"
     for member in ("__init__", *SPECIAL):
-        value = cls.__dict__.get(member)
+        value = next((raw.__dict__[member] for raw in raws if member in raw.__dict__ and (
+            raw is cls or raw.__name__.startswith("_"))), None)
         if member == "__init__" and not issubclass(cls, Exception):
             body += show_constructor(name, cls)
         elif callable(value) and member in SPECIAL:
@@ -212,6 +219,8 @@ def show_class(name, cls):
                     value.fget, types.FunctionType) else f"    {member}: {fields.get(member, 'Any')}\n"
             elif callable(value) or isinstance(value, (staticmethod, classmethod)):
                 body += show_function(member, value, 1, name)
+            elif value is None:  # what a program may set
+                body += f"    {member}: Any\n"
     if is_object:
         for spec in cls.list_properties():
             member = spec.name.replace("-", "_")

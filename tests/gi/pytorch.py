@@ -235,6 +235,17 @@ class Namespaces(TestCase):
             self.assertEqual({item for part in drawn for item in part}, set(range(10)))
         self.assertNotEqual(list(samplers[0]), (samplers[0].set_epoch(5), list(samplers[0]))[1])
 
+    def test_a_mixin_of_python_has_attributes_of_its_own(self):
+        class Named:
+            label = "none"
+
+        class Layer(Named, nn.Linear):
+            pass
+
+        layer = Layer(2, 2)
+        layer.label = "first"
+        self.assertEqual((layer.label, Layer.label), ("first", "none"))
+
     def test_a_switch_of_gradients_is_undone(self):
         with ebb.set_grad_enabled(False):
             self.assertFalse(ebb.is_grad_enabled())

@@ -18,12 +18,24 @@ PYTHON = "/usr/bin/python3"
 # What mypy can't know of PyGObject's classes, and names that nobody calls.
 OF_PYGOBJECT = re.compile(
     r" is not a function$| metaclass differs$|isn't marked with @|stub is a staticmethod but runtime is not$"
-    r"|\.__(gtype|info|gsignals|gproperties|enum_values|deepcopy|copy|array_ufunc|missing|str|mod|floordiv)__ "
+    r"|\.__(gtype|info|gsignals|gproperties|enum_values|flags_values|deepcopy|copy|array_ufunc|missing|str)__ "
     r"|\.do_\w+ is not present|\.__init__ is inconsistent, stub does not have \*|^$|^Found \d+ errors")
 
 PROGRAM = """
 import ebb
+import ebb.nn.functional as F
+from ebb import nn, optim
+from ebb.utils.checkpoint import checkpoint
+from ebb.utils.data import DataLoader, TensorDataset
 
+for inputs, labels in DataLoader(TensorDataset(ebb.ones(4, 2), ebb.arange(4)), batch_size=2, shuffle=True):
+    penalty: ebb.Tensor = F.cross_entropy(inputs, labels, label_smoothing=0.1) % 2
+    penalty += nn.Parameter(ebb.zeros(1)).norm()
+layers = nn.Sequential(nn.Linear(2, 2), nn.Softmax(dim=-1))
+schedule = optim.lr_scheduler.LinearLR(optim.SGD(layers.parameters(), lr=0.1), total_iters=3)
+rates: list[float] = schedule.get_last_lr()
+nn.init.xavier_uniform_(layers[0].weight)
+checkpoint(layers, ebb.ones(1, 2), use_reentrant=False)
 model = ebb.Sequential(ebb.Linear(2, 3, bias=False), ebb.GELU())
 optimizer = ebb.AdamW(model.parameters(), lr=1e-3)
 x: ebb.Tensor = ebb.einsum("ij,jk->ik", ebb.ones(2, 2), ebb.ones(2, 2))
@@ -44,6 +56,8 @@ def run(*command, **environment):
 
 
 class Stubs(unittest.TestCase):
+    maxDiff = None
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="ebb-stubs-")

@@ -4,8 +4,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from gi.overrides._ebb_check import suggest_attribute
-from gi.overrides._ebb_compose import advise_on_tensor
+from gi.overrides._ebb_check import suggest_attribute  # type: ignore[import-untyped,import-not-found]
+from gi.overrides._ebb_compose import advise_on_tensor  # type: ignore[import-untyped,import-not-found]
 
 # Where a name of PyTorch may be that a program looks for in another namespace.
 SPACES = ("nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "utils.data",
@@ -26,7 +26,7 @@ def find_space(name: str) -> str:
 
 def advise_in(space: str, name: str) -> Any:
     """Raises the AttributeError for a name that a namespace does not have."""
-    import ebb
+    ebb: Any = importlib.import_module("ebb")
     if name.startswith("__"):
         raise AttributeError(name)
     found = find_space(name)

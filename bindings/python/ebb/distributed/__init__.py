@@ -56,7 +56,7 @@ def destroy_process_group(group: Any = None) -> None:
     """Leaves the default group."""
     if group is None or group is _state.get("group"):
         _state.clear()
-        ebb._Ebb.destroy_process_group()
+        ebb.destroy_process_group()
 
 
 def is_available() -> bool:

@@ -37,8 +37,9 @@ def _layer(name: str, function: Callable[..., Tensor], buffers: Any = (), **opti
         return ", ".join(f"{key}={getattr(self, key)!r}" for key in options if key not in buffers)
 
     text = f"{function.__name__}() as a module" + (f", with {', '.join(options)}." if options else ".")
-    return type(Module)(name, (Module,), {"__init__": __init__, "forward": forward, "extra_repr": extra_repr,
-                                          "__doc__": text, "__module__": "ebb.nn", "__qualname__": name})
+    kind: Any = type(Module)
+    return kind(name, (Module,), {"__init__": __init__, "forward": forward, "extra_repr": extra_repr, "__doc__": text,
+                                  "__module__": "ebb.nn", "__qualname__": name})
 
 
 
@@ -166,7 +167,7 @@ class MultiheadAttention(Module):
         self.in_proj_bias = Parameter(ebb.zeros(3 * embed_dim)) if bias else None
         self.out_proj = Linear(embed_dim, embed_dim, bias)
         if bias:
-            init.zeros_(self.out_proj.bias)
+            init.zeros_(self.out_proj.get_parameter("bias"))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Any = None,
                 need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True,

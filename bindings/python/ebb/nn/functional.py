@@ -211,8 +211,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
                                  enable_gqa: bool = False) -> Tensor:
     """enable_gqa: keys and values may have fewer heads, which queries share in groups."""
     if query.ndim < 4:
-        lifted = [x.reshape(*[1] * (4 - x.ndim), *x.shape) for x in (query, key, value)]
-        return scaled_dot_product_attention(*lifted, attn_mask, dropout_p, is_causal, scale, enable_gqa).reshape(
+        q, k, v = (x.reshape(*[1] * (4 - x.ndim), *x.shape) for x in (query, key, value))
+        return scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa).reshape(
             *query.shape[:-1], value.shape[-1])
     if enable_gqa and key.shape[-3] != query.shape[-3]:
         n = query.shape[-3] // key.shape[-3]

@@ -226,7 +226,7 @@ class DistributedSampler(Sampler):
 
     def __init__(self, dataset: Any, num_replicas: Any = None, rank: Any = None, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False) -> None:
-        group = ebb.ProcessGroup.get_default() if num_replicas is None or rank is None else None
+        group: Any = ebb.ProcessGroup.get_default() if num_replicas is None or rank is None else None
         self.dataset, self.shuffle, self.seed, self.drop_last, self.epoch = dataset, shuffle, seed, drop_last, 0
         self.num_replicas = group.size if num_replicas is None else num_replicas
         self.rank = group.rank if rank is None else rank

@@ -71,7 +71,9 @@ _specs = {}  # of properties that were set, by class, which GObject keeps for ev
 
 
 def is_library_class(cls):
-    return cls.__module__.startswith("gi.") or cls.__module__ == "gobject" or not hasattr(cls, "__gtype__")
+    if cls.__module__ == "builtins":  # which code without a __name__ makes classes of, too
+        return not hasattr(cls, "__gtype__")
+    return cls.__module__.startswith("gi.") or cls.__module__ == "gobject"
 
 
 def c_class(cls):

@@ -222,11 +222,12 @@ def stack(tensors, dim=0):
     return _stack(list(tensors), dim)
 
 
-def where(condition, a=None, b=None):
-    """Elements of a where the condition holds, else of b; both may be numbers. Without both, the indices of what is
-    not 0, a tensor for each dimension."""
-    if a is None and b is None:
+def where(condition, input=None, other=None):
+    """Elements of input where the condition holds, else of other; both may be numbers. Without both, the indices of
+    what is not 0, a tensor for each dimension."""
+    if input is None and other is None:
         return condition.nonzero(as_tuple=True)
+    a, b = input, other
     values = [v for v in (a, b) if not isinstance(v, Tensor)]
     for value in values:
         if not isinstance(value, numbers.Real):
@@ -390,7 +391,7 @@ def backward(outputs, grad_outputs=None, inputs=None, retain_graph=False):
     _backward(_listed(outputs), _listed(grad_outputs), _listed(inputs), retain_graph)
 
 
-def clip_grad_norm(parameters, max_norm, norm_type=2):
+def clip_grad_norm(parameters, max_norm, norm_type=2.0):
     """Scales the gradients of parameters in place so that their norm is max_norm at most; returns the norm before, a
     tensor of one number. norm_type is 2, 1, math.inf (or "inf") or any other number above 0."""
     return _clip_grad_p_norm(_listed(parameters), max_norm, float(norm_type))

@@ -121,7 +121,7 @@ class _Wider:
         """beta * self + alpha * the products of all elements of two vectors."""
         return self * beta + a.outer(b) * alpha
 
-    def dist(self, other, p=2):
+    def dist(self, other, p=2.0):
         """The norm of the difference."""
         return (self - other).norm(p)
 
@@ -298,7 +298,7 @@ class _Wider:
             raise TypeError(f"view(): {self.dtype} can't be seen as {shape[0]}: write to({shape[0]}) to convert it")
         return from_numpy(self.numpy().view(names[shape[0]]))
 
-    def norm(self, p=2, dim=None, keepdim=False):
+    def norm(self, p=2.0, dim=None, keepdim=False):
         """The root of the sum of squares, all in all or along dimensions; p: 1, math.inf or another number."""
         p = {"fro": 2, None: 2}.get(p, p)
         if p in (1, 2) or not isinstance(p, numbers.Real):

@@ -20,7 +20,7 @@ def pad_sequence(sequences: Any, batch_first: bool = False, padding_value: float
 def unpad_sequence(padded_sequences: Tensor, lengths: Tensor, batch_first: bool = False) -> "list[Tensor]":
     """The tensors that pad_sequence() has joined."""
     rows = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
-    return [row[:length] for row, length in zip(rows, lengths.tolist())]
+    return [row[:length] for row, length in zip(rows.unbind(0), lengths.tolist())]
 
 
 __path__: "list[str]" = []  # so that a from … import asks for advice, as ebb's finder gives it
