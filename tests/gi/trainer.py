@@ -345,6 +345,34 @@ class Resuming(Case):
         self.assertEqual((calls, trainer.step), ([None, None], 2))
         self.assertEqual(self.make(resume=self.place("state")).run()["first_step"], 2)
 
+    def test_a_state_that_ctrl_c_can_not_save_is_the_cause(self):
+        def stop(step):
+            shutil.rmtree(folder)
+            with open(folder, "w", encoding="utf-8"):
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+
+        folder, notes = self.place("state"), []
+        with self.assertRaises(KeyboardInterrupt) as caught:
+            self.make(resume=folder, on_step=stop, on_note=notes.append).run()
+        self.assertRegex(str(caught.exception.__cause__), "^resume: can't make the folder .*: Not a directory")
+        self.assertEqual([note for note in notes if note.startswith("Stopped")], [])
+
+    def test_a_failure_is_raised_once(self):
+        failures = [KeyError("first"), IndexError("second")]
+
+        def give(number):
+            raise failures[0]
+
+        trainer = self.make(give)
+        for kind in (KeyError, IndexError):
+            with self.assertRaises(kind):
+                trainer.run()
+            del failures[0]
+        trainer.set_batch_func(lambda *_: ebb.Args.new(ebb.ArgsKind.DICT))
+        with self.assertRaisesRegex(ebb.Error, "the training is done, at step 0"):
+            trainer.run_step()
+
     def test_a_handler_of_ones_own_is_called(self):
         calls = []
         before = signal.signal(signal.SIGINT, lambda *_: calls.append(None))
@@ -359,6 +387,17 @@ class Resuming(Case):
         thread.start()
         thread.join()
         self.assertEqual(found, [7])
+
+    def test_failing_data_ends_a_loop(self):
+        def give(number):
+            if number == 2:
+                raise KeyError("mine")
+            return make_batches()[number]
+
+        with self.assertRaisesRegex(KeyError, "mine"), self.make(give) as trainer:
+            for step in trainer:
+                self.assertLess(step.number, 3)
+        self.assertEqual(trainer.step, 2)
 
     def test_a_loop_that_is_left_saves(self):
         with self.assertRaises(KeyError), self.make(resume=self.place("state")) as trainer:

@@ -24,6 +24,7 @@ from gi.overrides._ebb_progress import Progress
 from gi.overrides._ebb_signals import Interruption
 from gi.overrides._ebb_tensor import Tensor, to_device, to_dtype
 from gi.overrides._ebb_trainer_names import translate
+from gi.repository import Gio
 
 Ebb = get_introspection_module("Ebb")
 
@@ -168,6 +169,8 @@ _new, _new_within, _prepare, _run_step, _finish, _run, _evaluate, _is_done, _fin
     Ebb.Trainer.new, Ebb.Trainer.new_within, Ebb.Trainer.prepare, Ebb.Trainer.run_step, Ebb.Trainer.finish,
     Ebb.Trainer.run, Ebb.Trainer.evaluate, Ebb.Trainer.is_done, Ebb.finetune_new))
 
+_CANCELLED = Gio.IOErrorEnum.CANCELLED
+
 
 def _with_names(error):
     """The error with the settings as Python writes them."""
@@ -279,8 +282,9 @@ class Trainer(Ebb.Trainer):
         self._is_shown = self._progress is not None
         try:
             self._call(_run)
-        except KeyboardInterrupt:
-            self._say_stopped()
+        except KeyboardInterrupt as failure:
+            if failure.__cause__ is None:
+                self._say_stopped()
             raise
         finally:
             self._is_shown = False
@@ -338,6 +342,11 @@ class Trainer(Ebb.Trainer):
                 return function(self, *args, interruption.cancellable)
             except Error as error:
                 failure, self._failure = self._failure or interruption.failure or _with_names(error), None
+                if failure is interruption.failure and not error.matches(Gio.io_error_quark(), _CANCELLED):
+                    failure.__cause__ = error  # what kept the state from being saved
+            except BaseException:  # of the user's code
+                self._failure = None
+                raise
             try:
                 raise failure
             finally:
