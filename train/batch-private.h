@@ -13,6 +13,7 @@ typedef struct
 {
   EbbArgs *values; /* of all models, on the host */
   gint64 n_rows;
+  guint64 n_bytes; /* of its tensors */
   double *weights; /* [n_rows + 1]: how much the rows before each one count */
 } EbbTrainBatch;
 

@@ -16,6 +16,7 @@ check_rows (EbbTrainBatch *self, const char *key, EbbTensor *tensor, GError **er
     return ebb_fail (error, EBB_ERROR_SHAPE, "batch: \"%s\" has no dimension: its first one must be rows", key);
   if (self->n_rows == 0)
     self->n_rows = ebb_tensor_get_dim (tensor, 0);
+  self->n_bytes += ebb_tensor_get_n_bytes (tensor);
   if (self->n_rows > 0 && ebb_tensor_get_dim (tensor, 0) == self->n_rows)
     return TRUE;
   return ebb_fail (error, EBB_ERROR_SHAPE,

@@ -52,8 +52,12 @@ gboolean ebb_train_source_fill (EbbTrainSource *self,
 /* The batches of the next step, of EbbTrainBatch. A dry run takes those that the batch function has given. */
 GPtrArray *ebb_train_source_take_step (EbbTrainSource *self,
                                        GError **error);
-/* Rows of the first batch that a step takes. */
-gint64 ebb_train_source_get_rows (const EbbTrainSource *self);
+/* The most rows and bytes of a batch that the next step takes; no bytes are known of a dataset, whose batches are
+ * alike.
+ */
+void ebb_train_source_get_size (const EbbTrainSource *self,
+                                gint64 *n_rows,
+                                guint64 *n_bytes);
 /* Whether the data has ended, as far as it was taken. */
 gboolean ebb_train_source_is_at_end (const EbbTrainSource *self);
 /* A step has taken @batches. */

@@ -215,12 +215,18 @@ ebb_train_source_end_step (EbbTrainSource *self, GPtrArray *batches)
   self->is_used = batches == self->queue;
 }
 
-gint64
-ebb_train_source_get_rows (const EbbTrainSource *self)
+void
+ebb_train_source_get_size (const EbbTrainSource *self, gint64 *n_rows, guint64 *n_bytes)
 {
-  if (self->data != NULL)
-    return self->batch_size;
-  return self->queue->len > 0 ? ((const EbbTrainBatch *) self->queue->pdata[0])->n_rows : 0;
+  *n_rows = self->data != NULL ? self->batch_size : 0;
+  *n_bytes = 0;
+  for (guint i = 0; i < self->queue->len; i++)
+    {
+      const EbbTrainBatch *batch = self->queue->pdata[i];
+
+      *n_rows = MAX (*n_rows, batch->n_rows);
+      *n_bytes = MAX (*n_bytes, batch->n_bytes);
+    }
 }
 
 gboolean

@@ -193,7 +193,7 @@ note (EbbMemoryBudget *budget, const char *text, gpointer user_data)
 static gboolean
 begin_within (EbbTrainer *self, GError **error)
 {
-  self->within.parts.n_rows = ebb_train_source_get_rows (&self->source);
+  ebb_train_source_get_size (&self->source, &self->within.parts.n_rows, &self->within.parts.n_bytes);
   return ebb_train_within_begin (&self->within, poll, note, self, error);
 }
 
@@ -206,7 +206,7 @@ begin_parts (EbbTrainer *self, GError **error)
                           "trainer: budget is set, and it is made within another one: leave budget out");
   if (!begin (self, error) || !ebb_train_source_fill (&self->source, error))
     return NULL;
-  self->within.parts.n_rows = ebb_train_source_get_rows (&self->source);
+  ebb_train_source_get_size (&self->source, &self->within.parts.n_rows, &self->within.parts.n_bytes);
   return &self->within.parts;
 }
 
@@ -599,6 +599,31 @@ run_step_func (EbbModule *model, gpointer user_data, GError **error)
   return take_step (user_data, error);
 }
 
+/* A batch larger than any before is planned before it runs. All ranks have the same batches. */
+static gboolean
+plan_larger (EbbTrainer *self, GError **error)
+{
+  const EbbTrainParts *parts = &self->within.parts;
+  g_autofree char *text = NULL;
+  gint64 n_rows;
+  guint64 n_bytes;
+
+  if (!self->within.is_bound || self->source.data != NULL)
+    return TRUE;
+  if (!ebb_train_source_fill (&self->source, error))
+    return FALSE;
+  ebb_train_source_get_size (&self->source, &n_rows, &n_bytes);
+  if (n_rows <= parts->n_rows && n_bytes <= parts->n_bytes)
+    return TRUE;
+  text = g_strdup_printf ("step %" G_GINT64_FORMAT " has a larger batch than any before, and was planned again",
+                          self->record.step + 1);
+  ebb_train_within_end (&self->within);
+  if (!begin_within (self, error))
+    return FALSE;
+  ebb_trainer_emit (self, EBB_TRAINER_NOTE, text);
+  return TRUE;
+}
+
 /* Where nothing lasting has changed yet, a rank that trains alone goes back to the last step. */
 static gboolean
 run_whole_step (EbbTrainer *self, GError **error)
@@ -662,7 +687,7 @@ run_step (EbbTrainer *self, GError **error)
   self->ranks.agreed |= self->ranks.control == NULL ? self->ranks.requested : 0;
   if (ebb_trainer_is_cancelled (self))
     return TRUE;
-  return run_whole_step (self, error) && finish_step (self, error);
+  return plan_larger (self, error) && run_whole_step (self, error) && finish_step (self, error);
 }
 
 /* The state of the last whole step is saved, if this object has taken one. */
@@ -721,6 +746,8 @@ ebb_trainer_run_step (EbbTrainer *self, GCancellable *cancellable, GError **erro
   self->cancellable = NULL;
   if (!ok)
     {
+      if (self->within.budget != NULL && !self->within.is_bound) /* the next step is planned again */
+        ebb_trainer_release (self);
       g_propagate_error (error, failure);
       return FALSE;
     }
@@ -772,6 +799,7 @@ ebb_trainer_finish (EbbTrainer *self, GError **error)
   self->ranks.failure_shared = FALSE;
   if (self->is_prepared && !self->is_broken)
     ok = begin_hooks (self, NULL, error) && settle (self, error)
+         && ebb_trainer_agree (self, ebb_train_within_wait (&self->within, error), error)
          && (self->settings->resume == NULL || ebb_trainer_save_state (self, error))
          && (self->hooks.finish == NULL || self->hooks.finish (self, self->hooks.data, error));
   self->ranks.requested = self->ranks.agreed = 0;

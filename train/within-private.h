@@ -15,7 +15,8 @@ typedef struct
   EbbTrainPass *pass;
   EbbTrainingState *state;
   const EbbTrainerSettings *settings;
-  gint64 n_rows; /* of the first batch */
+  gint64 n_rows;   /* of the largest batch */
+  guint64 n_bytes; /* of that batch; 0: all batches are alike */
   EbbStepFunc step;
   gpointer data;
 } EbbTrainParts;
@@ -81,6 +82,9 @@ gboolean ebb_train_within_begin (EbbTrainWithin *self,
 /* Runs a step as the budget does. */
 gboolean ebb_train_within_run_step (EbbTrainWithin *self,
                                     GError **error);
+/* Waits for the store that the budget names, if it has one. */
+gboolean ebb_train_within_wait (const EbbTrainWithin *self,
+                                GError **error);
 /* Takes plan and limit off. */
 void ebb_train_within_end (EbbTrainWithin *self);
 /* Owned; NULL: there was no budget. */

@@ -5,6 +5,7 @@
 #include "nn/models/gpt.h"
 #include "nn/optim/adam.h"
 #include "nn/optim/optimizer-private.h"
+#include "offload/activation-store.h"
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "train/concessions-private.h"
@@ -270,6 +271,15 @@ ebb_train_within_run_step (EbbTrainWithin *self, GError **error)
 
   return self->is_bound ? ebb_memory_budget_run_step (self->budget, parts->step, parts->data, error)
                         : parts->step (parts->pass->model, parts->data, error);
+}
+
+gboolean
+ebb_train_within_wait (const EbbTrainWithin *self, GError **error)
+{
+  EbbSavedTensorHooks *store = self->is_bound ? self->budget->store : NULL;
+
+  return store == NULL || !EBB_IS_ACTIVATION_STORE (store)
+         || ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (store), error);
 }
 
 void

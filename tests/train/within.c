@@ -15,13 +15,16 @@ typedef struct
   guint n_dry, n_real;
   EbbConcessions taken;    /* of the last call */
   gboolean has_func;       /* batches by a function */
+  gboolean grows;          /* batches of 2 rows, and from number 2 on of 8 */
   EbbMemoryBudget *budget; /* of the options; NULL: none */
 } Making;
 
 static EbbArgs *
 give_batch (gint64 number, gpointer user_data, GError **error)
 {
-  return test_trainer_batch (number, 8);
+  const Making *self = user_data;
+
+  return test_trainer_batch (number, self->grows && number < 2 ? 2 : 8);
 }
 
 static EbbTrainer *
@@ -44,7 +47,7 @@ make (EbbConcessions taken, gpointer user_data, GError **error)
   self->taken = taken;
   trainer = ebb_trainer_new (model, optimizer, data, options, error);
   if (trainer != NULL && self->has_func)
-    ebb_trainer_set_batch_func (trainer, give_batch, NULL, NULL);
+    ebb_trainer_set_batch_func (trainer, give_batch, self, NULL);
   return trainer;
 }
 
@@ -213,6 +216,41 @@ over_a_model (void)
   test_assert_error (error, EBB_ERROR_STATE, "plan of another training");
 }
 
+static void
+note_text (EbbTrainer *trainer, const char *text, guint *n_planned)
+{
+  *n_planned += strstr (text, "step 3 has a larger batch") != NULL;
+  if (!test_device_is_cpu ()) /* whose kernels were timed in workspace */
+    ebb_memory_reset_peaks (test_device ());
+}
+
+/* A batch larger than any before is planned before it runs. */
+static void
+larger_batches (void)
+{
+  Making making = { .has_func = TRUE };
+  double plain[N_STEPS], losses[N_STEPS];
+  guint64 hash, other, least;
+  guint n_planned = 0;
+  const guint64 need = train_plainly (&making, plain, &hash);
+  g_autoptr (EbbMemoryBudget) none = make_budget (1, EBB_CONCESSIONS_NONE);
+  g_autoptr (EbbMemoryBudget) budget = NULL;
+  g_autoptr (EbbTrainer) trainer = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (ebb_trainer_new_within (none, make, &making, NULL));
+  g_object_get (none, "least-bytes", &least, NULL);
+  making.grows = TRUE;
+  train_plainly (&making, plain, &hash);
+  budget = make_budget ((least + need) / 2, EBB_CONCESSIONS_NONE);
+  trainer = ebb_trainer_new_within (budget, make, &making, &error);
+  g_assert_no_error (error);
+  g_signal_connect (trainer, "note", G_CALLBACK (note_text), &n_planned);
+  g_assert_cmpuint (train (trainer, losses, &other), <=, (least + need) / 2);
+  g_assert_cmphex (other, ==, hash);
+  g_assert_cmpuint (n_planned, ==, 1);
+}
+
 /* -- ranks --------------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -321,6 +359,7 @@ main (int argc, char **argv)
   g_test_add_func ("/trainer/within/too-small-allocates-nothing", too_small);
   g_test_add_func ("/trainer/within/changes-that-are-allowed", changes);
   g_test_add_func ("/trainer/within/over-a-model", over_a_model);
+  g_test_add_func ("/trainer/within/larger-batches-are-planned", larger_batches);
   g_test_add_func ("/trainer/within/ranks-plan-together", ranks);
   g_test_add_func ("/trainer/within/makers", makers);
   return g_test_run ();
