@@ -37,15 +37,6 @@ launcher_fail_silently (void)
 
 static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
 
-gboolean
-launcher_is_there (void)
-{
-  for (guint i = 0; i < G_N_ELEMENTS (size_names); i++)
-    if (g_getenv (size_names[i]) != NULL)
-      return TRUE;
-  return FALSE;
-}
-
 int
 launcher_count (void)
 {

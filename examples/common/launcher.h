@@ -14,8 +14,6 @@ gboolean launcher_speaks (void);
 /* The status of a process that leaves an error in its options to the one that speaks. A launcher ends all processes
  * once one has failed, so this one gives the other a second to print. */
 int launcher_fail_silently (void);
-/* Whether a launcher started this process, even as the only one. */
-gboolean launcher_is_there (void);
 /* The number of this process among those of its machine, as launchers say it; 0 if none does. */
 guint64 launcher_get_local_rank (void);
 

@@ -14,7 +14,6 @@ import unittest
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 PROGRAM = os.path.join(BUILD, "examples", "fsdp_gpt")
 ALONE = os.path.join(BUILD, "examples", "train_gpt")
-OSLO = os.path.join(BUILD, "examples", "oslo_gpt2")
 # Width and vocabulary that no number of ranks below divides, and a batch that only some divide.
 MODEL = ["--layers", "2", "--width", "36", "--heads", "2", "--context", "24", "--batch", "6", "--dropout", "0",
          "--lr", "3e-4", "--threads", "1"]
@@ -347,7 +346,7 @@ class Failures(FsdpGptTest):
         """What all would say is said by rank 0, if the launcher says that there is one."""
         several = {"OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE",
                    "SLURM_PROCID": "SLURM_STEP_NUM_TASKS", "PMIX_RANK": "SLURM_STEP_NUM_TASKS", "RANK": "WORLD_SIZE"}
-        for program in PROGRAM, ALONE, OSLO:
+        for program in PROGRAM, ALONE:
             for name, size in several.items():
                 is_rank = program != ALONE or name != "RANK"  # train_gpt's ranks are MPI's
                 for more, n_lines in (({name: "1"}, 1), ({name: "1", size: "1"}, 1), ({name: "0", size: "2"}, 1),

@@ -24,7 +24,7 @@ TOOLS = ["gcc", "g++", "libc6-dev", "cmake", "make", "pkg-config", "valac", "gjs
          "bash-completion"]
 # Files that a system writes about itself.
 OWN = re.compile(r"/(proc|sys|dev|run|tmp|root|packages)(/|$)|/var/(cache|log|lib/(apt|dpkg|systemd))(/|$)")
-BINARIES = ["ebb-finetune", "ebb-fsdp-gpt", "ebb-generate", "ebb-nested-activations", "ebb-oslo-gpt2", "ebb-train-bert",
+BINARIES = ["ebb-finetune", "ebb-fsdp-gpt", "ebb-generate", "ebb-train-bert",
             "ebb-train-gpt"]
 
 

@@ -93,11 +93,25 @@ class Table(OsloTest):
 
     @unittest.skipUnless(HAS_MPI, "there is no MPI")
     def test_processes_are_ranks(self):
-        rows = self.table([MPIRUN, "-n", "2", "--oversubscribe", *IN_C], n_ranks=2)
+        rows = self.table([MPIRUN, "-n", "2", "--oversubscribe", *IN_C], "--ranks", 0, n_ranks=2)
         for plain, divided in zip(rows["plain"], rows["partitioned"]):
             self.assertLessEqual(divided["kept"], plain["kept"] / 1.95)
 
 
+class BadInput(unittest.TestCase):
+    def test_it_is_one_line(self):
+        for words, status, said in ((["--batch", 0], 2, "--batch"), (["--width", "x"], 2, "x"),
+                                    (["more"], 2, "options"), (["--preset", "big"], 1, "big"),
+                                    (["--nothing"], 2, "--nothing"),
+                                    ([*SIZES, "--heads", 5], 1, "5 heads"), ([*SIZES, "--ranks", 3], 1, "heads"),
+                                    ([*SIZES, "--device", "none"], 1, "\"none\"")):
+            with self.subTest(words=words):
+                done = run(IN_C, *words)
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (status, 1), done.stderr)
+                self.assertIn(said, done.stderr)
+
+
+@unittest.skipUnless(HAS_PYTHON, "there is no Python with introspection")
 class Folder(OsloTest):
     """The tutorial with a model's own weights and tokenizer; transformers computes the losses from the same folder."""
     SIZES = ["--batch", 4, "--sequence", 32, "--ranks", 2]
@@ -113,7 +127,7 @@ class Folder(OsloTest):
             file.write(self.TEXTS)
 
     def test_its_tokenizer_padding_labels_and_weights_are_the_tutorials(self):
-        for program in [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON):
+        for program in [IN_PYTHON]:
             done = run(program, "--model", self.folder, "--data", self.text, *self.SIZES)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             rows = read_table(done.stdout)
@@ -126,22 +140,23 @@ class Folder(OsloTest):
                                     (["--model", self.folder, "--layers", 2], 2, "--layers"),
                                     (["--model", self.folder, "--preset", "tiny"], 2, "--preset"),
                                     (["--model", self.folder, "--sequence", 65], 1, "--sequence 65: the model has 64")):
-            for program in [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON):
+            for program in [IN_PYTHON]:
                 with self.subTest(words=words, program=program):
                     done = run(program, "--ranks", 2, *words)
                     self.assertEqual((done.returncode, done.stderr.count("\n")), (status, 1), done.stderr)
                     self.assertIn(said, done.stderr)
 
     def test_heads_that_the_ranks_do_not_divide_are_named_before_the_table(self):
-        for program in [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON):
+        for program in [IN_PYTHON]:
             done = run(program, "--model", self.folder, "--data", self.text, *self.SIZES, "--ranks", 3)
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
             self.assertIn("its 4 heads and 4 heads of keys and values can't be divided among 3 ranks: take 2",
                           done.stderr)
 
 
+@unittest.skipUnless(HAS_PYTHON, "there is no Python with introspection")
 class Failures(OsloTest):
-    programs = [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON)
+    programs = [IN_PYTHON]
     by_argparse = "--batch 0", "--dropout -1"
 
     def test_bad_input_is_one_line(self):
@@ -176,7 +191,8 @@ class Failures(OsloTest):
             self.assertIn("one process was started", done.stderr)
 
     def test_more_is_told_as_more(self):
-        done = run(IN_C, "--preset", "tiny", "--layers", 2, "--width", 32, "--heads", 4, "--batch", 2, "--sequence", 16)
+        done = run(IN_PYTHON, "--preset", "tiny", "--layers", 2, "--width", 32, "--heads", 4, "--batch", 2,
+                   "--sequence", 16)
         self.assertEqual(done.returncode, 0)
         self.assertRegex(done.stdout, r"all at most \+\d+ %")
         self.assertNotIn("1/0.", done.stdout)

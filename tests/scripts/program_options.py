@@ -16,7 +16,7 @@ import unittest
 
 SOURCE = os.environ.get("EBB_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
 BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(SOURCE, "build", "release"))
-NAMES = ["train_gpt", "fsdp_gpt", "train_bert", "finetune", "generate", "oslo_gpt2", "nested_activations"]
+NAMES = ["train_gpt", "fsdp_gpt", "train_bert", "finetune", "generate"]
 MODEL = os.path.join(SOURCE, "tests", "fixtures", "chat-model")
 SMALL = ["--data", "text.txt", "--width", "32", "--heads", "2", "--layers", "2", "--context", "32", "--batch", "2"]
 ESCAPE = re.compile(r"\033\[[0-9;]*[A-Za-z]")
@@ -135,17 +135,16 @@ class Tables(ProgramsTest):
 
     def test_completions_offer_presets_and_models(self):
         for name, presets in (("train_gpt", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]),
-                              ("oslo_gpt2", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]),
                               ("train_bert", ["bert-base", "bert-large"])):
             with self.subTest(program=name):
                 self.assertEqual(self.complete(name, "--preset", ""), [*presets, "tiny"])
-                done = self.run_program(name, "--preset", "huge", *(SMALL[:2] if name != "oslo_gpt2" else []))
+                done = self.run_program(name, "--preset", "huge", *SMALL[:2])
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(f"--preset huge: it must be one of {presets[0]}, ", done.stderr)
         os.mkdir(os.path.join(self.folder, "chat"))
         self.write("chat.gguf", "")
         for name, option in (("generate", "--model"), ("generate", "--adapter"), ("finetune", "--model"),
-                             ("finetune", "--adapter"), ("finetune", "--merge"), ("oslo_gpt2", "--model")):
+                             ("finetune", "--adapter"), ("finetune", "--merge")):
             with self.subTest(program=name, option=option):
                 self.assertEqual(self.complete(name, option, ""), ["chat", "chat.gguf"])
                 installed = get_installed_name(name)
@@ -169,8 +168,7 @@ class Tables(ProgramsTest):
                                    ("train_gpt", "--save_every", "--save-every"), ("finetune", "--xyzzy", None),
                                    ("train_gpt", "--microbatch", "--micro-batch"),
                                    ("generate", "--max_tokens", "--tokens"), ("generate", "--temp", "--temperature"),
-                                   ("finetune", "--lora-rank", "--lora"), ("oslo_gpt2", "--preste", "--preset"),
-                                   ("nested_activations", "--foldr", "--folder")):
+                                   ("finetune", "--lora-rank", "--lora")):
             with self.subTest(program=name, typed=typed):
                 done = self.run_program(name, typed, "5")
                 self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))

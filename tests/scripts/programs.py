@@ -11,7 +11,7 @@ import unittest
 
 SOURCE = os.environ.get("EBB_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
 BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(SOURCE, "build", "release"))
-NAMES = ["train_gpt", "fsdp_gpt", "train_bert", "finetune", "oslo_gpt2", "nested_activations"]
+NAMES = ["train_gpt", "fsdp_gpt", "train_bert", "finetune"]
 IN_C = {name: [os.path.join(BUILD, "examples", name)] for name in NAMES}
 PYTHON = "/usr/bin/python3"
 HAS_PYTHON = (os.path.exists(os.path.join(BUILD, "Ebb-1.0.typelib")) and os.path.exists(PYTHON)

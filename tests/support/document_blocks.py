@@ -15,7 +15,7 @@ GUIDE = [name for name in NAMES if name.startswith(os.path.join("docs", "porting
 # The beginning of a command: the path of a program, or a name with options.
 _COMMAND = re.compile(r"(build/release/|examples/python/\w+\.py|scripts/|tests/[\w/]+\.py|/usr/bin/|export \w+="
                       r"|(mpirun|gcc|cmake(?= -)|gjs|valac|train_gpt|fsdp_gpt|train_bert|oslo_gpt2|nested_activations"
-                      r"|ebb-(generate|finetune|train-gpt|fsdp-gpt|oslo-gpt2)|step(?! \d+/)|attention|load|tiny-op) "
+                      r"|ebb-(generate|finetune|train-gpt|fsdp-gpt)|step(?! \d+/)|attention|load|tiny-op) "
                       r"\S)")
 
 # The code of a fenced block, and the text of a block right below it, which is what the code prints.
