@@ -179,6 +179,8 @@ def __getattr__(name):
         return getattr(_Ebb.DType, _DTYPES[name])
     if name in _CONSTANTS:
         return _CONSTANTS[name]
+    if name == "default_generator":
+        return _Ebb.Generator.get_default()
     if name in _SPACES:
         return importlib.import_module(f"ebb.{name}")
     try:

@@ -38,6 +38,7 @@ def init_process_group(backend: Any = None, init_method: Any = None, timeout: An
     "gloo" is what fits: MPI, or one rank."""
     name = backend.partition(",")[0].rpartition(":")[2] if isinstance(backend, str) else backend
     _state["group"] = ebb.init_process_group(_BACKENDS.get(name, name))
+    _state["backend"] = backend
     if world_size not in (-1, _state["group"].size):
         group = _state.pop("group")
         raise RuntimeError(f"init_process_group(): world_size is {world_size}, and {group.size} ranks are there: write "
@@ -88,7 +89,8 @@ def get_world_size(group: Any = None) -> int:
 
 
 def get_backend(group: Any = None) -> str:
-    return _group(group).backend
+    """The name that init_process_group() was given, or that of a group of one's own."""
+    return _group(group).backend if group is not None else _state.get("backend") or _group().backend
 
 
 def _finish(async_op: bool) -> Any:

@@ -29,7 +29,7 @@ _ADVICE = {
     "elementwise_affine": "the layer has a weight: write ebb.layer_norm(x) or ebb.rms_norm(x) in forward() for none",
     "padding_idx": "leave it out, and give targets that are padding the number -100, which ebb.cross_entropy() ignores",
     "amsgrad": "there is no such variant: leave it out",
-    "maximize": "leave it out, and call (-loss).backward()",
+    "maximize": "write (-loss).backward()",
     **dict.fromkeys(("optimizer", "last_epoch"), "leave it out, and write schedule.apply(optimizer) before each step"),
     **dict.fromkeys(("inplace", "max_norm", "norm_type", "scale_grad_by_freq", "sparse", "add_bias_kv", "add_zero_attn",
                      "differentiable"), "leave it out"),

@@ -91,12 +91,18 @@ _OTHER_NAMES = {
     "register_full_backward_hook": "write ebb.grad(), or look at grad after backward()",
     "register_backward_hook": "write ebb.grad(), or look at grad after backward()",
     "num_batches_tracked": "write a buffer of your own that counts batches",
+    **dict.fromkeys(("insert", "pop"), "write ebb.Sequential(*modules) or ebb.ModuleList(modules) of another list"),
     "set_requires_gradient_sync": "write `with ebb.no_sync():` around backward passes whose gradients wait",
     "unshard": "write `with ebb.summon_full_params(module):`, parameters are gathered where they are needed anyhow",
     "reshard": "write `with ebb.summon_full_params(module):`, parameters are freed by themselves",
     "get_parameter_or_buffer": "write get_parameter(name) or get_buffer(name)",
     "to_empty": "write `with ebb.default_device(device), ebb.skip_initialization():`",
 }
+
+
+# Attributes of PyTorch's layers that say what is so here.
+_ATTRIBUTES = {"elementwise_affine": lambda layer: "weight" in layer.get_parameter_names(False),
+               "inplace": lambda layer: False, "padding_idx": lambda layer: None, "max_norm": lambda layer: None}
 
 
 def _advise_on_hook(name):
@@ -317,11 +323,16 @@ class Module(Ebb.Module):
                 return value
             if self.find_property(name.replace("_", "-")) is not None:
                 value = self.get_property(name.replace("_", "-"))
-                return None if name == "bias" and value is False else value  # as PyTorch has it
+                is_gone = name == "bias" and (value is False or "weight" in self.get_parameter_names(False))
+                return None if is_gone else value  # as PyTorch has it
             renamed = find_renamed(name, [spec.name for spec in self.list_properties()])
             if renamed is not None:
                 value = self.get_property(renamed)
                 return (value,) if name == "normalized_shape" else value
+            if name in self.__dict__.get("_nones", ()):  # registered as None
+                return None
+            if name in _ATTRIBUTES and is_library_class(c_class(type(self))) and c_class(type(self)) is not Module:
+                return _ATTRIBUTES[name](self)
             if name == "config":  # OneFlow's, where a module has none of its own
                 return _Config(self)
         advice = _OTHER_NAMES.get(name) or _advise_on_hook(name) or suggest_attribute(name, dir(self))
@@ -331,6 +342,8 @@ class Module(Ebb.Module):
     def __setattr__(self, name, value):
         if _get_mark(value) is not None or isinstance(value, Ebb.Module):
             self._register(name, value)
+        elif isinstance(value, Tensor) and name in self.__dict__.get("_nones", ()):
+            self.register_buffer(name, value, self.__dict__["_nones"].pop(name))
         elif name in self.__dict__ or _is_property(type(self), name):
             super().__setattr__(name, value)
             if gc.is_tracked(value):
@@ -395,6 +408,7 @@ class Module(Ebb.Module):
             raise TypeError(f"register_buffer(): {name} is {show(tensor)}: it must be a tensor or None")
         if tensor is None:
             _register_buffer(self, name, None, False)
+            self.__dict__.setdefault("_nones", {})[name] = persistent
         else:
             self._register(name, tensor if _get_mark(tensor) is Buffer else Buffer(tensor, persistent))
 

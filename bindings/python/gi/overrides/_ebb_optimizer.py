@@ -130,6 +130,8 @@ def _make(self, args, kwargs):
         if name not in positional and not has_property(cls, name):
             others = [spec.name.replace("-", "_") for spec in cls.list_properties()]
             refuse_argument(cls, name, [*positional, *(other for other in others if other not in positional)])
+    if isinstance(kwargs.get("lr"), Ebb.Tensor):
+        kwargs["lr"] = kwargs["lr"].item()
     if "betas" in kwargs and "betas" in positional:
         _split_betas(cls.__name__, kwargs)
     if "params" in kwargs:
@@ -164,6 +166,17 @@ def add_param_group(self, group):
     if not isinstance(group, dict):
         raise TypeError(f"add_param_group(): group is {show(group)}: must be a dict with \"params\"")
     _add_parameters(self, *_check_group(f"{type(self).__name__}: the group", group))
+
+
+_step = guard(Ebb.Optimizer.step)
+
+
+def step(self, closure=None):
+    """Moves the parameters by their gradients. closure: a function that computes the gradients and returns the loss,
+    which is then returned."""
+    loss = None if closure is None else closure()
+    _step(self)
+    return loss
 
 
 def _set_setting(self, name, value):
@@ -270,6 +283,7 @@ def adapt_optimizer(cls):
 def adapt_base(base):
     """The methods that all optimizers share."""
     base._set_setting = _set_setting
+    base.step = step
     base.add_param_group, base.zero_grad, base.clip_grad_norm = add_param_group, zero_grad, clip_grad_norm
     base.param_groups = property(lambda self: [_Group(self, index) for index in range(self.get_n_groups())],
                                  doc="The groups, whose \"lr\" and \"weight_decay\" can be set.")

@@ -5,7 +5,7 @@ import math
 from gi.module import get_introspection_module
 from gi.overrides._ebb_errors import Error
 from gi.overrides._ebb_indexing import make_indices
-from gi.overrides._ebb_module import Module
+from gi.overrides._ebb_module import Module, Parameter
 from gi.overrides._ebb_tensor import DType, Tensor
 from gi.repository import GObject
 
@@ -69,6 +69,7 @@ def _show_tensor(tensor):
         text = "..."
         notes.append(f"size={tensor.shape}")
     if not tensor.get_n_elements() and tensor.ndim > 1:
+        text = "[]"
         notes.append(f"size={tensor.shape}")
     if tensor.get_device().get_name() != "cpu":
         notes.append(f"device='{tensor.get_device().get_name()}'")
@@ -76,7 +77,8 @@ def _show_tensor(tensor):
         notes.append(f"dtype=ebb.{_NAMES[tensor.get_dtype()]}")
     if tensor.get_requires_grad():
         notes.append("requires_grad=True")
-    return f"tensor({', '.join([text, *notes])})"
+    kind = "Parameter containing:\n" if isinstance(tensor, Parameter) else ""
+    return f"{kind}tensor({', '.join([text, *notes])})"
 
 
 Tensor.__repr__ = _show_tensor

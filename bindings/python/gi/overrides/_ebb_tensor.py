@@ -94,7 +94,7 @@ class Device(Ebb.Device):
         return self.get_name()
 
     def __repr__(self):
-        return f"ebb.Device({self.get_name()!r})"
+        return f"device(type={self.type!r}" + (")" if self.index is None else f", index={self.index})")
 
     def __eq__(self, other):
         if isinstance(other, Ebb.Device):
@@ -515,7 +515,7 @@ class Tensor(Ebb.Tensor):
         return int(self.item())
 
     def __format__(self, form):
-        if not form:
+        if not form and self.get_n_dims():
             return str(self)
         if self.get_n_dims():
             raise TypeError(f"a tensor of shape {self.shape} in the format {form!r}: format its item() or tolist()")

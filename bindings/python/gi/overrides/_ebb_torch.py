@@ -5,6 +5,7 @@ import inspect
 import math
 import numbers
 import operator
+import os
 import types
 
 from gi.module import get_introspection_module
@@ -115,6 +116,7 @@ class _Wider:
         return self @ other.mT if other.ndim > 1 else self @ other
 
     ger = Tensor.outer
+    H = property(lambda self: self.mT, doc="The same as mT, as all tensors are real.")
     vdot = Tensor.dot
 
     def addr(self, a, b, *, beta=1, alpha=1):
@@ -577,6 +579,18 @@ def initial_seed():
     return Ebb.Generator.get_default().get_seed()
 
 
+def seed():
+    """Seeds the random numbers of this thread by those of the system; returns the seed."""
+    value = int.from_bytes(os.urandom(8), "little")
+    _manual_seed(value)
+    return value
+
+
+def get_float32_matmul_precision():
+    """"highest": products of f32 are computed in f32."""
+    return "highest"
+
+
 def get_rng_state():
     """The seed and the offset of this thread's generator, as 16 bytes."""
     return Ebb.Generator.get_default().get_state()
@@ -736,6 +750,7 @@ _METHODS = (*(name for name, value in (*vars(Ops).items(), *vars(_Wider).items()
               if not name.startswith("_") and not name.endswith("_") and isinstance(value, types.FunctionType)
               and not name.startswith(("new_", "is_"))
               and name not in ("type", "byte", "pin_memory", "ndimension", "data_ptr", "tile", "view")),
+            "chunk",
             "eq", "ne", "lt", "le", "gt", "ge", "gather", "index_select", "masked_fill", "swapaxes", "t", "tile",
             "clone", "repeat_interleave", "unflatten", "isclose", "logical_not", "addmm", "sum", "mean",
             "max", "min", "argmax", "softmax", "log_softmax", "clamp", "var", "norm", "std", "sort", "topk", "any",
@@ -747,7 +762,8 @@ exports = {
         cross, var_mean, std_mean, searchsorted, randint_like, normal, bernoulli, multinomial, result_type,
         promote_types, is_nonzero, get_default_dtype, set_default_dtype, use_deterministic_algorithms,
         are_deterministic_algorithms_enabled, set_float32_matmul_precision, compile, is_autocast_enabled, manual_seed,
-        initial_seed, get_rng_state, set_rng_state, set_grad_enabled, inference_mode, LongTensor, FloatTensor,
+        initial_seed, seed, get_float32_matmul_precision,
+        get_rng_state, set_rng_state, set_grad_enabled, inference_mode, LongTensor, FloatTensor,
         BoolTensor, IntTensor, ByteTensor, HalfTensor, finfo, iinfo, atleast_3d, dstack, block_diag, cartesian_prod,
         broadcast_shapes, logspace, scalar_tensor, asarray, can_cast, trapezoid)},
     "trapz": trapz, "row_stack": vstack,
