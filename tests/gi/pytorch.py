@@ -190,8 +190,11 @@ class Namespaces(TestCase):
         self.assertEqual(len(nn.LayerNorm(4, bias=False).parameters()), 1)
         self.assertEqual(nn.LayerNorm([4]).normalized_shape, (4,))
         optim.AdamW(nn.Linear(2, 2).parameters(), fused=True, foreach=None, capturable=False, amsgrad=False)
-        with self.assertRaisesRegex(TypeError, "amsgrad"):
-            optim.AdamW(nn.Linear(2, 2).parameters(), amsgrad=True)
+        for given in ({"amsgrad": True}, {"dtype": "bf16"}, {"inplace": True}):
+            with self.assertRaisesRegex(TypeError, next(iter(given))):
+                optim.AdamW(nn.Linear(2, 2).parameters(), **given)
+        with self.assertRaisesRegex(TypeError, "fused"):
+            nn.Linear(2, 2, fused=True)
         ebb.ones(2).to("cpu", non_blocking=True)
         nn.Linear(2, 2).to("cpu", non_blocking=True)
 

@@ -102,17 +102,19 @@ def name_arguments(cls, names, args, kwargs):
 
 
 # Arguments of PyTorch's classes that change nothing where they have one of these values; () stands for all values.
-_HARMLESS = {
-    **dict.fromkeys(("fused", "foreach", "capturable", "differentiable", "inplace", "device", "dtype"), ()),
-    **dict.fromkeys(("maximize", "amsgrad", "scale_grad_by_freq", "sparse", "add_bias_kv", "add_zero_attn"), (False,)),
+HARMLESS_TO_OPTIMIZERS = {**dict.fromkeys(("fused", "foreach", "capturable", "differentiable"), ()),
+                          **dict.fromkeys(("maximize", "amsgrad"), (False,))}
+HARMLESS_TO_LAYERS = {
+    **dict.fromkeys(("inplace", "device", "dtype"), ()),
+    **dict.fromkeys(("scale_grad_by_freq", "sparse", "add_bias_kv", "add_zero_attn"), (False,)),
     **dict.fromkeys(("batch_first", "elementwise_affine", "affine", "track_running_stats", "bias"), (True,)),
     "eps": (None,), "padding_idx": (None,), "max_norm": (None,), "norm_type": (2.0,),
 }
 
 
-def is_harmless(cls, name, value):
+def is_harmless(harmless, cls, name, value):
     """Whether an argument of PyTorch's, which a class lacks, says what is so anyhow."""
-    values = _HARMLESS.get(name)
+    values = harmless.get(name)
     return values is not None and (values == () or value in values) and (value is None or not has_property(cls, name))
 
 
@@ -141,7 +143,7 @@ def _take_layers_arguments(cls, kwargs):
         from gi.overrides._ebb_layers import keep_padding
         del kwargs["padding_idx"]
         after.append(lambda layer: keep_padding(layer, index))
-    for name in [name for name, value in kwargs.items() if is_harmless(cls, name, value)]:
+    for name in [name for name, value in kwargs.items() if is_harmless(HARMLESS_TO_LAYERS, cls, name, value)]:
         del kwargs[name]
     return after
 

@@ -4,8 +4,8 @@ import numbers
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
-from gi.overrides._ebb_construct import (add_attributes, c_class, construct, has_property, is_harmless,
-                                         name_arguments, refuse_argument)
+from gi.overrides._ebb_construct import (HARMLESS_TO_OPTIMIZERS, add_attributes, c_class, construct, has_property,
+                                         is_harmless, name_arguments, refuse_argument)
 from gi.overrides._ebb_docs import describe_constructor
 from gi.overrides._ebb_errors import BadValue, guard
 from gi.repository import GObject
@@ -124,7 +124,7 @@ def _make(self, args, kwargs):
     cls = type(self)
     positional = _NAMES.get(c_class(cls).__name__, ("params", "lr"))
     kwargs = name_arguments(cls, positional, args, kwargs)
-    for name in [name for name, value in kwargs.items() if is_harmless(cls, name, value)]:
+    for name in [name for name, value in kwargs.items() if is_harmless(HARMLESS_TO_OPTIMIZERS, cls, name, value)]:
         del kwargs[name]
     for name in kwargs:
         if name not in positional and not has_property(cls, name):
