@@ -29,8 +29,9 @@ def advise_in(space: str, name: str) -> Any:
     ebb: Any = importlib.import_module("ebb")
     if name.startswith("__"):
         raise AttributeError(name)
-    found = find_space(name)
-    advice = f"write {found}" if found else ebb._ADVICE.get(name) or advise_on_tensor(name)
+    found = "" if f"{space}.{name}" in _OWN_ADVICE else find_space(name)
+    advice = f"write {found}" if found else _OWN_ADVICE.get(
+        f"{space}.{name}") or ebb._ADVICE.get(name) or advise_on_tensor(name)
     if not advice and hasattr(ebb, name):
         advice = f"write ebb.{name}"
     near = suggest_attribute(name, vars(sys.modules[f"ebb.{space}"]))
@@ -38,8 +39,17 @@ def advise_in(space: str, name: str) -> Any:
         advice or f"{near} {_NOTHING.get(space, _NOTHING[''])}".lstrip()))
 
 
+# What to write for names that elsewhere mean something else.
+_OWN_ADVICE = {"distributed.tensor": "write ebb.parallelize(model, group, plan={\"h.*.mlp.c_fc\": \"column\"})",
+               "distributed.checkpoint": "write ebb.TrainingState(model, optimizer).save_sharded(folder, step)",
+               "autograd.functional": "write ebb.grad(outputs, inputs)", "nn.attention": "write ebb.attention()",
+               **dict.fromkeys(("nn.modules", "nn.parameter"), "write from ebb import nn"),
+               **dict.fromkeys(("optim.adamw", "optim.adam", "optim.sgd"), "write from ebb import optim"),
+               "utils.data.distributed": "write from ebb.utils.data import DistributedSampler"}
+
 # What to do where nothing stands for a name.
-_NOTHING = {"": "there is nothing like it: compose ops instead",
+_NOTHING = {"distributed": "write ebb.init_process_group(), whose groups have rank, size, all_gather() and the others",
+            "": "there is nothing like it: compose ops instead",
             "nn": "there is no such layer: compose ebb.Linear and functions in a forward() instead",
             "optim": "there is no such optimizer: write ebb.optim.AdamW, Adam, or SGD",
             "optim.lr_scheduler": "there is no such schedule: write LambdaLR(optimizer, function)"}

@@ -313,6 +313,11 @@ class _Wider:
 
 # -- functions ---------------------------------------------------------------------------------------------------------
 
+def pow(input, exponent):
+    """Powers of tensors and numbers."""
+    return input**exponent
+
+
 def concat(tensors, dim=0):
     """The same as cat()."""
     return cat(tensors, dim)
@@ -758,7 +763,8 @@ _METHODS = (*(name for name, value in (*vars(Ops).items(), *vars(_Wider).items()
 exports = {
     **{name: from_method(name) for name in dict.fromkeys(_METHODS)},
     **{function.__name__: function for function in (
-        concat, atleast_1d, atleast_2d, hstack, vstack, column_stack, meshgrid, broadcast_tensors, tensordot, cdist,
+        pow, concat,
+        atleast_1d, atleast_2d, hstack, vstack, column_stack, meshgrid, broadcast_tensors, tensordot, cdist,
         cross, var_mean, std_mean, searchsorted, randint_like, normal, bernoulli, multinomial, result_type,
         promote_types, is_nonzero, get_default_dtype, set_default_dtype, use_deterministic_algorithms,
         are_deterministic_algorithms_enabled, set_float32_matmul_precision, compile, is_autocast_enabled, manual_seed,
