@@ -115,7 +115,6 @@ NOT_RUN = {
         "llama-8x512-f32 --programs ebb-none,torch-none")), "takes minutes and needs PyTorch"),
     "scripts/quickstart my-book.txt": "quickstart.sh runs it, and long_documents.py with the text of its own",
     "build/release/examples/oslo_gpt2": "long_oslo_gpt2.py runs it",
-    "oslo_gpt2.py --batch 32": "takes ten minutes: long_oslo_gpt2.py runs it with its own batch",
     "examples/python/oslo_gpt2.py":
         "oslo_gpt2.py runs it with a small model: that of long_oslo_gpt2.py takes minutes more",
     "build/release/tests/bench/offload": "takes minutes: offload_bench.py runs it with a small model",
