@@ -280,7 +280,7 @@ divide (EbbMemoryBudget *self,
   if (subject->is_process && self->group != NULL) /* the inverse of bound_packed () */
     self->heap = self->most = room - MIN (room / (PART_PACKED + 1), (guint64) self->n_threads * PACKED);
   else if (subject->is_process)
-    self->heap = subtract (room, EBB_BUDGET_RESERVE);
+    self->heap = subtract (room, self->n_steps > 0 ? EBB_BUDGET_LATER_RESERVE : EBB_BUDGET_RESERVE);
   self->limit = self->heap;
 }
 

@@ -112,6 +112,8 @@ guint64 ebb_budget_read_resident (void);
 
 /* Held back for the growth of own bytes while the first steps of a plan run: tables, threads' stacks. */
 #define EBB_BUDGET_RESERVE ((guint64) 5 << 18)
+/* The same after these, for what planning again leaves behind. */
+#define EBB_BUDGET_LATER_RESERVE ((guint64) 3 << 18)
 /* Steps that are compared with the plan; the first one makes the optimizer's state. */
 #define EBB_BUDGET_N_WATCHED 2
 

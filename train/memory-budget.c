@@ -16,7 +16,9 @@
 
 #define MIB (1024.0 * 1024.0)
 /* A plan is made again for more bytes if they are at least this part of the heap. */
-#define PART_WORTH_PLANNING 64
+#define PART_WORTH_PLANNING 128
+/* The heap takes pages of this size, so less would not change it. */
+#define PAGE ((guint64) 2 << 20)
 /* Growth of the process for which own bytes are counted again. */
 #define GROWTH ((guint64) 1 << 18)
 
@@ -179,30 +181,38 @@ get_peak (EbbDevice *device)
   return ebb_memory_stats_get_peak_total (stats);
 }
 
-/* Puts the plan onto the model. From then on tensors have the limit. */
 static gboolean
-bind (EbbMemoryBudget *self,
-      EbbTrainingState *training,
-      const EbbBudgetSubject *subject,
-      GError **error)
+put_on (EbbMemoryBudget *self, const EbbBudgetSubject *subject, GError **error)
 {
   const gboolean writes = self->plan_file != NULL && !self->is_from_file
                           && (self->group == NULL || ebb_process_group_get_rank (self->group) == 0);
 
+  return ebb_budget_set_store (self, subject, self->plan, error)
+         && (ebb_is_dry_run () || hold (self, subject->device, error)) && ebb_memory_plan_apply (self->plan, error)
+         && (!writes || ebb_memory_plan_save (self->plan, self->plan_file, error));
+}
+
+/* Puts the plan onto the model. From then on tensors have the limit. After a failure a plan that was made in a dry run
+ * waits for other parts, and any other one goes. */
+static gboolean
+bind (EbbMemoryBudget *self, EbbTrainingState *training, const EbbBudgetSubject *subject, GError **error)
+{
   if (self->is_detached && !ebb_memory_plan_attach (self->plan, subject->model, error))
     return FALSE;
+  if (!put_on (self, subject, error))
+    {
+      ebb_memory_plan_detach (self->plan);
+      if (!self->is_detached)
+        g_clear_object (&self->plan);
+      let_go (self);
+      return FALSE;
+    }
   self->is_detached = FALSE;
-  if (!ebb_budget_set_store (self, subject, self->plan, error) || !ebb_memory_plan_apply (self->plan, error)
-      || (writes && !ebb_memory_plan_save (self->plan, self->plan_file, error)))
-    return FALSE;
   g_set_object (&self->training, training);
-  if (ebb_is_dry_run ())
-    return TRUE;
-  if (!hold (self, subject->device, error))
-    return FALSE;
   self->peak_before = get_peak (subject->device);
   set_limit (self);
-  ebb_memory_trim (subject->device); /* timing kernels and dry steps take some, too */
+  if (self->held != NULL)
+    ebb_memory_trim (subject->device); /* timing kernels and dry steps take some, too */
   return TRUE;
 }
 
@@ -422,7 +432,7 @@ check_room (EbbMemoryBudget *self,
     }
   else if (self->n_steps == EBB_BUDGET_N_WATCHED && !self->is_corrected && !self->is_from_file
            && self->plan->seconds > 0
-           && most >= self->heap + EBB_BUDGET_RESERVE + MAX (self->heap / PART_WORTH_PLANNING, EBB_BUDGET_RESERVE))
+           && most >= self->extent + EBB_BUDGET_LATER_RESERVE + MAX (self->heap / PART_WORTH_PLANNING, PAGE))
     return plan_again (self, subject, 0, error);
   return TRUE;
 }
