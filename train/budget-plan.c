@@ -266,7 +266,7 @@ count_own (EbbMemoryBudget *self,
 {
   if (!subject->is_process)
     return 0;
-  return self->own_bytes + self->retained + self->transient + (self->group != NULL ? RANKS_RESERVE : 0);
+  return self->own_bytes + self->retained + self->transient + self->lost + (self->group != NULL ? RANKS_RESERVE : 0);
 }
 
 /* Divides the budget between the heap of each rank and what is beside it. */

@@ -60,6 +60,7 @@ struct _EbbMemoryBudget
   guint64 extent;    /* the heap that the plan needs */
   guint64 retained;  /* own bytes that trimming gives back and each step takes again */
   guint64 transient; /* own bytes that libraries take within a step and give back */
+  guint64 lost;      /* of the heap, to gaps that dry steps don't have */
   guint n_here;      /* ranks of this process, which share the budget */
   guint n_threads;   /* of the rank that has most */
   EbbBudgetLeast least;
@@ -73,6 +74,7 @@ struct _EbbMemoryBudget
   guint n_watched;     /* steps that were compared with the plan that there is */
   guint n_steps;
   gboolean is_corrected; /* it was planned again for less, which the first steps cause once */
+  gboolean is_outdated;  /* the next step begins with another plan */
   gboolean is_least;     /* it goes on with the plan that needs least, though that is too much */
   guint64 resident;      /* after the last step that was looked at */
   GPtrArray *notes;

@@ -4,6 +4,7 @@
 
 #include "nn/state/training-state-private.h"
 #include "tensor/backend/backend-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/dry-run.h"
 #include "tensor/error-private.h"
 #include "tensor/util/json-writer-private.h"
@@ -17,6 +18,8 @@
 #define MIB (1024.0 * 1024.0)
 /* A plan is made again for more bytes if they are at least this part of the heap. */
 #define PART_WORTH_PLANNING 128
+/* Bytes that comparing a step with its plan leaves behind. */
+#define LEFT_BEHIND ((guint64) 1 << 19)
 /* The heap takes pages of this size, so less would not change it. */
 #define PAGE ((guint64) 2 << 20)
 /* Growth of the process for which own bytes are counted again. */
@@ -280,8 +283,9 @@ ebb_memory_budget_release (EbbMemoryBudget *self)
   g_clear_object (&self->plan);
   g_clear_object (&self->training);
   g_clear_pointer (&self->reason, g_free);
-  self->is_detached = self->is_corrected = self->is_least = FALSE;
+  self->is_detached = self->is_corrected = self->is_least = self->is_outdated = FALSE;
   self->n_watched = self->n_steps = 0;
+  self->lost = 0;
   let_go (self);
 }
 
@@ -351,6 +355,7 @@ plan_again (EbbMemoryBudget *self,
   GError *failure = NULL;
   guint64 peak;
 
+  self->is_outdated = FALSE;
   ebb_memory_plan_unapply (self->plan);
   ebb_memory_trim (subject->device); /* planning takes some, too */
   plan = ebb_budget_plan_again (self, subject, &failure);
@@ -360,7 +365,7 @@ plan_again (EbbMemoryBudget *self,
       return FALSE;
     }
   g_clear_error (&failure);
-  if (plan != NULL && too_much == 0 && plan->seconds >= self->plan->seconds)
+  if (plan != NULL && too_much == 0 && plan->seconds >= self->plan->seconds && extent <= self->heap)
     {
       g_clear_object (&plan);
       self->extent = extent;
@@ -377,7 +382,7 @@ plan_again (EbbMemoryBudget *self,
                      : take_least (self, error)))
     return FALSE;
   peak = get_bytes (self->plan, "predicted-peak-bytes");
-  self->is_least = plan == NULL;
+  self->is_least = plan == NULL && too_much > 0;
   if (plan == NULL)
     {
       self->limit = peak;
@@ -400,16 +405,25 @@ static gboolean
 count_own_bytes (EbbMemoryBudget *self)
 {
   const guint64 resident = ebb_budget_read_resident ();
+  guint64 in_heap;
 
   if (self->n_steps > EBB_BUDGET_N_WATCHED && resident <= self->resident + GROWTH)
     return FALSE;
   self->resident = MAX (self->resident, resident);
   self->own_bytes = ebb_memory_budget_count_own_bytes ();
   self->retained = 0; /* it is there now */
+  /* Tensors of a step may lie less densely than those of a dry step, which began with an empty heap. */
+  in_heap = ebb_host_heap_get_resident (ebb_host_heap_get_own ());
+  if (in_heap > self->heap)
+    {
+      self->lost = MAX (self->lost, in_heap - self->heap);
+      self->extent = MAX (self->extent, in_heap);
+    }
   return TRUE;
 }
 
-/* Plans again where own bytes leave less than the plan needs, or after the first steps much more. */
+/* Plans again where own bytes leave less than the plan needs. After the first steps the next one begins with another
+ * plan where they leave much more, or nothing for what comparing the step leaves behind. */
 static gboolean
 check_room (EbbMemoryBudget *self,
             const EbbBudgetSubject *subject,
@@ -418,6 +432,10 @@ check_room (EbbMemoryBudget *self,
   const gboolean is_first = self->n_steps <= EBB_BUDGET_N_WATCHED;
   const guint64 most = subtract (self->total, self->own_bytes + self->transient);
 
+  /* Nothing was exceeded yet, but comparing the step with the plan leaves some behind. */
+  if (self->n_steps == EBB_BUDGET_N_WATCHED && !self->is_corrected && most >= self->extent
+      && most < self->extent + LEFT_BEHIND)
+    self->is_outdated = TRUE;
   if (most < self->extent)
     {
       if (self->is_least || (self->is_corrected && is_first))
@@ -433,7 +451,7 @@ check_room (EbbMemoryBudget *self,
   else if (self->n_steps == EBB_BUDGET_N_WATCHED && !self->is_corrected && !self->is_from_file
            && self->plan->seconds > 0
            && most >= self->extent + EBB_BUDGET_LATER_RESERVE + MAX (self->heap / PART_WORTH_PLANNING, PAGE))
-    return plan_again (self, subject, 0, error);
+    self->is_outdated = TRUE;
   return TRUE;
 }
 
@@ -511,6 +529,9 @@ ebb_memory_budget_run_step (EbbMemoryBudget *self,
     return ebb_fail (error, EBB_ERROR_STATE, "memory budget: there is no plan; ebb_memory_budget_plan () makes one");
   if (self->group != NULL || ebb_is_dry_run ())
     return step (self->training->module, user_data, error);
+  if (!ebb_budget_subject_init (&subject, self, self->training, run_attempt, &attempt, error)
+      || (self->is_outdated && !plan_again (self, &subject, 0, error)))
+    return FALSE;
   self->n_attempts = 0;
   g_clear_pointer (&self->reason, g_free);
   if (!ebb_memory_plan_run_step (self->plan, self->training, run_attempt, &attempt, error))
@@ -522,8 +543,6 @@ ebb_memory_budget_run_step (EbbMemoryBudget *self,
       note (self, g_strdup_printf ("%s; it ran again with a lower plan, whose peak is %.1f MiB", self->reason,
                                    (double) get_bytes (self->plan, "predicted-peak-bytes") / MIB));
     }
-  if (!ebb_budget_subject_init (&subject, self, self->training, run_attempt, &attempt, error))
-    return FALSE;
   is_counted = subject.is_process && count_own_bytes (self);
   if (self->n_watched < EBB_BUDGET_N_WATCHED && ++self->n_watched == EBB_BUDGET_N_WATCHED)
     compare (self, &subject, &attempt);

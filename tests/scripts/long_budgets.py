@@ -63,7 +63,8 @@ def run_model(number, rng, text, folder, most):
         plain = measured.run("--checkpoint", "none")
         if LEAST_NEED <= plain["rss_peak_bytes"] <= most:
             break
-    uniform, least = measured.find_limits()
+    uniform = {choice: measured.run("--checkpoint", choice) for choice in UNIFORM}
+    least = measured.find_least()
     need = uniform["none"]["rss_peak_bytes"]
     smallest = min(report["rss_peak_bytes"] for report in uniform.values())
     budget = draw_budget(rng, min(least, smallest + SPARE), need)

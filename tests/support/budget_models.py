@@ -13,7 +13,6 @@ BUILD = os.path.abspath(os.environ.get("EBB_BUILD_DIR", "build/release"))
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAM = os.path.join(BUILD, "examples", "train_gpt")
 MIB = 1 << 20
-N_STEPS = 6
 UNIFORM = ("none", "selective", "full")
 
 # A loop of one's own: a program that holds arrays of its own, plans, and reports its resident bytes and its times.
@@ -74,8 +73,8 @@ def to_words(model):
 
 class Measured:
     """Trainings of one model, each a process of its own."""
-    def __init__(self, model, text, folder):
-        self.model, self.text, self.folder = model, text, folder
+    def __init__(self, model, text, folder, n_steps=6):
+        self.model, self.text, self.folder, self.n_steps = model, text, folder, n_steps
         self.environment = {**os.environ, "EBB_COST_FILE": os.path.join(folder, "costs"), "GI_TYPELIB_PATH": BUILD,
                             "LD_LIBRARY_PATH": BUILD, "PYTHONPATH": os.path.join(SOURCE, "bindings", "python"),
                             "PYTHONDONTWRITEBYTECODE": "1"}
@@ -83,7 +82,7 @@ class Measured:
     def run(self, *words):
         """The report of a training; an error's text where it was refused."""
         report = os.path.join(self.folder, "report.json")
-        done = subprocess.run([PROGRAM, "--data", self.text, "--dropout", "0", "--steps", str(N_STEPS), "--quiet",
+        done = subprocess.run([PROGRAM, "--data", self.text, "--dropout", "0", "--steps", str(self.n_steps), "--quiet",
                                "--report", report, *to_words(self.model), *map(str, words)], cwd=self.folder,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self.environment,
                               check=False)
@@ -94,18 +93,16 @@ class Measured:
 
     def run_python(self, budget):
         done = subprocess.run(["/usr/bin/python3", "-c", LOOP, json.dumps(self.model), str(budget), self.text,
-                               str(N_STEPS)],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self.environment, check=False)
+                               str(self.n_steps)],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self.environment,
+                              check=False)
         if done.returncode != 0:
             raise AssertionError(done.stderr)
         return json.loads(done.stdout.splitlines()[-1])
 
-    def find_limits(self):
-        """Resident bytes of each uniform choice, and the least budget by a refusal."""
-        uniform = {choice: self.run("--checkpoint", choice) for choice in UNIFORM}
-        refusal = self.run("--memory", "1MiB")
-        least = float(re.search(r"needs at least ([\d.]+) MiB", refusal)[1]) * MIB
-        return uniform, int(least)
+    def find_least(self):
+        """The least budget, by a refusal."""
+        return int(float(re.search(r"needs at least ([\d.]+) MiB", self.run("--memory", "1MiB"))[1]) * MIB)
 
 
 def get_seconds(report):
