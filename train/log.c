@@ -133,7 +133,8 @@ ebb_training_log_open (EbbTrainingLog *self,
   self->lines = g_open (self->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (self->lines < 0)
     return fail (self->path, error);
-  return take_lines (self, folder, resume != NULL, last_step, error)
+  /* Without a state a later step is one of the same trainer, which runs again. */
+  return take_lines (self, folder, resume != NULL || first_step > 0, last_step, error)
          && ebb_event_file_open (&self->events, folder, last_step, error);
 }
 

@@ -245,7 +245,6 @@ ebb_memory_budget_plan (EbbMemoryBudget *self,
                         GError **error)
 {
   EbbBudgetSubject subject;
-  gboolean ok;
 
   if (!EBB_MAY_BEGIN (error, self, training))
     return FALSE;
@@ -256,14 +255,18 @@ ebb_memory_budget_plan (EbbMemoryBudget *self,
                      "memory budget: it has a plan already; ebb_memory_budget_release () takes it off");
   if (!ebb_budget_subject_init (&subject, self, training, step, user_data, error))
     return FALSE;
-  if (self->is_detached)
-    return bind (self, training, &subject, error);
-  ok = ebb_budget_find_plan (self, &subject, error);
-  if (!ok || !ebb_is_dry_run ())
-    return ok && bind (self, training, &subject, error);
-  ebb_memory_plan_detach (self->plan);
-  self->is_detached = TRUE;
-  return TRUE;
+  if (!self->is_detached && !ebb_budget_find_plan (self, &subject, error))
+    return FALSE;
+  if (!self->is_detached && ebb_is_dry_run ())
+    {
+      ebb_memory_plan_detach (self->plan);
+      self->is_detached = TRUE;
+      return TRUE;
+    }
+  if (bind (self, training, &subject, error))
+    return TRUE;
+  ebb_memory_budget_release (self);
+  return FALSE;
 }
 
 /**
@@ -519,6 +522,8 @@ ebb_memory_budget_run_step (EbbMemoryBudget *self,
 {
   Attempt attempt = { self, step, user_data };
   EbbBudgetSubject subject;
+  g_autoptr (EbbMemoryPlan) plan = NULL;
+  g_autoptr (EbbTrainingState) training = NULL;
   gboolean is_counted;
 
   if (!EBB_MAY_BEGIN (error, self))
@@ -534,8 +539,12 @@ ebb_memory_budget_run_step (EbbMemoryBudget *self,
     return FALSE;
   self->n_attempts = 0;
   g_clear_pointer (&self->reason, g_free);
-  if (!ebb_memory_plan_run_step (self->plan, self->training, run_attempt, &attempt, error))
+  plan = g_object_ref (self->plan);
+  training = g_object_ref (self->training);
+  if (!ebb_memory_plan_run_step (plan, training, run_attempt, &attempt, error))
     return FALSE;
+  if (self->plan != plan)
+    return ebb_fail (error, EBB_ERROR_STATE, "memory budget: the step released its plan: release it between steps");
   self->n_steps++;
   if (self->n_attempts > 1)
     {

@@ -306,7 +306,7 @@ exchange (EbbTrainPass *self, double *loss, GError **error)
   if (!ebb_train_ranks_sum (self->ranks, (double *) values->data, values->len, error))
     return FALSE;
   *loss = g_array_index (values, double, 0);
-  if (self->sums->len > 0)
+  if (self->sums->len > 0 && !ebb_is_dry_run ())
     memcpy (self->sums->data, values->data + sizeof (double), self->sums->len * sizeof (double));
   return TRUE;
 }
@@ -320,7 +320,7 @@ run_batches (EbbTrainPass *self, GPtrArray *batches, double weight, double *loss
 
   *loss = 0;
   drop_pending (self);
-  for (guint i = 0; i < self->sums->len; i++)
+  for (guint i = 0; i < self->sums->len && !ebb_is_dry_run (); i++) /* a dry step leaves those of the last one */
     g_array_index (self->sums, double, i) = 0;
   for (guint i = 0; i < batches->len; i++)
     place.total += ebb_train_batch_count_parts (batches->pdata[i], &share);

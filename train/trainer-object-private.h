@@ -77,6 +77,13 @@ ebb_trainer_is_cancelled (const EbbTrainer *self)
   return (self->ranks.agreed & EBB_TRAIN_CANCEL) != 0;
 }
 
+static inline void
+ebb_trainer_forget_cancel (EbbTrainer *self)
+{
+  self->ranks.requested &= ~(guint) EBB_TRAIN_CANCEL;
+  self->ranks.agreed &= ~(guint) EBB_TRAIN_CANCEL;
+}
+
 static inline gboolean
 ebb_trainer_agree (EbbTrainer *self, gboolean ok, GError **error)
 {

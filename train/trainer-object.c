@@ -313,6 +313,8 @@ ebb_trainer_set_property (GObject *object, guint id, const GValue *value, GParam
 {
   EbbTrainer *self = EBB_TRAINER (object);
 
+  if (id == offsetof (EbbTrainer, steps))
+    self->source.has_ended = FALSE; /* it may give more batches */
   if (id != PROP_CONFIG)
     ebb_property_set_field (object, id, value, spec);
   else if (self->resume.state != NULL)

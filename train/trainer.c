@@ -254,9 +254,11 @@ ebb_trainer_prepare (EbbTrainer *self, GCancellable *cancellable, GError **error
        && begin_within (self, error);
   self->cancellable = NULL;
   self->is_prepared = self->must_poll = ok;
-  if (!ok)
-    ebb_trainer_release (self);
-  return ok;
+  if (ok)
+    return TRUE;
+  ebb_trainer_forget_cancel (self); /* the next call begins anew */
+  ebb_trainer_release (self);
+  return FALSE;
 }
 
 static gboolean
@@ -345,10 +347,10 @@ ebb_trainer_new_within (EbbMemoryBudget *budget, EbbTrainerMakeFunc make, gpoint
   if (!ebb_train_within_search (budget, &funcs, &making, &changes, error))
     return NULL;
   trainer = call_make (&making, changes.taken, error);
-  if (trainer == NULL)
-    ebb_memory_budget_release (budget);
-  else
+  if (trainer != NULL)
     take_plan (trainer, budget, &changes);
+  else
+    ebb_train_within_drop (budget, &changes);
   return trainer;
 }
 
@@ -496,19 +498,24 @@ measure (EbbTrainPass *pass, EbbTrainSource *source, EbbDataset *data, double *l
 }
 
 /* The mean over what counts in @data, or without it in what the evaluate function gives. Training is as if it had not
- * been: modes and generators stay. It ends early, with NaN, if a rank is cancelled. */
+ * been: modes, generators, and the place in the data stay. It ends early, with NaN, if a rank is cancelled. */
 static gboolean
 evaluate (EbbTrainPass *pass, EbbTrainSource *source, EbbDataset *data, double *loss, GError **error)
 {
   EbbGenerator *generator = ebb_generator_get_default ();
   const guint64 seed = ebb_generator_get_seed (generator), offset = ebb_generator_get_offset (generator);
   const gboolean was_training = ebb_module_get_training (pass->model);
+  gint64 position = 0;
   gboolean ok;
 
   *loss = NAN;
+  if (data != NULL)
+    g_object_get (data, "position", &position, NULL);
   ebb_module_set_training (pass->model, FALSE);
   ok = measure (pass, source, data, loss, error);
   ebb_module_set_training (pass->model, was_training);
+  if (data != NULL)
+    g_object_set (data, "position", position, NULL);
   ebb_generator_set_state (generator, seed, offset);
   return ok;
 }
@@ -567,8 +574,7 @@ ebb_trainer_evaluate (EbbTrainer *self, EbbDataset *data, double *loss, GCancell
   self->cancellable = NULL;
   if (ok && ebb_trainer_is_cancelled (self))
     ok = ebb_trainer_set_cancelled (error);
-  self->ranks.requested &= ~(guint) EBB_TRAIN_CANCEL;
-  self->ranks.agreed &= ~(guint) EBB_TRAIN_CANCEL;
+  ebb_trainer_forget_cancel (self);
   return ok
          && (data != NULL || self->record.losses->len > 0
              || ebb_training_log_add_evaluation (&self->log, self->record.step, *loss, error));
@@ -646,6 +652,15 @@ run_whole_step (EbbTrainer *self, GError **error)
   return ok;
 }
 
+/* Whether the step that was taken is the last one. Collective. */
+static gboolean
+is_last (EbbTrainer *self)
+{
+  if (self->steps == EBB_TRAINER_NO_STEPS)
+    return ebb_trainer_is_done (self);
+  return self->record.step >= self->steps || (self->ranks.agreed & EBB_TRAIN_STOP) != 0;
+}
+
 /* The held-out data is measured every so many steps, and after the last one. */
 static gboolean
 evaluate_if_due (EbbTrainer *self, GError **error)
@@ -654,7 +669,7 @@ evaluate_if_due (EbbTrainer *self, GError **error)
   double loss;
 
   if (!ebb_train_source_has_evaluation (&self->source) || ebb_trainer_is_cancelled (self)
-      || !((every > 0 && self->record.step % every == 0) || self->record.step == self->steps))
+      || !((every > 0 && self->record.step % every == 0) || is_last (self)))
     return TRUE;
   return evaluate_own (self, TRUE, &loss, error);
 }
@@ -697,8 +712,7 @@ end_cancelled (EbbTrainer *self, GError **error)
   const gboolean is_saved = self->settings->resume == NULL || self->record.step == self->record.first_step
                             || ebb_trainer_save_state (self, error);
 
-  self->ranks.requested &= ~(guint) EBB_TRAIN_CANCEL;
-  self->ranks.agreed &= ~(guint) EBB_TRAIN_CANCEL;
+  ebb_trainer_forget_cancel (self);
   self->must_poll = TRUE;
   return is_saved && ebb_trainer_set_cancelled (error);
 }

@@ -52,6 +52,9 @@ gboolean ebb_train_within_search (EbbMemoryBudget *budget,
                                   gpointer data,
                                   EbbTrainChanges *changes,
                                   GError **error);
+/* Drops that plan and takes @changes back, where no parts come. */
+void ebb_train_within_drop (EbbMemoryBudget *budget,
+                            EbbTrainChanges *changes);
 
 /* A trainer and its budget. */
 typedef struct

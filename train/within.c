@@ -27,6 +27,7 @@ begin (EbbTrainChanges *self, const EbbTrainParts *parts)
 {
   EbbOptimizer *optimizer = parts->pass->optimizer;
 
+  self->n_rows = divide_up (parts->n_rows, parts->pass->ranks->n_models);
   if (self->is_begun)
     return;
   self->is_begun = TRUE;
@@ -39,7 +40,6 @@ begin (EbbTrainChanges *self, const EbbTrainParts *parts)
   self->is_whole =
       parts->settings->clip == 0 && parts->settings->accumulate == 1 && parts->settings->micro_batch_size == 0;
   self->most_rows = parts->pass->most_rows;
-  self->n_rows = divide_up (parts->n_rows, parts->pass->ranks->n_models);
   self->loss_chunk = ebb_device_get_loss_chunk (parts->pass->device);
 }
 
@@ -68,13 +68,13 @@ apply (EbbTrainChanges *self, const EbbTrainParts *parts)
   self->device = cuts_chunk ? parts->pass->device : NULL;
 }
 
-/* Gives the device back what was changed of it. */
+/* Gives the device back what was changed of it. What the model and the optimizer have stays; a later plan keeps it. */
 static void
 end_changes (EbbTrainChanges *self)
 {
   if (self->device != NULL)
     ebb_device_set_loss_chunk (self->device, self->loss_chunk);
-  *self = (EbbTrainChanges){ EBB_CONCESSIONS_NONE };
+  self->device = NULL;
 }
 
 /* -- the search ---------------------------------------------------------------------------------------------------- */
@@ -85,7 +85,8 @@ typedef struct
   const EbbTrainMakeFuncs *funcs; /* NULL: the parts are there */
   gpointer data;
   EbbTrainChanges *changes;
-  EbbConcessions kept;  /* taken from the first try */
+  EbbConcessions kept;  /* taken from the first try, or by an earlier plan */
+  guint kept_parts;     /* of rows, by an earlier plan */
   EbbConcessions allow; /* others are tried as well, to tell which would help */
   guint64 least;        /* the smallest budget that would do with those that are allowed; 0: none is known */
 } Search;
@@ -96,7 +97,7 @@ reset (gpointer data)
   Search *self = data;
 
   self->changes->taken = self->kept;
-  self->changes->n_parts = 1;
+  self->changes->n_parts = self->kept_parts;
 }
 
 /* A step in backward can't add gradients up. */
@@ -139,7 +140,7 @@ take (gpointer data, EbbConcessions change, guint n_parts)
     return FALSE;
   self->changes->taken |= change;
   if (change == EBB_CONCESSIONS_MICRO_BATCHES)
-    self->changes->n_parts = n_parts;
+    self->changes->n_parts = MAX (n_parts, self->kept_parts);
   return TRUE;
 }
 
@@ -202,13 +203,13 @@ ebb_train_within_search (EbbMemoryBudget *budget,
                          GError **error)
 {
   static const EbbConcessionFuncs search_funcs = { reset, take, attempt };
-  Search search = { budget, funcs, data, changes, EBB_CONCESSIONS_NONE, budget->allow, 0 };
+  Search search = { budget, funcs, data, changes, changes->taken, MAX (changes->n_parts, 1), budget->allow, 0 };
   EbbConcessions taken, enough;
   g_autofree char *names = NULL;
   GError *failure = NULL;
 
   if (funcs != NULL)
-    search.kept = budget->allow & EBB_CONCESSIONS_BF16_WEIGHTS;
+    search.kept |= budget->allow & EBB_CONCESSIONS_BF16_WEIGHTS;
   reset (&search);
   if (ebb_concessions_search (&search_funcs, &search, budget->allow, budget->plan_file != NULL, &taken, &enough,
                               &failure))
@@ -223,6 +224,7 @@ ebb_train_within_search (EbbMemoryBudget *budget,
   if (funcs == NULL)
     apply (changes, data);
   end_changes (changes);
+  *changes = (EbbTrainChanges){ EBB_CONCESSIONS_NONE };
   names = ebb_concessions_to_string (enough);
   if (enough != EBB_CONCESSIONS_NONE)
     ebb_error_set (error, (EbbError) failure->code, "%s; with allow %s it fits", failure->message, names);
@@ -230,6 +232,14 @@ ebb_train_within_search (EbbMemoryBudget *budget,
     g_propagate_error (error, g_steal_pointer (&failure));
   g_clear_error (&failure);
   return FALSE;
+}
+
+void
+ebb_train_within_drop (EbbMemoryBudget *budget, EbbTrainChanges *changes)
+{
+  ebb_memory_budget_release (budget);
+  ebb_memory_budget_set_taken (budget, EBB_CONCESSIONS_NONE);
+  end_changes (changes);
 }
 
 /* -- a trainer ----------------------------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ import weakref
 import ebb
 import numpy as np
 from gi.module import get_introspection_module
+from gi.repository import Gio, GLib
 from loaders import Generator, Loader, Rows
 from support import TestCase, main, tensor_bytes
 
@@ -58,6 +59,121 @@ class Net(ebb.Module):
 
     def loss(self, tokens, targets):
         return ebb.cross_entropy(self(tokens), targets)
+
+
+
+class Endless:
+    """Batches without a length."""
+
+    def __init__(self, n):
+        self.batches = make_batches(n)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+class AgainTest(TestCase):
+    """What holds when a training goes on, ends early, or is measured."""
+
+    def test_goes_on_after_the_end_of_the_data(self):
+        for data, options in ((make_batches(5), {"accumulate": 2, "epochs": 1}), (Endless(3), {})):
+            trainer = ebb.Trainer(make_model(), data, progress=False, **options)
+            trainer.run()
+            self.assertEqual(trainer.step, 3)
+            trainer.run(steps=6)
+            self.assertEqual(trainer.step, 6)
+
+    def test_goes_on_with_its_log(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = ebb.Trainer(make_model(), make_batches(), steps=2, log=folder, progress=False)
+            trainer.run()
+            trainer.run(steps=4)
+            with open(os.path.join(folder, "steps.jsonl"), encoding="utf-8") as file:
+                self.assertEqual([json.loads(line)["step"] for line in file], [1, 2, 3, 4])
+
+    def test_last_step_is_measured(self):
+        for data, options in ((Endless(3), {}),
+                              (make_batches(), {"steps": 10, "on_step": lambda step: step.number < 3})):
+            measured = []
+            trainer = ebb.Trainer(make_model(), data, evaluate=make_batches(2), on_evaluate=measured.append,
+                                  progress=False, **options)
+            trainer.run()
+            self.assertEqual([one.step for one in measured], [3])
+
+    def test_cancelled_plan_is_forgotten(self):
+        trainer = ebb.Trainer(make_model(), make_batches(), steps=2, memory="2GiB", progress=False)
+        cancellable = Gio.Cancellable()
+        handler = trainer.connect("phase", lambda *_: cancellable.cancel())
+        with self.assertRaisesRegex(GLib.Error, "cancelled"):
+            get_introspection_module("Ebb").Trainer.run(trainer, cancellable)
+        trainer.disconnect(handler)
+        trainer.run()
+        self.assertEqual(trainer.step, 2)
+
+    def test_measuring_its_own_data_keeps_the_place(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "text.txt")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("abcdefgh" * 100)
+            ebb.manual_seed(1)
+            model = ebb.Gpt(ebb.GptConfig("tiny", vocab=256, context=16, width=16, heads=2, layers=1))
+            data = ebb.TextDataset([path], ebb.ByteTokenizer())
+            trainer = ebb.Trainer(model, data, steps=2, batch_size=2, progress=False)
+            trainer.run_step()
+            trainer.evaluate(data)
+            self.assertEqual(data.position, 2)
+
+    def test_metrics_stay_within_a_budget(self):
+        def loss(model, batch):
+            value = ebb.cross_entropy(model(batch[:, :-1].contiguous()).reshape(-1, 32), batch[:, 1:].reshape(-1))
+            return value, {"three": 3}
+
+        steps = []
+        ebb.Trainer(make_model(), make_batches(), steps=4, loss=loss, memory="2GiB", on_step=steps.append,
+                    progress=False).run()
+        self.assertEqual([step.metrics["three"] for step in steps], [3.0] * 4)
+
+    def test_concessions_stay_when_it_goes_on(self):
+        budget = ebb.MemoryBudget(int(1.1 * 2**20), scope="device", allow="micro-batches")
+        trainer = ebb.Trainer(make_model(), make_batches(10, 64), steps=2, memory=budget, progress=False)
+        self.assertEqual(trainer.run()["taken"], ["micro-batches"])
+        self.assertEqual(trainer.run(steps=4)["taken"], ["micro-batches"])
+
+    def test_buffer_that_is_filled_again(self):
+        batches, buffer = make_batches(4), np.zeros((4, 17), np.int64)
+
+        def take(number):
+            buffer[:] = batches[number]
+            return buffer[:, :-1], buffer[:, 1:]
+
+        plain = [(batch[:, :-1], batch[:, 1:]) for batch in batches]
+        trainers = [ebb.Trainer(make_model(), data, accumulate=2, steps=2, progress=False) for data in (plain, take)]
+        for trainer in trainers:
+            trainer.run()
+        self.assertEqual(trainers[0].losses, trainers[1].losses)
+
+    def test_failed_plan_leaves_the_budget_free(self):
+        model, other = make_model(), make_model()
+        tokens = ebb.tensor(make_batches(1)[0])
+
+        def make_step(model, optimizer):
+            def step():
+                model.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return step
+
+        budgets = [ebb.MemoryBudget("2GiB") for _ in range(2)]
+        trainings = []
+        for one in (model, other):
+            optimizer = ebb.AdamW(one, 1e-3)
+            trainings.append((ebb.TrainingState(one, optimizer), make_step(one, optimizer)))
+        budgets[0].plan(*trainings[0])
+        with self.assertRaisesRegex(ebb.Error, "another one limits"):
+            budgets[1].plan(*trainings[1])
+        budgets[0].release()
+        budgets[1].plan(*trainings[1])
+        budgets[1].release()
 
 
 class Case(TestCase):

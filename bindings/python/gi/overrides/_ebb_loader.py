@@ -25,6 +25,18 @@ def _to_host(label, value):
         raise TypeError(f"{label}: {error}: it must be an array on the CPU") from error
 
 
+def copy_tensors(value):
+    """The same value with copies of its tensors: data that gives batches may fill one buffer again and again."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, collections.abc.Mapping):
+        return {name: copy_tensors(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [copy_tensors(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
 def _to_tensor(label, value):
     """An array, or lists of numbers, as a tensor on the CPU."""
     if isinstance(value, (list, tuple)):

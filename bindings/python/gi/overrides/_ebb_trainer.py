@@ -16,7 +16,7 @@ from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_attributes
 from gi.overrides._ebb_errors import Error, as_plain_failure, call_back, guard
 from gi.overrides._ebb_functions import tensor
-from gi.overrides._ebb_loader import BatchReader, LoaderBatches, make_batches
+from gi.overrides._ebb_loader import BatchReader, LoaderBatches, copy_tensors, make_batches
 from gi.overrides._ebb_lora import lora as add_adapter
 from gi.overrides._ebb_models import get_path, open_folder
 from gi.overrides._ebb_options import Options
@@ -377,7 +377,8 @@ class Trainer(Ebb.Trainer):
         try:
             batch = self._call_user(source.take, number)
             is_end = isinstance(batch, collections.abc.Mapping) and not batch
-            return pack_result({} if is_end else self._reader.read(source.label, batch))
+            values = {} if is_end else self._reader.read(source.label, batch)
+            return pack_result(copy_tensors(values) if self._n_summed > 1 else values)  # C takes all of a step first
         except BaseException as failure:
             self._failure = failure  # which C may report by a later call
             raise
