@@ -72,6 +72,23 @@ class Endless:
         return iter(self.batches)
 
 
+class Shuffled:
+    """Batches of 4 rows in an order by a generator."""
+
+    sampler = batch_sampler = None
+
+    def __init__(self, rows, generator):
+        self.dataset, self.generator = rows, generator
+
+    def __len__(self):
+        return len(self.dataset) // 4
+
+    def __iter__(self):
+        order = list(range(len(self.dataset)))
+        self.generator.random.shuffle(order)
+        return (self.dataset[order[4 * i:4 * i + 4]] for i in range(len(self)))
+
+
 class AgainTest(TestCase):
     """What holds when a training goes on, ends early, or is measured."""
 
@@ -138,6 +155,19 @@ class AgainTest(TestCase):
         trainer = ebb.Trainer(make_model(), make_batches(10, 64), steps=2, memory=budget, progress=False)
         self.assertEqual(trainer.run()["taken"], ["micro-batches"])
         self.assertEqual(trainer.run(steps=4)["taken"], ["micro-batches"])
+
+    def test_dry_runs_draw_no_order(self):
+        losses = []
+        for is_within in (False, True):
+            loader = Shuffled(make_batches(1, 12)[0], Generator(1))
+
+            def make(_taken=None, loader=loader):
+                return ebb.Trainer(make_model(), loader, steps=3, progress=False)
+
+            trainer = ebb.Trainer.new_within("2GiB", make) if is_within else make()
+            trainer.run()
+            losses.append(trainer.losses)
+        self.assertEqual(*losses)
 
     def test_buffer_that_is_filled_again(self):
         batches, buffer = make_batches(4), np.zeros((4, 17), np.int64)

@@ -255,6 +255,11 @@ class LoaderBatches:
 
     # -- places
 
+    def rewind(self):
+        """Gives the generators the states that they had before the first batch."""
+        for generator, state in zip(self._generators, self.starts[0][2] if self.starts else ()):
+            generator.set_state(state)
+
     def _begin(self, epoch):
         self.starts.append((epoch, self._next, [generator.get_state() for generator in self._generators]))
         self._iterator = self._iterate(epoch, 0)

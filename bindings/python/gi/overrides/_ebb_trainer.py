@@ -239,7 +239,22 @@ class Trainer(Ebb.Trainer):
         ebb.Trainer. It is called in dry runs first, so a budget that is too small is refused before anything is
         allocated.
         """
-        return _new_within(_to_budget("new_within", budget, None), lambda taken, *_: call_back(make, taken))
+        tried = []  # the data of dry runs, which have taken a batch
+
+        def make_anew(taken, *_):
+            while tried:
+                tried.pop().rewind()
+            trainer = call_back(make, taken)
+            source = getattr(trainer, "_batches", None)
+            if Ebb.is_dry_run() and isinstance(source, LoaderBatches):
+                tried.append(source)
+            return trainer
+
+        try:
+            return _new_within(_to_budget("new_within", budget, None), make_anew)
+        finally:
+            while tried:
+                tried.pop().rewind()
 
     def __init_subclass__(cls, **_):
         raise TypeError(f"{cls.__name__} can't be derived from ebb.Trainer: give it functions, as on_step=, instead")
