@@ -245,6 +245,7 @@ ebb_memory_budget_plan (EbbMemoryBudget *self,
                         GError **error)
 {
   EbbBudgetSubject subject;
+  gboolean ok;
 
   if (!EBB_MAY_BEGIN (error, self, training))
     return FALSE;
@@ -255,18 +256,14 @@ ebb_memory_budget_plan (EbbMemoryBudget *self,
                      "memory budget: it has a plan already; ebb_memory_budget_release () takes it off");
   if (!ebb_budget_subject_init (&subject, self, training, step, user_data, error))
     return FALSE;
-  if (!self->is_detached && !ebb_budget_find_plan (self, &subject, error))
-    return FALSE;
-  if (!self->is_detached && ebb_is_dry_run ())
-    {
-      ebb_memory_plan_detach (self->plan);
-      self->is_detached = TRUE;
-      return TRUE;
-    }
-  if (bind (self, training, &subject, error))
-    return TRUE;
-  ebb_memory_budget_release (self);
-  return FALSE;
+  if (self->is_detached)
+    return bind (self, training, &subject, error);
+  ok = ebb_budget_find_plan (self, &subject, error);
+  if (!ok || !ebb_is_dry_run ())
+    return ok && bind (self, training, &subject, error);
+  ebb_memory_plan_detach (self->plan);
+  self->is_detached = TRUE;
+  return TRUE;
 }
 
 /**
