@@ -112,10 +112,11 @@ EbbMemoryPlan *ebb_budget_plan_again (EbbMemoryBudget *self,
 /* Resident bytes of the process, nearly: the system counts some pages of each thread later. */
 guint64 ebb_budget_read_resident (void);
 
-/* Held back for the growth of own bytes while the first steps of a plan run: tables, threads' stacks. */
-#define EBB_BUDGET_RESERVE ((guint64) 5 << 18)
+/* Held back for the growth of own bytes while the first steps of a plan run, which are tables and threads' stacks, and
+ * for a huge page that the heap needs beyond a dry run's. */
+#define EBB_BUDGET_RESERVE ((guint64) 13 << 18)
 /* The same after these, for what planning again leaves behind. */
-#define EBB_BUDGET_LATER_RESERVE ((guint64) 3 << 18)
+#define EBB_BUDGET_LATER_RESERVE ((guint64) 11 << 18)
 /* Steps that are compared with the plan; the first one makes the optimizer's state. */
 #define EBB_BUDGET_N_WATCHED 2
 

@@ -16,7 +16,7 @@ MODELS = [
     ({"layers": 4, "width": 32, "heads": 2, "context": 288, "batch": 12, "threads": 2, "held": 16 * MIB}, 0.3),
     ({"layers": 6, "width": 64, "heads": 2, "context": 192, "batch": 12, "threads": 1, "held": 2 * MIB}, 0.9),
 ]
-MOST_UNUSED = 0.04  # the median
+MOST_UNUSED = 0.08  # the median, of models as small as these, for which a few MiB that are held back are much
 
 
 class Budgets(unittest.TestCase):
