@@ -16,7 +16,8 @@ MODELS = [
     ({"layers": 4, "width": 32, "heads": 2, "context": 288, "batch": 12, "threads": 2, "held": 16 * MIB}, 0.3),
     ({"layers": 6, "width": 64, "heads": 2, "context": 192, "batch": 12, "threads": 1, "held": 2 * MIB}, 0.9),
 ]
-MOST_UNUSED = 0.08  # the median, of models as small as these, for which a few MiB that are held back are much
+MOST_UNUSED = 0.05  # the median, beside the huge page that is held back
+PAGE = 2 * MIB
 
 
 class Budgets(unittest.TestCase):
@@ -33,7 +34,8 @@ class Budgets(unittest.TestCase):
         """reports: each with the budget that it had."""
         for report, budget in reports:
             self.assertLessEqual(report["rss_peak_bytes"], budget)
-        self.assertLessEqual(statistics.median(unused(*one) for one in reports), MOST_UNUSED)
+        self.assertLessEqual(statistics.median(unused(report, budget) - PAGE / budget for report, budget in reports),
+                             MOST_UNUSED)
 
     def test_the_program_uses_its_budget(self):
         reports = []
