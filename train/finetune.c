@@ -344,6 +344,12 @@ choose_context (const Finetuning *self,
   return FALSE;
 }
 
+static EbbSchedule *
+make_schedule (gint64 n_steps)
+{
+  return ebb_cosine_schedule_new ((gint64) (WARMUP * (double) n_steps), MAX (n_steps, 1), 0);
+}
+
 static gboolean
 choose_steps (const Finetuning *self,
               EbbTrainerSettings *settings,
@@ -362,8 +368,7 @@ choose_steps (const Finetuning *self,
         return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT, "epochs %g: there is nothing to train", epochs);
     }
   if (settings->schedule == NULL)
-    settings->schedule =
-        ebb_cosine_schedule_new ((gint64) (WARMUP * (double) settings->steps), MAX (settings->steps, 1), 0);
+    settings->schedule = make_schedule (settings->steps);
   return TRUE;
 }
 
@@ -550,7 +555,9 @@ set_hooks (const Finetuning *self,
                   .out = g_strdup (self->out),
                   .keeps_best = self->held_out != NULL,
                   .mesh = settings->mesh != NULL ? g_object_ref (settings->mesh) : NULL };
-  ebb_trainer_set_hooks (trainer, &(EbbTrainerHooks){ begin, finish, rest, rest_free, get_save_dtype (self) });
+  ebb_trainer_set_hooks (trainer, &(EbbTrainerHooks){ begin, finish, rest, rest_free,
+                                                      settings->schedule == NULL ? make_schedule : NULL,
+                                                      get_save_dtype (self) });
 }
 
 /* An EbbTrainerMakeFunc: a trainer of the folder's model. */

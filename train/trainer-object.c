@@ -289,6 +289,7 @@ ebb_trainer_release (EbbTrainer *self)
 enum
 {
   PROP_CONFIG = 1,
+  PROP_SCHEDULE,
   PROP_TOKENS_PER_SECOND,
   PROP_IS_FAILURE_SHARED
 };
@@ -300,6 +301,8 @@ ebb_trainer_get_property (GObject *object, guint id, GValue *value, GParamSpec *
 
   if (id == PROP_CONFIG && self->resume.state != NULL)
     g_object_get_property (G_OBJECT (self->resume.state), "config", value);
+  else if (id == PROP_SCHEDULE)
+    g_value_set_object (value, self->pass.schedule);
   else if (id == PROP_TOKENS_PER_SECOND)
     g_value_set_double (value, ebb_train_record_get_speed (&self->record));
   else if (id == PROP_IS_FAILURE_SHARED)
@@ -308,16 +311,42 @@ ebb_trainer_get_property (GObject *object, guint id, GValue *value, GParamSpec *
     ebb_property_get_field (object, id, value, spec);
 }
 
+/* The optimizer of a trainer without a schedule has the rate that it was given. */
+static void
+take_schedule (EbbTrainer *self, EbbSchedule *schedule)
+{
+  if (self->settings == NULL)
+    return;
+  g_set_object (&self->settings->schedule, schedule);
+  self->pass.schedule = schedule;
+  if (schedule == NULL)
+    g_object_set (self->optimizer, "lr-scale", 1.0, NULL);
+}
+
+static void
+take_steps (EbbTrainer *self)
+{
+  g_autoptr (EbbSchedule) schedule = NULL;
+
+  self->source.has_ended = FALSE; /* it may give more batches */
+  if (self->hooks.make_schedule == NULL || self->steps == EBB_TRAINER_NO_STEPS)
+    return;
+  schedule = self->hooks.make_schedule (self->steps);
+  take_schedule (self, schedule);
+}
+
 static void
 ebb_trainer_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
 {
   EbbTrainer *self = EBB_TRAINER (object);
 
-  if (id == offsetof (EbbTrainer, steps))
-    self->source.has_ended = FALSE; /* it may give more batches */
-  if (id != PROP_CONFIG)
+  if (id == PROP_SCHEDULE)
+    take_schedule (self, g_value_get_object (value));
+  else if (id != PROP_CONFIG)
     ebb_property_set_field (object, id, value, spec);
-  else if (self->resume.state != NULL)
+  if (id == offsetof (EbbTrainer, steps))
+    take_steps (self);
+  if (id == PROP_CONFIG && self->resume.state != NULL)
     g_object_set_property (G_OBJECT (self->resume.state), "config", value);
 }
 
@@ -388,6 +417,15 @@ install_properties (GObjectClass *klass)
    */
   g_object_class_install_property (
       klass, FIELD (steps), g_param_spec_int64 ("steps", NULL, NULL, EBB_TRAINER_NO_STEPS, G_MAXINT64 / 2, -1, writes));
+  /**
+   * EbbTrainer:schedule:
+   *
+   * The factor of the learning rate in each step: at first #EbbTrainerOptions:schedule; %NULL: the rate stays. One that
+   * falls until a last step is set anew where #EbbTrainer:steps is raised; the one that ebb_finetune_new() chose
+   * follows the steps by itself.
+   */
+  g_object_class_install_property (klass, PROP_SCHEDULE,
+                                   g_param_spec_object ("schedule", NULL, NULL, EBB_TYPE_SCHEDULE, writes));
   /**
    * EbbTrainer:config:
    *

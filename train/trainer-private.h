@@ -20,6 +20,7 @@ typedef struct
                       GError **error);
   gpointer data;
   GDestroyNotify destroy;
+  EbbSchedule *(*make_schedule) (gint64 n_steps); /* for another number of steps; NULL: it stays */
   int save_dtype; /* of saved folders, as of ebb_model_save_full (): a model trained in f32 keeps that of its folder */
 } EbbTrainerHooks;
 

@@ -297,6 +297,26 @@ class Training(Case):
         self.assertEqual(rates["constant"][2:], [1e-2] * 6)
         self.assertLess(rates["constant"][0], 1e-2)
 
+    def test_a_schedule_follows_raised_steps(self):
+        rates = []
+        trainer = self.make(steps=4, schedule="cosine", on_step=lambda step: rates.append(step.learning_rate))
+        trainer.run()
+        trainer.run(steps=7)
+        schedules = [ebb.CosineSchedule(0, n_steps, 0.0) for n_steps in (4, 7)]
+        self.assertEqual(rates, [1e-2 * schedules[step >= 4].get_factor(step) for step in range(7)])
+
+    def test_a_fine_tuning_follows_raised_steps(self):
+        with open(self.place("data.txt"), "w", encoding="utf-8") as file:
+            file.write("The sea is wide and deep. " * 200)
+        for options in ({}, {"schedule": "cosine"}):
+            rates = []
+            trainer = ebb.finetune(_MODEL, self.place("data.txt"), steps=3, batch_size=1, context=16, progress=False,
+                                   learning_rate=1e-3, **options)
+            trainer.on_step = lambda step, rates=rates: rates.append(step.learning_rate)
+            trainer.run(steps=5)
+            schedule = ebb.CosineSchedule(0, 5, 0.0)
+            self.assertEqual(rates, [1e-3 * schedule.get_factor(step) for step in (3, 4)])
+
     def test_a_loss_of_ones_own_has_metrics(self):
         model = ebb.Linear(3, 1)
 

@@ -484,6 +484,18 @@ _options.show(Trainer.__new__)
 add_attributes(Trainer)
 
 
+def _follow_steps(trainer, function, own):
+    """Has a schedule that was given by name end with the trainer's steps, also where they are raised."""
+    if not isinstance(own["schedule"], str):
+        return
+
+    def renew(self, _):
+        if self.steps >= 0:
+            self.schedule = _to_schedule(function, own["schedule"], own["warmup"], self.steps)
+
+    trainer.connect("notify::steps", renew)
+
+
 def _watch(trainer, own, settings):
     """Has the trainer show its progress, and call the user's functions, by handlers that don't keep it alive."""
     for name in ("on_step", "on_evaluate", "on_save", "on_note"):
@@ -564,6 +576,7 @@ def _set_parts(self, model, source, evaluated, loss, own, options):
         if isinstance(part, LoaderBatches):
             part.note = _weakly(self, "_say")
     _watch(self, own, options)
+    _follow_steps(self, "Trainer", own)
 
 
 def _find_loss(model, loss):
@@ -611,6 +624,7 @@ def finetune(model, data, out=None, **options):
     made.set_property("schedule", _to_schedule("finetune", own["schedule"], own["warmup"], settings.get("steps")))
     trainer = _call_with_names(open_folder, _finetune_new, get_path("finetune", model), files, _to_path(out), made)
     _watch(trainer, own, settings)
+    _follow_steps(trainer, "finetune", own)
     try:
         trainer.run()
     except KeyboardInterrupt:
