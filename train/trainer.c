@@ -21,6 +21,45 @@ static gboolean run_step_func (EbbModule *model,
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
+/* Takes @tensors. */
+static GPtrArray *
+own_tensors (EbbTensor **tensors, guint n)
+{
+  GPtrArray *owned = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+
+  for (guint i = 0; i < n; i++)
+    g_ptr_array_add (owned, tensors[i]);
+  g_free (tensors);
+  return owned;
+}
+
+/* One that was made of another model, or before an adapter, would train nothing; it may well train a part. */
+static gboolean
+check_optimizer (EbbModule *model, EbbOptimizer *optimizer, GError **error)
+{
+  guint n = 0, n_moved = 0;
+  g_auto (GStrv) names = ebb_module_get_parameter_names (model, TRUE);
+  EbbTensor **tensors = ebb_module_get_parameters (model, TRUE, &n);
+  EbbTensor **own = ebb_optimizer_get_parameters (optimizer, &n_moved);
+  g_autoptr (GPtrArray) parameters = own_tensors (tensors, n);
+  g_autoptr (GPtrArray) moved = own_tensors (own, n_moved);
+  const char *missing = NULL;
+
+  for (guint i = 0; i < n; i++)
+    {
+      if (!ebb_tensor_get_requires_grad (parameters->pdata[i]))
+        continue;
+      if (g_ptr_array_find (moved, parameters->pdata[i], NULL))
+        return TRUE;
+      missing = missing == NULL ? names[i] : missing;
+    }
+  return missing == NULL
+         || ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
+                      "trainer: optimizer: it has none of the model's trainable parameters, as %s: make it of this "
+                      "model, after adapters and shards",
+                      missing);
+}
+
 /**
  * ebb_trainer_new:
  * @model: the model, with all that is put on it: checkpoints, stores, shards, adapters
@@ -34,7 +73,7 @@ static gboolean run_step_func (EbbModule *model,
  * ebb_trainer_run_step() until ebb_trainer_is_done(), and ebb_trainer_finish().
  *
  * Returns: (transfer full): the trainer, or %NULL with %EBB_ERROR_INVALID_ARGUMENT if two settings contradict each
- *   other, which names both
+ *   other, which names both, or if @optimizer has none of the parameters of @model that can be trained
  */
 EbbTrainer *
 ebb_trainer_new (EbbModule *model,
@@ -55,7 +94,8 @@ ebb_trainer_new (EbbModule *model,
   self = g_object_new (EBB_TYPE_TRAINER, NULL);
   self->options = ebb_trainer_options_copy (options);
   self->settings = ebb_trainer_options_get_settings (self->options);
-  if (!ebb_trainer_settings_check (self->settings, optimizer, error))
+  if (!ebb_trainer_settings_check (self->settings, optimizer, error)
+      || (optimizer != NULL && !check_optimizer (model, optimizer, error)))
     return NULL;
   self->steps = self->settings->steps;
   self->model = g_object_ref (model);

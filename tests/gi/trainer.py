@@ -297,6 +297,17 @@ class Training(Case):
         self.assertEqual(rates["constant"][2:], [1e-2] * 6)
         self.assertLess(rates["constant"][0], 1e-2)
 
+    def test_an_optimizer_of_another_model_is_refused(self):
+        model, other = make_model(), make_model()
+        message = "optimizer: it has none of the model's trainable parameters, as .*weight: make it of this model"
+        with self.assertRaisesRegex(ebb.Error, message):
+            ebb.Trainer(model, make_batches(), steps=1, optimizer=ebb.AdamW(other, 1e-3))
+        early = ebb.AdamW(model, 1e-3)
+        ebb.lora(model, rank=2)
+        with self.assertRaisesRegex(ebb.Error, message):
+            ebb.Trainer(model, make_batches(), steps=1, optimizer=early)
+        ebb.Trainer(model, make_batches(), steps=1, optimizer=ebb.AdamW(model, 1e-3), progress=False).run()
+
     def test_a_schedule_follows_raised_steps(self):
         rates = []
         trainer = self.make(steps=4, schedule="cosine", on_step=lambda step: rates.append(step.learning_rate))
