@@ -784,6 +784,9 @@ class Finetuning(Case):
         for options, message in (
                 ({"lora": "a"}, r"finetune\(\): lora_rank is 'a': must be an int"),
                 ({"lora": 4, "adapter": "x"}, "adapter x and lora_rank"),
+                ({"lora": 4, "lora_rank": 8}, r"finetune\(\): lora is 4 and lora_rank is 8: set one of both"),
+                ({"learning_rate": 0.0}, r"finetune\(\): learning_rate is 0.0: it must be above 0; leave it out for"),
+                ({"epochs": 0}, r"finetune\(\): epochs is 0: it must be above 0; leave it out for the default"),
                 ({"steps": 2, "epochs": 1}, "steps 2 and epochs 1"),
                 ({"stepz": 1}, r"finetune\(\) has no option 'stepz': did you mean 'steps'\?"),
                 ({"allow": "all"}, r"finetune\(\): allow is 'all', and memory is not set"),
@@ -827,6 +830,8 @@ class Settings(Case):
                 ({"optimizer": "adamw"}, "optimizer is 'adamw': it must be an optimizer, as ebb.AdamW"),
                 ({"schedule": "linear"}, "schedule is 'linear': it must be \"cosine\", \"constant\", or an ebb"),
                 ({"schedule": "cosine", "warmup": "a"}, "warmup is 'a': it must be a number of steps"),
+                ({"schedule": "cosine", "warmup": 2.5}, "warmup is 2.5: it must be a number of steps"),
+                ({"steps": None, "epochs": 0}, "epochs is 0: it must be above 0; leave it out for the default"),
                 ({"on_step": 5}, "on_step is 5: it must be a function"),
                 ({"progress": 1}, "progress is 1: it must be True or False"),
                 ({"memory": 1.5}, "bytes is 1.5: it must be a number"),

@@ -72,6 +72,10 @@ def _split(function, keywords, defaults, given):
     for name in ("loss", "on_step", "on_evaluate", "on_save", "on_note"):
         if own.get(name) is not None and not callable(own[name]):
             raise TypeError(f"{function}(): {name} is {show(own[name])}: it must be a function")
+    for name in ("epochs", "learning_rate"):  # 0 says in C that it is not set
+        if name not in own and given.get(name) is not None and given[name] == 0:
+            raise ValueError(f"{function}(): {name} is {show(given[name])}: it must be above 0; leave it out for the "
+                             "default")
     if not isinstance(own["progress"], bool):
         raise TypeError(f"{function}(): progress is {show(own['progress'])}: it must be True or False")
     return own, {name: value for name, value in given.items() if value is not None and (name, value) != ("steps", -1)}
@@ -116,7 +120,8 @@ def _to_schedule(function, schedule, warmup, n_steps):
     if schedule not in ("cosine", "constant", "constant_with_warmup"):
         raise ValueError(f"{function}(): schedule is {show(schedule)}: it must be \"cosine\", \"constant\", or an "
                          "ebb.Schedule")
-    if warmup is not None and (isinstance(warmup, bool) or not isinstance(warmup, (int, float)) or not 0 <= warmup):
+    if warmup is not None and (isinstance(warmup, bool) or not isinstance(warmup, (int, float)) or not 0 <= warmup
+                               or (warmup >= 1 and warmup % 1 != 0)):
         raise TypeError(f"{function}(): warmup is {show(warmup)}: it must be a number of steps, or a share of them "
                         "below 1")
     if n_steps is None and (schedule == "cosine" or 0 < (warmup or 0) < 1):
@@ -615,6 +620,9 @@ def finetune(model, data, out=None, **options):
     """
     own, settings = _split("finetune", _finetune_options, _SHARED, translate("finetune", options))
     files, lora = _list_files(data), settings.pop("lora", None)
+    if lora is not None and settings.get("lora_rank") is not None:
+        raise ValueError(f"finetune(): lora is {show(lora)} and lora_rank is {show(settings['lora_rank'])}: set one of "
+                         "both")
     if lora is not None:
         settings["lora" if isinstance(lora, Ebb.LoraOptions) else "lora_rank"] = lora
     made = _finetune_options.make("finetune", settings)
