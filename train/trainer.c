@@ -265,9 +265,9 @@ take_plan (EbbTrainer *self, EbbMemoryBudget *budget, const EbbTrainChanges *cha
  * @cancellable: (nullable): ends the call early
  * @error: return location for an error
  *
- * Makes the trainer ready for steps: checks settings and outputs, locks the folders of the state and of the log,
- * loads the state that is there, takes the first batch, and plans the step within #EbbTrainerOptions:budget. On ranks
- * all call it together. A trainer that is ready already does nothing.
+ * Makes the trainer ready for steps: checks settings and outputs, locks the folders of the state and of the log, puts
+ * a model in evaluation mode into training mode, loads the state that is there, takes the first batch, and plans the
+ * step within #EbbTrainerOptions:budget. On ranks all call it together. A trainer that is ready already does nothing.
  *
  * Returns: %FALSE with @error set: %EBB_ERROR_INVALID_ARGUMENT if settings contradict each other, %EBB_ERROR_STATE if
  *   the state doesn't fit or another training uses its folder, %EBB_ERROR_IO if a file can't be written,
@@ -286,6 +286,8 @@ ebb_trainer_prepare (EbbTrainer *self, GCancellable *cancellable, GError **error
     return TRUE;
   self->ranks.failure_shared = FALSE;
   self->cancellable = cancellable;
+  if (!ebb_module_get_training (self->model)) /* before the plan, which counts what dropout takes */
+    ebb_module_set_training (self->model, TRUE);
   ok = begin (self, error)
        && ebb_trainer_agree (self,
                              open_log (self, error) && ebb_trainer_take_failure (self, error)

@@ -308,6 +308,16 @@ class Training(Case):
             ebb.Trainer(model, make_batches(), steps=1, optimizer=early)
         ebb.Trainer(model, make_batches(), steps=1, optimizer=ebb.AdamW(model, 1e-3), progress=False).run()
 
+    def test_a_model_in_eval_mode_trains_with_dropout(self):
+        losses = []
+        for is_training in (True, False):
+            model = make_model(dropout=0.5).train(is_training)
+            trainer = ebb.Trainer(model, make_batches(), steps=2, seed=3, progress=False)
+            trainer.run()
+            losses.append(trainer.losses)
+            self.assertTrue(model.training)
+        self.assertEqual(losses[0], losses[1])
+
     def test_a_schedule_follows_raised_steps(self):
         rates = []
         trainer = self.make(steps=4, schedule="cosine", on_step=lambda step: rates.append(step.learning_rate))
