@@ -255,14 +255,15 @@ class Allowed(MemoryTest):
                     "--micro-batch", 4, status=2)
 
     def test_the_least_is_that_of_what_is_allowed(self):
-        """Steps in backward, which are tried last, need more than a batch in parts."""
+        """Steps in backward, which are tried last, need more than a batch in parts. Some 3 MiB of the least are held back,
+        and no reason to refuse."""
         allowed = ["--dropout", 0, "--allow", "micro-batches,step-in-backward"]
         done = self.run_program("--memory", "40MiB", *allowed)
         least = re.search(r"the training needs at least ([\d.]+) MiB", done.stderr)
         self.assertTrue(least, done.stderr)
-        fewer = int((float(least[1]) - 3) * (1 << 20))
+        fewer = int((float(least[1]) - 5) * (1 << 20))
         self.refuse("is too little", "--memory", fewer, *allowed)
-        self.assertGreater(self.train("--memory", fewer + (4 << 20), *allowed)["config"]["micro_batch"], 0)
+        self.assertGreater(self.train("--memory", fewer + (6 << 20), *allowed)["config"]["micro_batch"], 0)
 
     def test_logits_in_smaller_chunks(self):
         """A vocabulary that takes most of the memory."""
