@@ -240,7 +240,8 @@ ebb_trainer_get_values (EbbTrainer *self)
  * ebb_trainer_to_json:
  * @self: a trainer
  *
- * Returns: (transfer full): the report of the training: losses, times, and memory, as one JSON object
+ * Returns: (transfer full) (nullable): the report of the training: losses, times, and memory, as one JSON object; %NULL
+ *   for a trainer without a model
  */
 char *
 ebb_trainer_to_json (EbbTrainer *self)
@@ -258,8 +259,8 @@ ebb_trainer_to_json (EbbTrainer *self)
  * @self: a trainer
  * @n_columns: the most columns of the line
  *
- * Returns: (transfer full): a line of text for people: the step, the loss, tokens a second, the time that is left, and
- *   memory, as far as there are columns
+ * Returns: (transfer full) (nullable): a line of text for people: the step, the loss, tokens a second, the time that is
+ *   left, and memory, as far as there are columns; %NULL for a trainer without a model
  */
 char *
 ebb_trainer_get_progress (EbbTrainer *self, guint n_columns)

@@ -255,8 +255,8 @@ class Allowed(MemoryTest):
                     "--micro-batch", 4, status=2)
 
     def test_the_least_is_that_of_what_is_allowed(self):
-        """Steps in backward, which are tried last, need more than a batch in parts. Some 3 MiB of the least are held back,
-        and no reason to refuse."""
+        """Steps in backward, which are tried last, need more than a batch in parts. Some 3 MiB of the least are held
+        back, and no reason to refuse."""
         allowed = ["--dropout", 0, "--allow", "micro-batches,step-in-backward"]
         done = self.run_program("--memory", "40MiB", *allowed)
         least = re.search(r"the training needs at least ([\d.]+) MiB", done.stderr)

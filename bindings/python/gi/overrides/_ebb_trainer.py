@@ -408,7 +408,7 @@ class Trainer(Ebb.Trainer):
         loss, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         if not isinstance(loss, Tensor) or not isinstance(metrics, dict):
             raise TypeError(f"loss returned {show(result)}: it must be a tensor of one number, or (tensor, {{\"name\": "
-                            "tensor}})")
+                            "tensor})")
         for name, value in metrics.items():
             self.add_metric(name, value if isinstance(value, Tensor) else tensor(float(value)))
         return loss
