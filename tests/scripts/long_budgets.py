@@ -120,4 +120,7 @@ def main():
 
 
 if __name__ == "__main__":
+    if not os.environ.get("EBB_LONG") and len(sys.argv) == 1:
+        print("skipped: EBB_LONG is not set")
+        sys.exit(77)
     sys.exit(main())
