@@ -7,13 +7,13 @@ from typing import Any
 from gi.overrides._ebb_check import suggest_attribute  # type: ignore[import-untyped,import-not-found]
 from gi.overrides._ebb_compose import advise_on_tensor  # type: ignore[import-untyped,import-not-found]
 
-# Where a name of PyTorch may be that a program looks for in another namespace.
+# The namespaces of PyTorch in which a missing name is looked for.
 SPACES = ("nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "utils.data",
           "utils.checkpoint", "distributed", "autograd", "amp", "linalg", "random", "compat")
 
 
 def find_space(name: str) -> str:
-    """The namespace that has a name; "" if there is none."""
+    """The first namespace that has the name, as "nn.functional"; "" if no namespace has it."""
     if name == "F":
         return "ebb.nn.functional"
     for space in SPACES:

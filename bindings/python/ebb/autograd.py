@@ -43,7 +43,7 @@ def set_detect_anomaly(mode: bool = True, check_nan: bool = True) -> Iterator[No
 
 
 detect_anomaly = set_detect_anomaly
-# Where what backward needs is kept.
+# The context managers that keep saved tensors elsewhere between forward and backward.
 graph = SimpleNamespace(saved_tensors_hooks=ebb.saved_tensor_hooks,
                         save_on_cpu=lambda pin_memory=False: ebb.save_on_host())
 

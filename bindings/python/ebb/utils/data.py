@@ -111,7 +111,7 @@ class ChainDataset(IterableDataset):
 
 
 def random_split(dataset: Any, lengths: Sequence[float], generator: Any = None) -> "list[Subset]":
-    """Parts with so many items, or with such a share of them, which are drawn at random."""
+    """Random parts of the data: each length is a number of items, or a share below 1."""
     n = len(dataset)
     if math.isclose(sum(lengths), 1) and n != 1 or any(isinstance(length, float) for length in lengths):
         counts = [math.floor(n * share) for share in lengths]

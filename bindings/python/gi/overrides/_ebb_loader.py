@@ -153,8 +153,8 @@ class FunctionBatches:
 # -- iterables ---------------------------------------------------------------------------------------------------------
 
 class _LateIndices:
-    """A sampler's batches of indices without the first ones; later passes over it have all. Loaders with workers make
-    two iterators, of which they use the second one."""
+    """A sampler's batches of indices without the first ones; later passes over it have all. A loader with
+    workers makes two iterators and uses the second."""
 
     def __init__(self, sampler, n_skipped):
         self._sampler, self._n_skipped = sampler, n_skipped

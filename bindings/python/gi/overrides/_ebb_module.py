@@ -21,7 +21,7 @@ Ebb = get_introspection_module("Ebb")
 
 
 class _MarkType(type):
-    """Has isinstance() tell the parameters, or the buffers, of modules, which are tensors, and those that are to be."""
+    """A class of which isinstance() tells tensors that are, or will be, parameters or buffers of a module."""
 
     def __instancecheck__(cls, value):
         return isinstance(value, Tensor) and (cls.is_made(value) or value.__dict__.get("_mark") is cls)
@@ -231,7 +231,7 @@ def _call_hooks(module, args, result):
 
 
 class _Listed(list):
-    """A list of which next() takes one after the other, as PyTorch's programs do."""
+    """A list that is its own iterator, so that next(model.parameters()) works as in PyTorch."""
 
     def __next__(self):
         at = self.__dict__["_at"] = self.__dict__.get("_at", -1) + 1

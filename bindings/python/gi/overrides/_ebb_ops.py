@@ -205,7 +205,7 @@ class Ops:
     fix = trunc
 
     def round(self, decimals=0):
-        """The nearest integers, even ones of two that are as near, or the nearest numbers with so many decimals."""
+        """Each element rounded to `decimals` decimals; a half is rounded to the even neighbour."""
         return self._round_whole() if decimals == 0 else (self * 10.0**decimals)._round_whole() / 10.0**decimals
 
     def frac(self):
@@ -386,7 +386,7 @@ class Ops:
 
     # along a dimension
     def cumsum(self, dim, dtype=None):
-        """Running sums along a dimension; those that need no gradient are computed on the host."""
+        """Running sums along a dimension. The host computes the sums of a tensor that needs no gradient."""
         x = self if dtype is None else self.to(to_dtype(dtype))
         if _is_differentiated(x):
             return _running_sum(x.float().transpose(dim, -1)).transpose(dim, -1).to(x.dtype)
@@ -504,12 +504,12 @@ class Ops:
         return (values, *more) if more else values
 
     def bincount(self, weights=None, minlength=0):
-        """How often each integer occurs, or the sum of the weights of those that are equal."""
+        """The number of elements with each value 0, 1, …, or with weights the sum of their weights."""
         dtype = DType.I64 if weights is None else DType.F32
         return on_host(lambda a, b: _numpy().bincount(a, b, minlength), self, self, weights, dtype=dtype)
 
     def histc(self, bins=100, min=0, max=0):
-        """How many elements are in each of so many equal parts of the range from min to max, of all if they are 0."""
+        """The number of elements in each of `bins` equal parts of [min, max]; 0 and 0 stand for the range of all."""
         low, high = (self.min().item(), self.max().item()) if min == max == 0 else (min, max)
         return on_host(lambda a: _numpy().histogram(a, bins, (low, high))[0], self, self)
 
@@ -569,7 +569,7 @@ class Ops:
         return self.repeat([1] * (self.ndim - len(counts)) + counts)
 
     def roll(self, shifts, dims=None):
-        """The elements moved along dimensions; those that leave at the end come in at the beginning."""
+        """The elements shifted along dimensions; elements that leave at one end enter at the other."""
         if dims is None:
             return self.reshape(-1).roll(shifts, 0).reshape(self.shape)
         x = self
@@ -678,7 +678,7 @@ class Ops:
 
     def scatter_(self, dim, index, src=None, *, value=None, reduce=None):
         """Writes numbers, or the elements of src, to the places along a dimension that index names; returns the tensor.
-        reduce: "add" or "multiply" by what is there."""
+        reduce: "add" or "multiply" combines each number with the one that is there."""
         src = value if src is None else src
         if isinstance(src, Tensor) and src.requires_grad and Ebb.is_grad_enabled():
             raise RuntimeError("scatter_(): src requires a gradient, which does not flow: write ebb.where(), or "

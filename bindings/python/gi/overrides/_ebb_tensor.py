@@ -63,8 +63,8 @@ _OTHER_NAMES = (*_DOUBLES, "i8", "int8", "i16", "int16", "short", "u16", "uint16
 def to_device(value):
     """An ebb.Device from itself or a name; None stays None."""
     if value == "meta":
-        raise TypeError("there is no device \"meta\": write `with ebb.dry_run():`, inside of which nothing is computed "
-                        "and memory costs next to nothing")
+        raise TypeError("there is no device \"meta\": write `with ebb.dry_run():`, in which ops compute "
+                        "nothing and tensors take next to no memory")
     if isinstance(value, str):
         return _get_device(value)
     if value is None or isinstance(value, Ebb.Device):
