@@ -102,6 +102,16 @@ check_step_in_backward (const EbbTrainerSettings *self, EbbOptimizer *optimizer,
   return TRUE;
 }
 
+/* The files may not exist yet: "a/b/" and "./a/b" are the same path. */
+static gboolean
+is_same_path (const char *a, const char *b)
+{
+  g_autofree char *one = a != NULL ? g_canonicalize_filename (a, NULL) : NULL;
+  g_autofree char *other = b != NULL ? g_canonicalize_filename (b, NULL) : NULL;
+
+  return one != NULL && g_strcmp0 (one, other) == 0;
+}
+
 static gboolean
 check_files (const EbbTrainerSettings *self, GError **error)
 {
@@ -112,7 +122,7 @@ check_files (const EbbTrainerSettings *self, GError **error)
   if (self->config != NULL && self->resume == NULL)
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
                      "trainer: config without resume: the text is kept in the state, whose folder resume names");
-  if (self->save_best != NULL && self->resume != NULL && strcmp (self->save_best, self->resume) == 0)
+  if (is_same_path (self->save_best, self->resume))
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
                      "trainer: save-best %s and resume %s: weights and states need folders of their own",
                      self->save_best, self->resume);

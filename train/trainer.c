@@ -440,6 +440,7 @@ ebb_trainer_save_state (EbbTrainer *self, GError **error)
   if (!EBB_MAY_BEGIN (error, self) || !ebb_trainer_check_made (self, error))
     return FALSE;
 
+  self->ranks.failure_shared = FALSE;
   if (self->settings->resume == NULL)
     return ebb_fail (error, EBB_ERROR_STATE, "trainer: resume is not set: it names the folder of the state");
   if (!check_whole (self, error))
@@ -493,6 +494,7 @@ ebb_trainer_save_model (EbbTrainer *self, const char *path, GError **error)
   if (!EBB_MAY_BEGIN (error, self, path) || !ebb_trainer_check_made (self, error))
     return FALSE;
 
+  self->ranks.failure_shared = FALSE; /* of an earlier call: ranks would not agree on a new one */
   if (self->pass.ranks == NULL && !begin_on_ranks (self, error))
     return FALSE;
   if (!ebb_trainer_agree (self, ebb_trainer_notify (self, EBB_TRAINER_PHASE_SAVE, 0, 0, error), error)
@@ -606,6 +608,7 @@ ebb_trainer_evaluate (EbbTrainer *self, EbbDataset *data, double *loss, GCancell
   if (data == NULL && !ebb_train_source_has_evaluation (&self->source))
     return ebb_fail (error, EBB_ERROR_INVALID_ARGUMENT,
                      "trainer: there is no data to measure: give some, or set evaluate");
+  self->ranks.failure_shared = FALSE;
   if (!ebb_trainer_prepare (self, cancellable, error)
       || (data != NULL && !ebb_dataset_check_context (data, self->source.context, error)))
     return FALSE;

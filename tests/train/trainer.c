@@ -466,6 +466,7 @@ contradictions (void)
     { "save-every 2", "resume", { "save-every", "steps" }, { "2", "1" }, FALSE },
     { "config", "resume", { "config", "steps" }, { "text", "1" }, FALSE },
     { "save-best a", "resume a", { "save-best", "resume", "steps" }, { "a", "a", "1" }, FALSE },
+    { "save-best a/", "resume ./a", { "save-best", "resume", "steps" }, { "a/", "./a", "1" }, FALSE },
     { "evaluate-every 2", "evaluate", { "evaluate-every", "steps" }, { "2", "1" }, FALSE },
     { "save-best b", "evaluate", { "save-best", "steps" }, { "b", "1" }, FALSE },
     { "neither steps", "epochs", { NULL }, { NULL }, FALSE },
