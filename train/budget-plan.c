@@ -32,24 +32,17 @@
 /* Ranks that are threads have one heap, in which blocks of one are in the way of others'. This part of it is lost. */
 #define PART_LOST_AMONG_THREADS 8
 
-/* -- what is exchanged --------------------------------------------------------------------------------------------- */
-
-static guint64
-subtract (guint64 a,
-          guint64 b)
-{
-  return a > b ? a - b : 0;
-}
-
-static guint64
-get_bytes (EbbMemoryPlan *plan,
-           const char *property)
+guint64
+ebb_budget_get_bytes (EbbMemoryPlan *plan,
+                      const char *property)
 {
   guint64 n_bytes;
 
   g_object_get (plan, property, &n_bytes, NULL);
   return n_bytes;
 }
+
+/* -- what is exchanged --------------------------------------------------------------------------------------------- */
 
 static gboolean
 poll (EbbMemoryBudget *self,
@@ -175,7 +168,7 @@ ebb_memory_budget_count_own_bytes (void)
 {
   const guint64 resident = read_resident ();
 
-  return subtract (resident, ebb_host_heap_get_resident (ebb_host_heap_get_own ()));
+  return ebb_budget_subtract (resident, ebb_host_heap_get_resident (ebb_host_heap_get_own ()));
 }
 
 /* Own bytes without what lies free. */
@@ -202,7 +195,7 @@ run_products (EbbMemoryBudget *self,
               const EbbBudgetSubject *subject,
               GError **error)
 {
-  const guint64 room = subtract (self->total, self->own_bytes + bound_packed (self, self->total));
+  const guint64 room = ebb_budget_subtract (self->total, self->own_bytes + bound_packed (self, self->total));
   g_autoptr (EbbMemoryEstimate) estimate = NULL;
   guint64 before;
 
@@ -214,7 +207,7 @@ run_products (EbbMemoryBudget *self,
   g_clear_object (&estimate);
   before = ebb_memory_budget_count_own_bytes ();
   recount_own_bytes (self, subject);
-  self->retained = MAX (self->retained, subtract (before, self->own_bytes));
+  self->retained = MAX (self->retained, ebb_budget_subtract (before, self->own_bytes));
   return TRUE;
 }
 
@@ -274,13 +267,13 @@ static void
 divide (EbbMemoryBudget *self,
         const EbbBudgetSubject *subject)
 {
-  const guint64 room = subtract (self->total, count_own (self, subject)) / self->n_here;
+  const guint64 room = ebb_budget_subtract (self->total, count_own (self, subject)) / self->n_here;
 
   self->heap = self->most = room;
   if (subject->is_process && self->group != NULL) /* the inverse of bound_packed () */
     self->heap = self->most = room - MIN (room / (PART_PACKED + 1), (guint64) self->n_threads * PACKED);
   else if (subject->is_process)
-    self->heap = subtract (room, self->n_steps > 0 ? EBB_BUDGET_LATER_RESERVE : EBB_BUDGET_RESERVE);
+    self->heap = ebb_budget_subtract (room, self->n_steps > 0 ? EBB_BUDGET_LATER_RESERVE : EBB_BUDGET_RESERVE);
   self->limit = self->heap;
 }
 
@@ -406,9 +399,9 @@ plan_least (EbbMemoryBudget *self,
   if (self->group == NULL) /* the first dry step of a process makes threads and code */
     {
       recount_own_bytes (self, subject);
-      self->most = subtract (self->total, count_own (self, subject));
+      self->most = ebb_budget_subtract (self->total, count_own (self, subject));
     }
-  self->limit = get_bytes (least, "least-bytes");
+  self->limit = ebb_budget_get_bytes (least, "least-bytes");
   if (self->limit <= self->most)
     faster = plan_within (self, subject, &other_peak, &other_extent, &failure);
   if (failure != NULL && !g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
@@ -508,15 +501,15 @@ plan_device (EbbMemoryBudget *self,
 
   if (plan != NULL)
     {
-      self->extent = get_bytes (plan, "predicted-peak-bytes");
-      self->least_bytes = get_bytes (plan, "least-bytes") * self->n_here;
+      self->extent = ebb_budget_get_bytes (plan, "predicted-peak-bytes");
+      self->least_bytes = ebb_budget_get_bytes (plan, "least-bytes") * self->n_here;
       return plan;
     }
   if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
     least = make_least (self, subject, NULL);
-  if (least != NULL && get_bytes (least, "least-bytes") > self->limit)
+  if (least != NULL && ebb_budget_get_bytes (least, "least-bytes") > self->limit)
     {
-      self->least = (EbbBudgetLeast){ .tensors = get_bytes (least, "least-bytes") };
+      self->least = (EbbBudgetLeast){ .tensors = ebb_budget_get_bytes (least, "least-bytes") };
       self->least_bytes = self->least.tensors * self->n_here;
     }
   if (self->least_bytes > 0 && self->n_here > 1)
@@ -598,7 +591,7 @@ load_plan (EbbMemoryBudget *self,
     return FALSE;
   self->is_from_file = TRUE;
   self->total = self->bytes;
-  self->limit = get_bytes (plan, "budget-bytes");
+  self->limit = ebb_budget_get_bytes (plan, "budget-bytes");
   self->heap = self->most = MAX (self->limit, extent);
   self->extent = extent;
   all = extent * self->n_here + count_own (self, subject);
@@ -620,7 +613,7 @@ load_plan (EbbMemoryBudget *self,
     self->total = self->limit * self->n_here + count_own (self, subject);
   self->limit = MAX (peak, self->limit);
   self->heap = MAX (extent, self->heap);
-  self->least_bytes = get_bytes (plan, "least-bytes");
+  self->least_bytes = ebb_budget_get_bytes (plan, "least-bytes");
   self->plan = g_steal_pointer (&plan);
   return TRUE;
 }

@@ -109,6 +109,16 @@ gboolean ebb_budget_find_plan (EbbMemoryBudget *self,
 EbbMemoryPlan *ebb_budget_plan_again (EbbMemoryBudget *self,
                                       const EbbBudgetSubject *subject,
                                       GError **error);
+/* A uint64 property of @plan. */
+guint64 ebb_budget_get_bytes (EbbMemoryPlan *plan,
+                              const char *property);
+/* @a - @b, or 0 where @b is more. */
+static inline guint64
+ebb_budget_subtract (guint64 a,
+                     guint64 b)
+{
+  return a > b ? a - b : 0;
+}
 /* Resident bytes of the process, nearly: the system counts some pages of each thread later. */
 guint64 ebb_budget_read_resident (void);
 

@@ -91,23 +91,6 @@ ebb_memory_budget_new_parse (const char *size,
   return NULL;
 }
 
-static guint64
-subtract (guint64 a,
-          guint64 b)
-{
-  return a > b ? a - b : 0;
-}
-
-static guint64
-get_bytes (EbbMemoryPlan *plan,
-           const char *property)
-{
-  guint64 n_bytes;
-
-  g_object_get (plan, property, &n_bytes, NULL);
-  return n_bytes;
-}
-
 /* -- the limit of a device ----------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t holders_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -381,7 +364,7 @@ plan_again (EbbMemoryBudget *self,
   if (!(plan != NULL ? ebb_budget_set_store (self, subject, plan, error) && ebb_memory_plan_apply (plan, error)
                      : take_least (self, error)))
     return FALSE;
-  peak = get_bytes (self->plan, "predicted-peak-bytes");
+  peak = ebb_budget_get_bytes (self->plan, "predicted-peak-bytes");
   self->is_least = plan == NULL && too_much > 0;
   if (plan == NULL)
     {
@@ -430,7 +413,7 @@ check_room (EbbMemoryBudget *self,
             GError **error)
 {
   const gboolean is_first = self->n_steps <= EBB_BUDGET_N_WATCHED;
-  const guint64 most = subtract (self->total, self->own_bytes + self->transient);
+  const guint64 most = ebb_budget_subtract (self->total, self->own_bytes + self->transient);
 
   /* Nothing was exceeded yet, but comparing the step with the plan leaves some behind. */
   if (self->n_steps == EBB_BUDGET_N_WATCHED && !self->is_corrected && most >= self->extent
@@ -469,7 +452,7 @@ check_device (EbbMemoryBudget *self,
   if (peak <= MAX (self->limit, self->peak_before))
     return TRUE;
   self->is_corrected = TRUE;
-  self->total = subtract (self->total, peak - self->limit);
+  self->total = ebb_budget_subtract (self->total, peak - self->limit);
   return plan_again (self, subject, peak - self->limit, error);
 }
 
@@ -545,9 +528,9 @@ ebb_memory_budget_run_step (EbbMemoryBudget *self,
   self->n_steps++;
   if (self->n_attempts > 1)
     {
-      self->extent = MIN (self->extent, get_bytes (self->plan, "predicted-peak-bytes"));
+      self->extent = MIN (self->extent, ebb_budget_get_bytes (self->plan, "predicted-peak-bytes"));
       note (self, g_strdup_printf ("%s; it ran again with a lower plan, whose peak is %.1f MiB", self->reason,
-                                   (double) get_bytes (self->plan, "predicted-peak-bytes") / MIB));
+                                   (double) ebb_budget_get_bytes (self->plan, "predicted-peak-bytes") / MIB));
     }
   is_counted = subject.is_process && count_own_bytes (self);
   if (self->n_watched < EBB_BUDGET_N_WATCHED && ++self->n_watched == EBB_BUDGET_N_WATCHED)
